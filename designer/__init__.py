@@ -1,0 +1,1 @@
+"""The page on which a design is drawn, predicted, launched and compared."""

@@ -1,0 +1,75 @@
+"""What the canvases have in common: files from ``static/``, gestures in, edits or refusals out."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import param
+from panel.custom import JSComponent
+
+from engine.errors import InputError
+
+Edit = Callable[[str, Any, str], None]
+"""``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
+
+# Twelve hues that stay apart for colour-blind eyes in their order of use (after Paul Tol's sets).
+PALETTE = (
+    "#4477aa", "#ee7733", "#228833", "#aa3377", "#33bbee", "#ccaa22",
+    "#cc3311", "#009988", "#7755bb", "#997700", "#ee6699", "#667788",
+)  # fmt: skip
+
+
+def read_static(name: str) -> str:
+    """A file of ``static/``: inside the package when installed, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "static", package.parent / "static"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    raise FileNotFoundError(f"static/{name} is missing from this installation")
+
+
+def shared_modules(*names: str) -> dict[str, Any]:
+    """An import map that gives widgets ``import ... from "static/NAME"`` without a route to serve it."""
+    return {"imports": {f"static/{name}": _data_url(read_static(name)) for name in names}}
+
+
+def _data_url(code: str) -> str:
+    return f"data:text/javascript;base64,{b64encode(code.encode()).decode()}"
+
+
+class Canvas(JSComponent):
+    """A widget that draws plain data and sends gestures; Python decides what they mean.
+
+    A gesture is a message ``{"type": NAME, ...}`` that goes to the method ``_on_NAME`` named in
+    ``_gestures``. Whatever comes of it, the widget gets an answer: new data by parameters, then
+    ``{"type": "answered", "refused": sentence or None}``.
+    """
+
+    palette = param.List(default=list(PALETTE), item_type=str, doc="Colours of meshes, reused in turn.")
+
+    _gestures: ClassVar[tuple[str, ...]] = ()
+
+    __abstract = True
+
+    def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
+        super().__init__(**params)
+        self._on_edit = on_edit
+
+    def _edit(self, path: str, value: Any, label: str) -> None:
+        """Hand an edit to the app, which may raise InputError and so refuse it."""
+        if self._on_edit is not None:
+            self._on_edit(path, value, label)
+
+    def _handle_msg(self, message: Mapping[str, Any]) -> None:
+        name = str(message.get("type", "")).replace("-", "_")
+        if name not in self._gestures:
+            return
+        refused = None
+        try:
+            getattr(self, f"_on_{name}")(message)
+        except InputError as error:
+            refused = str(error)
+        self._send_msg({"type": "answered", "gesture": name, "refused": refused})

@@ -1,0 +1,159 @@
+"""The cluster on which meshes are drawn: the Python face of ``static/cluster.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import param
+
+from designer import edits
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+
+NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
+
+
+class ClusterCanvas(Canvas):
+    """Nodes and devices as tiles, and the meshes that a person draws, moves and shapes on them.
+
+    Give it the document by :meth:`show`; it calls ``on_edit`` with one of the paths ``meshes``,
+    ``cluster.nodes``, and, where devices are numbered anew, the empty path with the top-level
+    keys that change together.
+    """
+
+    nodes = param.Integer(default=1, bounds=(1, None))
+    devices_per_node = param.Integer(default=1, bounds=(1, None))
+    meshes = param.List(default=[], doc="In pipeline order: name, devices, dp, tp and the ways to factor them.")
+    links = param.Dict(default={}, doc="What is written at the links: intra and inter, as text.")
+    limits = param.Dict(default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE})
+    selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
+
+    _esm = read_static("cluster.js")
+    _importmap: ClassVar = shared_modules("canvas.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("cluster.css")]
+    _gestures = (
+        "draw", "move", "resize", "delete", "rename", "axes", "reorder", "tile", "try_tile", "nodes", "devices_per_node",
+    )  # fmt: skip
+
+    def show(self, document: Mapping[str, Any]) -> None:
+        """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
+        self._cluster = dict(document["cluster"])
+        self._meshes = tuple(document["meshes"])
+        self.param.update(
+            nodes=self._cluster["nodes"],
+            devices_per_node=self._cluster["devices_per_node"],
+            meshes=[_drawn(mesh) for mesh in self._meshes],
+            links=link_labels(self._cluster),
+            selected=min(self.selected, len(self._meshes) - 1),
+        )
+
+    # one method a gesture
+
+    def _on_draw(self, gesture: Mapping[str, Any]) -> None:
+        meshes = edits.draw(self._meshes, self._cluster, _ints(gesture["devices"]))
+        self._put(meshes, f"draw mesh {meshes[-1]['name']}")
+        self.selected = len(self._meshes) - 1
+
+    def _on_move(self, gesture: Mapping[str, Any]) -> None:
+        rank = int(gesture["mesh"])
+        meshes = edits.move(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        self._put(meshes, f"move mesh {meshes[rank]['name']}")
+
+    def _on_resize(self, gesture: Mapping[str, Any]) -> None:
+        rank = int(gesture["mesh"])
+        meshes = edits.resize(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        self._put(meshes, f"resize mesh {meshes[rank]['name']}")
+
+    def _on_delete(self, gesture: Mapping[str, Any]) -> None:
+        rank = int(gesture["mesh"])
+        meshes = edits.delete(self._meshes, rank)
+        name = self._meshes[rank]["name"]
+        self.selected = -1
+        self._put(meshes, f"delete mesh {name}")
+
+    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
+        rank = int(gesture["mesh"])
+        meshes = edits.rename(self._meshes, rank, str(gesture["name"]))
+        self._put(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
+
+    def _on_axes(self, gesture: Mapping[str, Any]) -> None:
+        rank, dp, tp = (int(gesture[key]) for key in ("mesh", "dp", "tp"))
+        meshes = edits.set_axes(self._meshes, rank, dp, tp)
+        self._put(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
+
+    def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
+        mesh, rank = int(gesture["mesh"]), int(gesture["rank"])
+        meshes = edits.reorder(self._meshes, mesh, rank)
+        self._put(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
+        self.selected = rank
+
+    def _on_tile(self, gesture: Mapping[str, Any]) -> None:
+        pp, dp, tp = _tiling(gesture)
+        self.selected = -1
+        self._put(edits.tile(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
+
+    def _on_try_tile(self, gesture: Mapping[str, Any]) -> None:
+        """Say what a tiling would do while its numbers are typed; nothing is edited."""
+        possible, words = edits.describe_tile(self._cluster, *_tiling(gesture))
+        self._send_msg({"type": "tile", "possible": possible, "words": words})
+
+    def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
+        cluster, _ = edits.set_nodes(self._meshes, self._cluster, int(gesture["value"]))
+        self._edit("cluster.nodes", cluster["nodes"], f"{cluster['nodes']} nodes")
+
+    def _on_devices_per_node(self, gesture: Mapping[str, Any]) -> None:
+        cluster, meshes = edits.set_devices_per_node(self._meshes, self._cluster, int(gesture["value"]))
+        changes = {"cluster": cluster, "meshes": _listed(meshes)}
+        self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
+
+    def _put(self, meshes: edits.Meshes, label: str) -> None:
+        self._edit("meshes", _listed(meshes), label)
+
+    _cluster: dict[str, Any] = {"nodes": 1, "devices_per_node": 1}
+    _meshes: edits.Meshes = ()
+
+
+def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:
+    """Bandwidth and the kind of link it is typical of, per link of the cluster, as text."""
+    labels = {}
+    for name, kinds in _KINDS.items():
+        bandwidth = cluster.get(f"{name}_node", {}).get("bandwidth")
+        if bandwidth is not None:
+            kind = next(kind for least, kind in kinds if bandwidth >= least)
+            labels[name] = f"{format_rate(bandwidth)} {kind}"
+    return labels
+
+
+# Bytes/s from which a link of one direction is likely to be of a kind.
+_KINDS = {
+    "intra": ((150e9, "NVLink-class"), (8e9, "PCIe-class"), (0, "shared memory")),
+    "inter": ((10e9, "InfiniBand-class"), (0, "Ethernet-class")),
+}
+
+
+def format_rate(bandwidth: float) -> str:
+    """Bytes/s as a person writes them: ``25 GB/s``, ``1.25 GB/s``."""
+    for size, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")):
+        if bandwidth >= size:
+            return f"{bandwidth / size:.3g} {unit}"
+    return f"{bandwidth / 1e3:.3g} kB/s"
+
+
+def _drawn(mesh: Mapping[str, Any]) -> dict[str, Any]:
+    devices = list(mesh["devices"])
+    axes = {axis: mesh["axes"].get(axis, 1) for axis in ("dp", "tp")}
+    return {"name": mesh["name"], "devices": devices, **axes, "ways": edits.factors(len(devices))}
+
+
+def _listed(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Meshes as JSON has them: lists, and dicts of their own."""
+    return [{**mesh, "devices": list(mesh["devices"]), "axes": dict(mesh["axes"])} for mesh in meshes]
+
+
+def _ints(values: Sequence[Any]) -> list[int]:
+    return [int(value) for value in values]
+
+
+def _tiling(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
+    pp, dp, tp = (int(gesture[key]) for key in ("pp", "dp", "tp"))
+    return pp, dp, tp

@@ -1,0 +1,146 @@
+"""Seconds on the links: a message of ``n`` bytes takes ``alpha + n * beta``.
+
+The model of Hockney, as used for collectives by Thakur, Rabenseifner and Gropp ("Optimization of
+collective communication operations in MPICH", 2005). Alpha is a link's latency, beta one over
+its bandwidth; which link it is depends on where the two devices really sit. A device has one
+port of its link in each direction; the devices of a node share its NICs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import ceil, log2
+from typing import NamedTuple, Protocol
+
+
+class Link(Protocol):
+    @property
+    def latency_s(self) -> float: ...
+    @property
+    def bandwidth(self) -> float: ...
+
+
+class Cluster(Protocol):
+    """What is read from the ``cluster`` section of a design."""
+
+    @property
+    def intra_node(self) -> Link: ...
+    @property
+    def inter_node(self) -> Link: ...
+    @property
+    def nics_per_node(self) -> int: ...
+    def node_of(self, device: int) -> int: ...
+
+
+class Mesh(Protocol):
+    """A rectangle of devices, row-major over ``dp`` x ``tp``."""
+
+    @property
+    def devices(self) -> Sequence[int]: ...
+    @property
+    def dp(self) -> int: ...
+    @property
+    def tp(self) -> int: ...
+
+
+class Message(NamedTuple):
+    source: int  # a device
+    destination: int  # a device
+    bytes: float
+
+
+def boundary_messages(source: Mesh, destination: Mesh, batch_bytes: float) -> list[Message]:
+    """What crosses from one mesh to the next for one microbatch of all data-parallel copies.
+
+    ``batch_bytes`` is the size of ``[sequences of all copies, s, h]``. A copy holds an even share
+    of the sequences. All tensor-parallel devices hold the whole hidden dim, and each device of
+    the receiver gets a full copy from one of the sender, as in Megatron without its scatter and
+    gather (arXiv:2104.04473, section 4.1 describes both). Between meshes of one shape this is
+    device ``(i, j)`` to device ``(i, j)``. Where ``dp`` differs, a receiver gets the parts of
+    its share from all copies that hold one.
+    """
+    return [
+        Message(source.devices[theirs * source.tp + j % source.tp], device, batch_bytes * share)
+        for place, device in enumerate(destination.devices)
+        for ours, j in [divmod(place, destination.tp)]
+        for theirs, share in _overlaps(ours, destination.dp, source.dp)
+    ]
+
+
+def _overlaps(part: int, parts: int, others: int) -> Iterable[tuple[int, float]]:
+    """Which of ``others`` equal parts of a whole cover part ``part`` of ``parts``, and how much."""
+    whole = parts * others  # both cuts fall on multiples of 1 / whole
+    first, end = part * others, (part + 1) * others
+    for other in range(first // parts, ceil(end / parts)):
+        yield other, (min(end, (other + 1) * parts) - max(first, other * parts)) / whole
+
+
+def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:
+    """Seconds until the last of some messages that leave together has arrived.
+
+    Each waits for the busiest thing on its way: the port of its sender or receiver, or the NICs
+    of its sender's or receiver's node, which all messages between nodes share. With ``k`` equal
+    messages out of a node of ``n`` NICs each gets ``min(1, n / k)`` of a NIC.
+    """
+    intra: dict[tuple[str, int], float] = defaultdict(float)
+    inter: dict[tuple[str, int], float] = defaultdict(float)
+    nodes: dict[tuple[str, int], float] = defaultdict(float)
+    for message in messages:
+        if message.source == message.destination:
+            continue
+        ends = ("out", message.source), ("in", message.destination)
+        across = cluster.node_of(message.source) != cluster.node_of(message.destination)
+        for direction, device in ends:
+            (inter if across else intra)[direction, device] += message.bytes
+            if across:
+                nodes[direction, cluster.node_of(device)] += message.bytes / cluster.nics_per_node
+    busiest_nic = max([*inter.values(), *nodes.values()], default=None)
+    return max(
+        _seconds(cluster.intra_node, max(intra.values(), default=None)),
+        _seconds(cluster.inter_node, busiest_nic),
+    )
+
+
+def _seconds(link: Link, size: float | None) -> float:
+    return 0.0 if size is None else link.latency_s + size / link.bandwidth
+
+
+def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], size: float) -> float:
+    """Seconds for groups of devices that each all-reduce ``size`` bytes at the same time.
+
+    A ring of ``n`` does a reduce-scatter and an all-gather of ``n - 1`` steps each, and each step
+    moves ``size / n``: ``2(n-1) alpha + 2(n-1)/n size beta``, the least any algorithm can move
+    (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+    2009). The ring runs through each node once, so that one of its links leaves each node; rings
+    that leave the same node share its NICs. The slowest link sets the pace of a ring.
+    """
+    return max((_ring_seconds(cluster, group, size, _rings_out(cluster, groups)) for group in groups), default=0.0)
+
+
+def _rings_out(cluster: Cluster, groups: Sequence[Sequence[int]]) -> Counter[int]:
+    """How many rings leave each node."""
+    nodes = ({cluster.node_of(device) for device in group} for group in groups)
+    return Counter(node for crossed in nodes if len(crossed) > 1 for node in crossed)
+
+
+def _ring_seconds(cluster: Cluster, group: Sequence[int], size: float, rings_out: Counter[int]) -> float:
+    n = len(group)
+    if n < 2:
+        return 0.0
+    nodes = {cluster.node_of(device) for device in group}
+    link = cluster.inter_node if len(nodes) > 1 else cluster.intra_node
+    sharing = max([1.0, *(rings_out[node] / cluster.nics_per_node for node in nodes)]) if len(nodes) > 1 else 1.0
+    return 2 * (n - 1) * (link.latency_s + size / n * sharing / link.bandwidth)
+
+
+def small_all_reduce_seconds(cluster: Cluster, devices: Sequence[int], size: float) -> float:
+    """Seconds to all-reduce a few bytes by recursive doubling: ``ceil(log2 n) (alpha + size beta)``.
+
+    For short messages the fewest steps win (Thakur et al., 2005, section 4.5).
+    """
+    if len(devices) < 2:
+        return 0.0
+    nodes = {cluster.node_of(device) for device in devices}
+    link = cluster.inter_node if len(nodes) > 1 else cluster.intra_node
+    return ceil(log2(len(devices))) * (link.latency_s + size / link.bandwidth)

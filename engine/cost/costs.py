@@ -1,0 +1,104 @@
+"""Seconds and bytes for every row of a program: what the simulator plays it against."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cost.flops import model_flops
+from engine.cost.kinds import Kinds, kinds
+from engine.cost.sizes import Sizes, bytes_of_kinds, sizes
+from engine.design import Design
+from engine.errors import InputError
+from engine.program.program import Program
+from engine.registry import Registry
+
+Floats = NDArray[np.float64]
+TransferModel = Literal["latency", "sender-blocking", "link-serial"]
+Unit = Literal["s", "units"]
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What every row of a program costs, and what the devices hold."""
+
+    seconds: Floats  # [rows] of a computation, REDUCE_GRAD or STEP, of a SEND its transfer; RECV 0
+    bytes: Floats  # [rows] that one device sends in a SEND or reduces in a REDUCE_GRAD; else 0
+    transfer_model: TransferModel
+    unit: Unit  # of ``seconds``: unit costs are no seconds
+    static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
+    activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or W
+    working_bytes: Floats  # [ranks] on one device: largest transient and message buffers
+    capacity_bytes: float  # of one device
+    model_flops: float  # of the model in one iteration, forward and backward, the whole job
+    peak_flops: float  # FLOP/s of all devices used
+    samples: int  # sequences in one iteration
+    tokens: int  # in one iteration
+    layers: tuple[int, ...]  # [stages]
+
+
+class CostModel(ABC):
+    """A way to put a price on a program. A member is one file in this folder."""
+
+    unit: ClassVar[Unit] = "s"
+
+    @abstractmethod
+    def layers_per_stage(self, design: Design) -> tuple[int, ...]:
+        """The layers of each stage where the design leaves them open."""
+
+    @abstractmethod
+    def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
+        """``[kinds]`` for each distinct action of the program; see :class:`Costs`."""
+
+
+cost_models: Registry[type[CostModel]] = Registry("cost model", "engine.cost")
+
+
+def layers_per_stage(design: Design) -> tuple[int, ...]:
+    """The layers of each stage: as the design gives them, else balanced by its cost model.
+
+    Raises:
+        InputError: there are more stages than layers, or the cost model is not there yet.
+    """
+    return design.pipeline.stages or _cost_model(design).layers_per_stage(design)
+
+
+def estimate(design: Design, program: Program) -> Costs:
+    """Price ``program``, which ``design`` was lowered to, by the cost model that it names.
+
+    Raises:
+        InputError: there are more stages than layers, or the cost model is not there yet.
+    """
+    model = _cost_model(design)
+    layers = layers_per_stage(design)
+    held = sizes(design, program, layers)
+    distinct = kinds(program)
+    samples = design.sequences_per_step
+    return Costs(
+        seconds=model.seconds(design, program, distinct, layers, held)[distinct.of_row],
+        bytes=bytes_of_kinds(design, distinct, held)[distinct.of_row],
+        transfer_model=design.cost.transfer_model,
+        unit=model.unit,
+        static_bytes=held.static_bytes,
+        activation_bytes=held.activation_bytes,
+        working_bytes=held.working_bytes,
+        capacity_bytes=design.cluster.device.memory_bytes,
+        model_flops=model_flops(design.model, samples),
+        peak_flops=design.cluster.device.peak_flops * sum(len(mesh.devices) for mesh in design.meshes),
+        samples=samples,
+        tokens=samples * design.model.sequence,
+        layers=layers,
+    )
+
+
+def _cost_model(design: Design) -> CostModel:
+    kind = design.cost.kind
+    if kind not in cost_models:
+        known = " or ".join(f'"{name}"' for name in cost_models)
+        raise InputError(f'cost: this version cannot price a design by kind "{kind}"; set cost.kind to {known}')
+    return cost_models[kind]()

@@ -1,0 +1,383 @@
+"""What a model costs in FLOPs, bytes, parameters and kept activations, operator by operator.
+
+Every formula counts what :mod:`engine.runtime.models` builds: a pre-norm transformer with
+biases in its layers, learned positions, a head of its own (not tied to the embedding, since the
+two lie on different stages) and no dropout. GPT and BERT differ in their mask and their
+targets, so they cost the same.
+
+Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f``
+feed-forward hidden, ``a`` heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix
+product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Arithmetic that is not a matrix product
+is counted by the bytes it moves, for it is bound by them; this is also the convention in which
+papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
+
+Experts are priced as the dense block that they replace until expert schedules are lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+
+class Model(Protocol):
+    """The sizes that are read from the ``model`` section of a design."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def ffn_hidden(self) -> int: ...
+
+
+class Precision(NamedTuple):
+    """Bytes of one number, by what the number is for."""
+
+    item: int  # activations, and what stages send to each other
+    weights: int  # all copies of a weight
+    gradients: int
+    statistics: int  # what norms, softmax and loss keep
+
+    @property
+    def moment(self) -> int:
+        """One of AdamW's two moments has the precision of the gradients."""
+        return self.gradients
+
+
+PRECISIONS = {
+    "fp32": Precision(item=4, weights=4, gradients=4, statistics=4),
+    # Mixed precision: fp32 master weights, fp32 gradients and one bf16 copy to compute with
+    # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
+    "bf16": Precision(item=2, weights=4 + 2, gradients=4, statistics=4),
+    "fp64": Precision(item=8, weights=8, gradients=8, statistics=8),
+}
+
+
+class Work(NamedTuple):
+    """FLOPs executed and bytes moved to or from a device's memory."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+class Operator(NamedTuple):
+    """One step through a part of the model, on one device, for one microbatch."""
+
+    name: str
+    forward: Work
+    input_gradient: Work = Work()
+    weight_gradient: Work = Work()
+    parameters: float = 0.0
+    kept_bytes: float = 0.0  # what autograd holds from the forward to the backward
+    transient_bytes: float = 0.0  # what the backward makes and drops again
+    forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
+    backward_reduced: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one device does for one microbatch: ``batch`` sequences, a ``1/tp`` cut of the model."""
+
+    sequence: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    vocab: int
+    batch: float
+    tp: int
+    precision: Precision
+
+    @classmethod
+    def of(cls, model: Model, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
+        return cls(
+            sequence=model.sequence,
+            hidden=model.hidden,
+            ffn_hidden=model.ffn_hidden,
+            heads=model.heads,
+            vocab=model.vocab,
+            batch=batch,
+            tp=tp,
+            precision=PRECISIONS[precision],
+        )
+
+    @property
+    def tokens(self) -> float:
+        return self.batch * self.sequence
+
+    @property
+    def hidden_bytes(self) -> float:
+        """Bytes of ``[b, s, h]``: the residual stream, and the message between two stages."""
+        return self.tokens * self.hidden * self.precision.item
+
+
+@lru_cache(maxsize=256)
+def layer(load: Workload) -> tuple[Operator, ...]:
+    """A transformer layer: attention, then the feed-forward block.
+
+    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h``
+    (arXiv:2104.04473, section 2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
+
+    What is kept is the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al.,
+    arXiv:2205.05198, eq. 1) less what our runtime does not keep: the ``5abs^2`` of the attention
+    matrix, which scaled_dot_product_attention computes again from its row sums (Dao et al.,
+    arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, as there is no dropout. That
+    leaves 16 numbers a token and hidden unit for ``f = 4h``: the inputs of the two norms (2),
+    of the products behind them (2), queries, keys and values (3), the mixed values (1), and both
+    sides of the GELU (``2f/h``). With ``t`` devices the first four stay whole and the others are
+    cut, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16 bits.
+    """
+    return attention(load) + mlp(load)
+
+
+def attention(load: Workload) -> tuple[Operator, ...]:
+    """Norm, projections, the ``s^2`` part and the residual sum.
+
+    Tensor-parallel devices hold ``a/t`` heads each: the first projection is cut by columns and
+    all-reduces in the backward, the second by rows and all-reduces in the forward (Shoeybi et
+    al., arXiv:1909.08053, section 3).
+    """
+    cut = load.hidden / load.tp
+    return (
+        _norm("attention norm", load),
+        _product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
+        _mixing(load),
+        _product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        _residual("attention residual", load),
+    )
+
+
+def mlp(load: Workload) -> tuple[Operator, ...]:
+    """Norm, ``h`` to ``f``, GELU, ``f`` to ``h``, residual sum; cut like :func:`attention`."""
+    cut = load.ffn_hidden / load.tp
+    return (
+        _norm("feed-forward norm", load),
+        _product("feed-forward in", load, load.hidden, cut, backward_reduced=load.hidden_bytes),
+        _pointwise("GELU", load, cut, kept=1, read_and_written=(2, 3)),
+        _product("feed-forward out", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        _residual("feed-forward residual", load),
+    )
+
+
+@lru_cache(maxsize=256)
+def embedding(load: Workload) -> tuple[Operator, ...]:
+    """Token plus position: ``vh + sh`` parameters, no FLOPs to speak of.
+
+    The forward gathers rows. The backward writes a gradient of the whole table, which autograd
+    then adds to the one it holds. The table is cut over ``t`` by tokens, so that the forward
+    ends in an all-reduce (arXiv:1909.08053, section 3).
+    """
+    item = load.precision.item
+    table = (load.vocab / load.tp + load.sequence) * load.hidden
+    return (
+        Operator(
+            "embedding",
+            forward=Work(bytes=3 * load.hidden_bytes),
+            weight_gradient=Work(bytes=load.hidden_bytes + _accumulated(table, load)),
+            parameters=table,
+            kept_bytes=8 * load.tokens,  # the token ids
+            transient_bytes=table * item,
+            forward_reduced=(load.hidden_bytes,),
+        ),
+    )
+
+
+@lru_cache(maxsize=256)
+def head(load: Workload) -> tuple[Operator, ...]:
+    """The last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
+    return (
+        _norm("last norm", load),
+        _product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
+    )
+
+
+@lru_cache(maxsize=256)
+def loss(load: Workload) -> tuple[Operator, ...]:
+    """Cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
+
+    The forward reads the logits and writes their log-probabilities, which are kept (the
+    ``4sbv`` bytes of arXiv:2205.05198, section 4.3); the backward reads them and writes the
+    logits' gradient. Tensor-parallel devices exchange a row's largest logit, its sum and the
+    target's logit, not the logits (arXiv:1909.08053, section 3).
+    """
+    logits = load.tokens * load.vocab / load.tp
+    item, wide = load.precision.item, load.precision.statistics
+    a_row = load.tokens * wide
+    return (
+        Operator(
+            "loss",
+            forward=Work(bytes=logits * (item + wide)),
+            input_gradient=Work(bytes=logits * (wide + item)),
+            kept_bytes=logits * wide + 8 * load.tokens,  # and the targets
+            transient_bytes=logits * (wide + item),
+            forward_reduced=(a_row, a_row, a_row),
+        ),
+    )
+
+
+def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
+    """What a stage has besides its layers: the embedding if it is the first, head and loss if the last."""
+    return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
+
+
+def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+    """Parameters of a stage that one device holds."""
+    return layers * _parameters(layer(load)) + _parameters(ends(load, first=first, last=last))
+
+
+def model_parameters(model: Model) -> float:
+    """Parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
+
+    arXiv:2104.04473, eq. 2, with a second ``vh``, as embedding and head are not tied, and with
+    the last norm.
+    """
+    load = Workload.of(model, batch=1)
+    return stage_parameters(load, model.layers, first=True, last=True)
+
+
+def model_flops(model: Model, sequences: float) -> float:
+    """FLOPs of ``sequences`` through the whole model, forward and backward.
+
+    ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, for a backward
+    costs two forwards (arXiv:2104.04473, appendix, without recomputation). This is the
+    numerator of the model FLOPs utilisation (Chowdhery et al., arXiv:2204.02311, appendix B):
+    what an attention kernel computes twice counts once, and a causal mask saves nothing.
+    """
+    load = Workload.of(model, batch=sequences)
+    once = sum(operator.forward.flops for operator in layer(load)) * model.layers
+    return 3.0 * (once + sum(operator.forward.flops for operator in head(load)))
+
+
+def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+    """Bytes a device keeps of a stage and a microbatch between its forward and its backward.
+
+    What autograd keeps (see :func:`layer`), and the stage's output, which the executor holds to
+    start the backward from; the last stage's output is one number.
+    """
+    kept = layers * _kept(layer(load)) + _kept(ends(load, first=first, last=last))
+    return kept if last else kept + load.hidden_bytes
+
+
+def transient_bytes(load: Workload, *, first: bool, last: bool) -> float:
+    """The largest working set of an operator of a stage: what its backward makes and drops again."""
+    return max(operator.transient_bytes for operator in layer(load) + ends(load, first=first, last=last))
+
+
+def optimizer_state_bytes(optimizer: str, precision: str) -> int:
+    """Bytes of optimizer state a parameter: two moments of AdamW (Loshchilov and Hutter,
+    arXiv:1711.05101), nothing for SGD without momentum."""
+    return 2 * PRECISIONS[precision].moment if optimizer == "adamw" else 0
+
+
+def optimizer_traffic_bytes(optimizer: str, precision: str, *, clipped: bool) -> int:
+    """Bytes a parameter that a step moves, each number touched once, as a fused kernel does.
+
+    AdamW reads weight, gradient and two moments and writes all but the gradient; SGD reads
+    weight and gradient and writes the weight. Mixed precision also writes the 16-bit copy.
+    Clipping reads the gradients for their norm, then reads and writes them to scale them.
+    """
+    size = PRECISIONS[precision]
+    master = size.gradients
+    moments = 4 * size.moment if optimizer == "adamw" else 0
+    copy = size.weights - master
+    return 3 * master + moments + copy + (3 * size.gradients if clipped else 0)
+
+
+def _parameters(operators: Iterable[Operator]) -> float:
+    return sum(operator.parameters for operator in operators)
+
+
+def _kept(operators: Iterable[Operator]) -> float:
+    return sum(operator.kept_bytes for operator in operators)
+
+
+def _accumulated(numbers: float, load: Workload) -> float:
+    """Bytes to write a fresh weight gradient and to add it to the one that is held."""
+    return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
+
+
+def _product(
+    name: str,
+    load: Workload,
+    k: float,
+    n: float,
+    *,
+    bias: bool = True,
+    forward_reduced: float | None = None,
+    backward_reduced: float | None = None,
+) -> Operator:
+    """A linear map of all tokens: three products of the same size, forward and twice backward.
+
+    It keeps its input. Each product reads two of the three matrices and writes the third.
+    """
+    m, item = load.tokens, load.precision.item
+    once = Work(2 * m * k * n, item * (m * k + k * n + m * n))
+    return Operator(
+        name,
+        forward=once,
+        input_gradient=once,
+        weight_gradient=Work(once.flops, item * (m * k + m * n) + _accumulated(k * n, load)),
+        parameters=k * n + (n if bias else 0),
+        kept_bytes=m * k * item,
+        transient_bytes=k * n * item + m * (k + n) * item,
+        forward_reduced=() if forward_reduced is None else (forward_reduced,),
+        backward_reduced=() if backward_reduced is None else (backward_reduced,),
+    )
+
+
+def _mixing(load: Workload) -> Operator:
+    """``softmax(q k^T) v`` without ever holding the ``s^2`` matrix (arXiv:2205.14135).
+
+    Two products of ``2bs^2h`` FLOPs forward, five backward: the scores are computed again. It
+    keeps queries, keys, values and a log-sum a row; the mixed values are kept by the projection
+    that takes them.
+    """
+    cut = load.hidden / load.tp
+    product = 2 * load.batch * load.sequence**2 * cut
+    one = load.tokens * cut * load.precision.item
+    log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
+    return Operator(
+        "attention",
+        forward=Work(2 * product, 4 * one + log_sums),
+        input_gradient=Work(5 * product, 8 * one + log_sums),
+        kept_bytes=3 * one + log_sums,
+        transient_bytes=4 * one,
+    )
+
+
+def _norm(name: str, load: Workload) -> Operator:
+    """Layer norm: reads and writes ``[b, s, h]``; keeps its input, a mean and a deviation a token."""
+    statistics = 2 * load.tokens * load.precision.statistics
+    return Operator(
+        name,
+        forward=Work(bytes=2 * load.hidden_bytes),
+        input_gradient=Work(bytes=3 * load.hidden_bytes),
+        parameters=2 * load.hidden,
+        kept_bytes=load.hidden_bytes + statistics,
+        transient_bytes=load.hidden_bytes,
+    )
+
+
+def _residual(name: str, load: Workload) -> Operator:
+    """``x + y``: two reads and a write, forward and, to join the two gradients, backward."""
+    return _pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
+
+
+def _pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[int, int]) -> Operator:
+    size = load.tokens * width * load.precision.item
+    forward, backward = read_and_written
+    return Operator(
+        name,
+        forward=Work(bytes=forward * size),
+        input_gradient=Work(bytes=backward * size),
+        kept_bytes=kept * size,
+        transient_bytes=size,
+    )

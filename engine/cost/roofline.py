@@ -1,0 +1,210 @@
+"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.cost import flops
+from engine.cost.alpha_beta import (
+    boundary_messages,
+    ring_all_reduce_seconds,
+    small_all_reduce_seconds,
+    transfer_seconds,
+)
+from engine.cost.balance import balanced_split
+from engine.cost.costs import CostModel, Floats, cost_models
+from engine.cost.flops import Operator, Work, Workload
+from engine.cost.kinds import Kinds
+from engine.cost.sizes import Sizes, boundary_bytes, copies, gradient_bytes, workload
+from engine.design import Cluster, Design, Device, Mesh
+from engine.design.problems import renaming
+from engine.program.action import Op
+from engine.program.program import Program
+
+
+class Seconds(NamedTuple):
+    """One microbatch through a part of the model; a whole backward is the sum of its halves."""
+
+    forward: float = 0.0
+    input_gradient: float = 0.0
+    weight_gradient: float = 0.0
+
+    def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
+        return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def times(self, count: int) -> Seconds:
+        return Seconds(*(count * mine for mine in self))
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+def work_seconds(work: Work, device: Device) -> float:
+    """The longer of computing and moving bytes (Williams, Waterman and Patterson, "Roofline", 2009).
+
+    ``efficiency`` lowers the peak to what large matrix products reach.
+    """
+    return max(work.flops / (device.peak_flops * device.efficiency), work.bytes / device.memory_bandwidth)
+
+
+class MeshPrices:
+    """Seconds of the parts of a model on one mesh, tensor-parallel all-reduces included."""
+
+    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload) -> None:
+        self._cluster, self._load = cluster, load
+        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
+
+    @cached_property
+    def layer(self) -> Seconds:
+        return self._price(flops.layer(self._load))
+
+    def ends(self, *, first: bool, last: bool) -> Seconds:
+        """Embedding, or head and loss."""
+        return self._price(flops.ends(self._load, first=first, last=last)) if first or last else Seconds()
+
+    def stage(self, layers: int, *, first: bool, last: bool) -> Seconds:
+        return self.layer.times(layers) + self.ends(first=first, last=last)
+
+    def _price(self, operators: Iterable[Operator]) -> Seconds:
+        """Operators run one after the other, each bound by its own roof; reductions are not overlapped."""
+        return sum(map(self._operator, operators), start=Seconds())
+
+    def _operator(self, operator: Operator) -> Seconds:
+        device = self._cluster.device
+        return Seconds(
+            work_seconds(operator.forward, device) + self._reduced(operator.forward_reduced),
+            work_seconds(operator.input_gradient, device) + self._reduced(operator.backward_reduced),
+            work_seconds(operator.weight_gradient, device),
+        )
+
+    def _reduced(self, messages: Iterable[float]) -> float:
+        return sum(ring_all_reduce_seconds(self._cluster, self._groups, size) for size in messages)
+
+
+@cost_models.register("roofline")
+class RooflineModel(CostModel):
+    """Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes
+    times beta on the link where their two devices really sit. Meshes do not slow each other
+    down: the NICs of a node are shared inside a transfer or a reduction, not between them."""
+
+    def layers_per_stage(self, design: Design) -> tuple[int, ...]:
+        """Balanced over forward and backward, embedding and head included."""
+        prices = mesh_prices(design)
+        holders = _holders(design)
+        last = len(holders) - 1
+        layer = [max(prices[rank].layer.total for rank in ranks) for ranks in holders]
+        extra = [
+            max(prices[rank].ends(first=stage == 0, last=stage == last).total for rank in ranks)
+            for stage, ranks in enumerate(holders)
+        ]
+        return balanced_split(design.model.layers, layer, extra)
+
+    def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
+        seconds = np.zeros(len(kinds))
+        compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
+        table = _compute_seconds(design, program, layers)
+        seconds[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
+        seconds[kinds.sends] = _transfer_seconds(design, kinds)
+        reduces = kinds.of(Op.REDUCE_GRAD)
+        if len(reduces):
+            seconds[reduces] = _reduce_seconds(design, program, held)[kinds.stage[reduces]]
+        steps = kinds.of(Op.STEP)
+        seconds[steps] = _step_seconds(design, held)[kinds.rank[steps]]
+        return seconds
+
+
+def mesh_prices(design: Design) -> list[MeshPrices]:
+    """Prices on each mesh; meshes that cost the same share theirs."""
+    known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
+
+    def prices(mesh: Mesh) -> MeshPrices:
+        key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if mesh.tp > 1 else ())
+        if key not in known:
+            known[key] = MeshPrices(design.cluster, mesh, workload(design, mesh))
+        return known[key]
+
+    return [prices(mesh) for mesh in design.meshes]
+
+
+def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
+    """Which devices of a mesh share a node, whatever the nodes are called."""
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)
+
+
+def _holders(design: Design) -> list[list[int]]:
+    """[stages] the ranks that hold a copy of each stage, before there is a program."""
+    pipeline = design.pipeline
+    routes = [list(route) for route in pipeline.routes(design.pipe)]
+    names = renaming(routes[0], pipeline.placement) if pipeline.placement else None
+    if names:
+        routes = [[names.get(rank, rank) for rank in route] for route in routes]
+    return [list(ranks) for ranks in zip(*routes, strict=True)]
+
+
+def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) -> Floats:
+    """[op, ranks, stages] of F, B, I and W."""
+    table = np.zeros((Op.W + 1, program.ranks, program.stages))
+    prices = mesh_prices(design)
+    for rank, stage in copies(program):
+        price = prices[rank].stage(layers[stage], first=stage == 0, last=stage == program.stages - 1)
+        table[Op.F, rank, stage] = price.forward
+        table[Op.B, rank, stage] = price.input_gradient + price.weight_gradient
+        table[Op.I, rank, stage] = price.input_gradient
+        table[Op.W, rank, stage] = price.weight_gradient
+    return table
+
+
+def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
+    """For each kind of SEND, from the mesh of its rank to that of its peer."""
+    size = boundary_bytes(design)
+
+    @cache
+    def between(source: int, destination: int) -> float:
+        messages = boundary_messages(design.meshes[source], design.meshes[destination], size)
+        return transfer_seconds(design.cluster, messages)
+
+    ends = zip(kinds.rank[kinds.sends].tolist(), kinds.peer[kinds.sends].tolist(), strict=True)
+    return [between(source, destination) for source, destination in ends]
+
+
+def _reduce_seconds(design: Design, program: Program, held: Sizes) -> Floats:
+    """[stages] to all-reduce a stage's gradients over the devices that hold the same weights.
+
+    Those are the data-parallel copies of all meshes that hold the stage; each tensor-parallel
+    cut is reduced by its own group, all groups at once.
+    """
+    size = gradient_bytes(design, held)
+    seconds = np.zeros(program.stages)
+    for stage in range(program.stages):
+        groups = _weight_groups([design.meshes[rank] for rank in program.ranks_of(stage)])
+        seconds[stage] = ring_all_reduce_seconds(design.cluster, groups, float(size[stage]))
+    return seconds
+
+
+def _weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
+    cuts = max(mesh.tp for mesh in meshes)
+    return [
+        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
+        for cut in range(cuts)
+    ]
+
+
+def _step_seconds(design: Design, held: Sizes) -> Floats:
+    """[ranks] to update all weights of a rank: bytes over memory bandwidth.
+
+    Clipping needs the norm over all weights of the job: one number, reduced over all devices.
+    """
+    training, cluster = design.training, design.cluster
+    clipped = training.clip_norm is not None
+    traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)
+    seconds = held.parameters.sum(axis=1) * traffic / cluster.device.memory_bandwidth
+    if clipped:
+        everyone = [device for mesh in design.meshes for device in mesh.devices]
+        seconds = seconds + small_all_reduce_seconds(cluster, everyone, 4.0)
+    return seconds

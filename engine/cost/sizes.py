@@ -1,0 +1,135 @@
+"""What every device of a design holds and sends: parameters, activations, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cost import flops
+from engine.cost.flops import PRECISIONS, Workload
+from engine.cost.kinds import Kinds
+from engine.design import Design, Mesh
+from engine.program.action import Op
+from engine.program.program import Program
+
+Floats = NDArray[np.float64]
+
+
+class Sizes(NamedTuple):
+    """Bytes on one device, and parameters."""
+
+    parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
+    static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
+    activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
+    working_bytes: Floats  # [ranks] largest transient, and the buffers of messages on their way
+
+
+def workload(design: Design, mesh: Mesh) -> Workload:
+    """What one device of ``mesh`` does for one microbatch.
+
+    A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh;
+    a mesh of another ``dp`` cuts the same sequences otherwise.
+    """
+    return Workload.of(
+        design.model,
+        batch=design.training.micro_batch_size * design.meshes[0].dp / mesh.dp,
+        tp=mesh.tp,
+        precision=design.training.precision,
+    )
+
+
+def boundary_bytes(design: Design) -> float:
+    """Bytes that cross between two stages for one microbatch, all data-parallel copies together."""
+    return design.meshes[0].dp * workload(design, design.meshes[0]).hidden_bytes
+
+
+def copies(program: Program) -> Iterator[tuple[int, int]]:
+    """Each (rank, stage) such that the rank holds a copy of the stage."""
+    for route in program.placement.tolist():
+        yield from ((rank, stage) for stage, rank in enumerate(route))
+
+
+def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
+    """What the devices hold.
+
+    Weights, gradients and optimizer states are those of all stages of a rank, by precision
+    (arXiv:1910.02054, section 3.1: 16 bytes a parameter with AdamW and fp32, 18 with mixed
+    precision and fp32 gradients); data parallelism does not cut them. Where replicas of a stage
+    lie on meshes of different shape, its activations are those of the larger device.
+    """
+    parameters = np.zeros((program.ranks, program.stages))
+    activations = np.zeros(program.stages)
+    transients = np.zeros(program.ranks)
+    loads = [workload(design, mesh) for mesh in design.meshes]
+    for rank, stage in copies(program):
+        load = loads[rank]
+        first, last = stage == 0, stage == program.stages - 1
+        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], first=first, last=last)
+        kept = flops.activation_bytes(load, layers[stage], first=first, last=last)
+        activations[stage] = max(activations[stage], kept)
+        transients[rank] = max(transients[rank], flops.transient_bytes(load, first=first, last=last))
+    training = design.training
+    precision = PRECISIONS[training.precision]
+    on_device = parameters.sum(axis=1)
+    return Sizes(
+        parameters=parameters,
+        static_bytes={
+            "weights": on_device * precision.weights,
+            "gradients": on_device * precision.gradients,
+            "optimizer": on_device * flops.optimizer_state_bytes(training.optimizer, training.precision),
+        },
+        activation_bytes=activations,
+        working_bytes=transients + _buffers(program) * np.array([load.hidden_bytes for load in loads]),
+    )
+
+
+@lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
+def _buffers(program: Program) -> Floats:
+    """[ranks] messages that a device holds at once: receives posted and not taken yet, and one that leaves."""
+    receives = (program.op == Op.RECV_F) | (program.op == Op.RECV_B)
+    sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
+    waiting = most_alive(program, receives.astype(np.float64) - _takes_a_message(program))
+    return waiting + np.minimum(np.bincount(program.rank[sends], minlength=program.ranks), 1)
+
+
+def _takes_a_message(program: Program) -> NDArray[np.bool_]:
+    """[rows] the computations whose input comes from another rank."""
+    compute = np.flatnonzero(program.is_compute & (program.op != Op.W))
+    stage, forward = program.stage[compute], program.op[compute] == Op.F
+    source = np.where(forward, stage - 1, stage + 1)  # the neighbour that makes the input
+    inside = (source >= 0) & (source < program.stages)
+    maker = program.placement[program.replica[program.microbatch[compute]], np.where(inside, source, stage)]
+    takes = np.zeros(len(program), np.bool_)
+    takes[compute] = inside & (maker != program.rank[compute])
+    return takes
+
+
+def most_alive(program: Program, change: Floats) -> Floats:
+    """[ranks] the highest that the running sum of ``change``, one a row, gets on each rank."""
+    alive = np.concatenate(([0.0], np.cumsum(change)))
+    highest = [alive[first : end + 1].max() for first, end in pairwise(program.offsets)]
+    return np.array(highest) - alive[program.offsets[:-1]]
+
+
+def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
+    """[kinds] bytes that one device sends in a SEND, or reduces in a REDUCE_GRAD; 0 elsewhere.
+
+    A SEND is one data-parallel copy's ``[b, s, h]`` in the precision of the activations; with
+    tensor parallelism each device sends all of it (see :func:`alpha_beta.boundary_messages`).
+    """
+    size = np.zeros(len(kinds))
+    message = np.array([workload(design, mesh).hidden_bytes for mesh in design.meshes])
+    size[kinds.sends] = message[kinds.rank[kinds.sends]]
+    reduces = kinds.of(Op.REDUCE_GRAD)
+    size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
+    return size
+
+
+def gradient_bytes(design: Design, held: Sizes) -> Floats:
+    """[stages] bytes of a stage's gradients on one device."""
+    return np.asarray(held.parameters.max(axis=0) * PRECISIONS[design.training.precision].gradients)

@@ -1,0 +1,57 @@
+"""Unit costs: every stage costs its share of one number, for teaching and to compare with papers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import numpy as np
+
+from engine.cost.balance import equal_split
+from engine.cost.costs import CostModel, Floats, Unit, cost_models
+from engine.cost.kinds import Kinds
+from engine.cost.sizes import Sizes
+from engine.design import Design
+from engine.design.cost import UnitCost
+from engine.errors import InputError
+from engine.program.action import Op
+from engine.program.program import Program
+
+
+@cost_models.register("unit")
+class UnitModel(CostModel):
+    """``forward`` and ``backward`` are one microbatch through the whole model over the number of
+    meshes, the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k``
+    of that share costs ``1/k``. Reductions and steps are free."""
+
+    unit: ClassVar[Unit] = "units"
+
+    def layers_per_stage(self, design: Design) -> tuple[int, ...]:
+        return equal_split(design.model.layers, design.stages)
+
+    def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
+        share = _share_of_a_mesh(design, layers)
+        cost = cast(UnitCost, design.cost)
+        weight = _weight_gradient(cost)
+        whole = np.zeros(len(Op))
+        whole[[Op.F, Op.B, Op.I, Op.W]] = cost.forward, cost.backward, cost.backward - weight, weight
+        seconds = whole[kinds.op] * share[kinds.stage]
+        seconds[kinds.sends] = cost.transfer
+        return seconds
+
+
+def _weight_gradient(cost: UnitCost) -> float:
+    if cost.weight is None:
+        return cost.backward / 2
+    if cost.weight > cost.backward:
+        raise InputError(
+            f"cost.weight: the weight gradient ({cost.weight:g}) is a part of backward ({cost.backward:g}); "
+            f"use {cost.backward:g} or less"
+        )
+    return cost.weight
+
+
+def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
+    """[stages] how much of one mesh's share of the model each stage is."""
+    if design.pipeline.stages is None:  # all the same, also where the layers do not divide
+        return np.full(design.stages, design.ranks / design.stages)
+    return np.array(layers) * design.ranks / sum(layers)

@@ -1,0 +1,55 @@
+"""The hardware: nodes of equal devices, and the links inside and between them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from engine.part import Part
+
+
+class Device(Part):
+    """One accelerator (or CPU core) as its data sheet has it."""
+
+    name: str = "device"
+    """What people call it."""
+    peak_flops: PositiveFloat
+    """Dense matrix FLOP/s at the training precision."""
+    memory_bytes: PositiveFloat
+    """Memory of one device."""
+    memory_bandwidth: PositiveFloat
+    """Bytes/s between a device and its own memory."""
+    efficiency: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The share of the peak that large matrix products reach."""
+
+
+class Link(Part):
+    """A connection that costs ``latency_s + bytes / bandwidth``, each direction on its own."""
+
+    latency_s: NonNegativeFloat
+    """Seconds that any message takes at least (alpha)."""
+    bandwidth: PositiveFloat
+    """Bytes/s in one direction of one link or NIC."""
+
+
+class Cluster(Part):
+    """Nodes of equal devices, numbered row by row: device ``d`` is on node ``d // devices_per_node``."""
+
+    nodes: Annotated[int, Field(ge=1, le=4096)]
+    """Machines in the cluster."""
+    devices_per_node: Annotated[int, Field(ge=1, le=1024)]
+    """Devices in each machine."""
+    nics_per_node: PositiveInt = 1
+    """NICs that the devices of a node share when they talk to other nodes at once."""
+    device: Device
+    intra_node: Link
+    inter_node: Link
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are in all."""
+        return self.nodes * self.devices_per_node
+
+    def node_of(self, device: int) -> int:
+        return device // self.devices_per_node

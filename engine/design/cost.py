@@ -1,0 +1,49 @@
+"""Which model of cost predicts the design."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from engine.part import Part
+
+
+class UnitCost(Part):
+    """Every stage costs its share: for teaching, and to compare with papers."""
+
+    kind: Literal["unit"] = "unit"
+    """Every stage costs its share of these numbers."""
+    forward: PositiveFloat = 1.0
+    """One microbatch's forward through the whole model, divided by the number of meshes."""
+    backward: PositiveFloat = 2.0
+    """The same for its backward."""
+    transfer: NonNegativeFloat = 0.0
+    """One boundary between two different meshes."""
+    weight: NonNegativeFloat | None = None
+    """The part of backward that is the weight gradient; null: half."""
+    fused: PositiveFloat | None = None
+    """A slot that overlaps a forward with a backward; null: their sum."""
+    transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
+    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+
+
+class RooflineCost(Part):
+    """Seconds from FLOPs, bytes and links."""
+
+    kind: Literal["roofline"] = "roofline"
+    """Seconds from the shapes of model and cluster."""
+    transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
+    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+
+
+class CalibratedCost(Part):
+    """Seconds from tables that were measured."""
+
+    kind: Literal["calibrated"] = "calibrated"
+    """Seconds from a measured profile."""
+    profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00]+$")]
+    """File name of the profile."""
+
+
+Cost = Annotated[UnitCost | RooflineCost | CalibratedCost, Field(discriminator="kind")]

@@ -1,0 +1,133 @@
+"""The whole design, and how it is read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from engine.design.cluster import Cluster
+from engine.design.cost import Cost, RooflineCost
+from engine.design.experts import Experts
+from engine.design.meshes import Mesh
+from engine.design.model import Model
+from engine.design.pipeline import Pipeline
+from engine.design.problems import from_validation, problems
+from engine.design.training import Training
+from engine.design.transfer import Transfer
+from engine.design.upgrades import FORMAT, upgrade
+from engine.errors import DesignError, InputError, Problem
+from engine.part import Part
+from engine.schedules import Pipe
+
+LARGEST_FILE_BYTES = 64_000_000
+
+
+class Design(Part):
+    """One design: what is trained, where, in which order."""
+
+    format: Literal["meshwave/1"] = FORMAT
+    """The version of this document."""
+    name: Annotated[str, Field(max_length=200)] = "untitled"
+    """What people call the design."""
+    cluster: Cluster
+    model: Model
+    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1)]
+    """The pipeline's ranks, in order."""
+    pipeline: Pipeline
+    experts: Experts = Experts()
+    transfer: Transfer = Transfer()
+    training: Training = Training()
+    cost: Cost = RooflineCost()
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline ranks: one a mesh."""
+        return len(self.meshes)
+
+    @cached_property
+    def pipe(self) -> Pipe:
+        """The size of the pipeline that the schedule has to order."""
+        return Pipe(ranks=self.ranks, microbatches=self.pipeline.microbatches)
+
+    @property
+    def stages(self) -> int:
+        """Into how many stages the model is cut."""
+        return self.pipeline.stage_count(self.ranks)
+
+    @property
+    def sequences_per_step(self) -> int:
+        """Sequences that one step trains on, over all data-parallel copies of the first mesh."""
+        return self.meshes[0].dp * self.pipeline.microbatches * self.training.micro_batch_size
+
+    def to_json(self) -> str:
+        """The document as a person would keep it in git: ends with a newline."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+
+def parse_design(document: Mapping[str, Any] | str | bytes) -> Design:
+    """Make a design of a document that was read from JSON, or of its text.
+
+    Raises:
+        DesignError: with every problem that was found, each with its place.
+    """
+    if isinstance(document, (str, bytes)):
+        document = _read_json(document)
+    if not isinstance(document, Mapping):
+        raise DesignError([Problem("", "type", "a design is a JSON object with cluster, model, meshes and pipeline")])
+    try:
+        text = json.dumps(upgrade(document))  # strict numbers, but lists where the design has tuples
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DesignError([Problem("", "json", f"the document is not plain JSON: {error}")]) from None
+    try:
+        design = Design.model_validate_json(text)
+    except ValidationError as error:
+        raise DesignError(from_validation(error, document)) from None
+    errors = [problem for problem in problems(design) if problem.severity == "error"]
+    if errors:
+        raise DesignError(errors)
+    return design
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        message = f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}"
+        raise DesignError([Problem("", "json", message)]) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise DesignError([Problem("", "json", f"the file is not JSON text: {error}")]) from None
+
+
+def load_design(path: Path | str) -> Design:
+    """Read a design from a file.
+
+    Raises:
+        InputError: the file cannot be read.
+        DesignError: what is in it is no design.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(f"{path} is larger than a design can be ({LARGEST_FILE_BYTES // 10**6} MB)")
+        return parse_design(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def save_design(design: Design, path: Path | str) -> None:
+    """Write a design; a crash leaves the old file or the new one, never half of one."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(design.to_json())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

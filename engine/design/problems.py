@@ -1,0 +1,360 @@
+"""What is wrong with a design, in words: where, what, what to do.
+
+Two sources: what pydantic refuses part by part, put into a person's words, and the checks
+that look at several parts at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from engine.errors import InputError, Problem, nearest
+from engine.program.action import Op, parse_action
+from engine.schedules import schedules
+
+if TYPE_CHECKING:
+    from engine.design.document import Design
+
+
+# ---- what pydantic refuses, in words ----
+
+
+def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list[Problem]:
+    """Every error of a validation as a problem of the document."""
+    found = [_in_words(detail, document) for detail in error.errors(include_url=False)]
+    first = {problem.where: problem for problem in reversed(found)}  # a union complains once a member
+    return [problem for problem in found if first[problem.where] is problem]
+
+
+def _in_words(detail: ErrorDetails, document: Mapping[str, Any]) -> Problem:
+    location = _without_tags(detail["loc"], document)
+    say = _WORDS.get(detail["type"])
+    message = say(detail, location, document) if say else _plain(detail)
+    return Problem(path((*location, *_FIELD_OF.get(detail["type"], ()))), detail["type"], message)
+
+
+def path(location: tuple[str | int, ...]) -> str:
+    """``("meshes", 2, "devices")`` as ``meshes[2].devices``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
+
+
+def _without_tags(location: tuple[str | int, ...], document: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Leave out what pydantic adds to a place: the member of a union that it tried, and ``[key]``."""
+    kept: list[str | int] = []
+    here: Any = document
+    for number, step in enumerate(location):
+        last = number == len(location) - 1
+        if isinstance(here, Mapping):
+            known = step in here or (last and isinstance(step, str) and step.isidentifier())
+        else:
+            known = isinstance(here, (list, tuple)) and isinstance(step, int)
+        if not known:
+            continue
+        kept.append(step)
+        try:
+            here = here[step]
+        except (KeyError, IndexError, TypeError):
+            here = None
+    return tuple(kept)
+
+
+def _part_at(location: tuple[str | int, ...], document: Mapping[str, Any]) -> Any:
+    here: Any = document
+    for step in location:
+        here = here[step]
+    return here
+
+
+def _keys_known_at(location: tuple[str | int, ...], document: Mapping[str, Any]) -> list[str]:
+    """The keys that the part which holds this place knows, read off the JSON Schema."""
+    from engine.design.document import Design
+
+    schema = Design.model_json_schema()
+    node: Any = schema
+    walked: list[str | int] = []
+    for step in location[:-1]:
+        walked.append(step)
+        node = _resolve(node, schema, _part_at(tuple(walked[:-1]), document))
+        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, {})
+    node = _resolve(node, schema, _part_at(location[:-1], document))
+    return list(node.get("properties", {}))
+
+
+def _resolve(node: Any, schema: Any, part: Any) -> Any:
+    """Follow references, optional members and the chosen member of a tagged union."""
+    while True:
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        elif "discriminator" in node:
+            tag = part.get(node["discriminator"]["propertyName"]) if isinstance(part, Mapping) else None
+            mapping = node["discriminator"]["mapping"]
+            node = {"$ref": mapping.get(tag, next(iter(mapping.values())))}
+        elif "anyOf" in node:
+            node = node["anyOf"][0]
+        else:
+            return node
+
+
+def _unknown_key(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    key = str(detail["loc"][-1])
+    known = _keys_known_at(location, document)
+    section = _part_at(location[:-1], document)
+    if location[0] == "pipeline" and isinstance(section, Mapping):
+        owners = [name for name, member in schedules.items() if key in member.model_fields]
+        if owners:
+            return f"{key!r} is an option of {' and '.join(owners)}, not of {section.get('schedule')}; remove it"
+    return f"there is no key {key!r} here. {nearest(key, known)}"
+
+
+def _unknown_name(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    expected = str(detail.get("ctx", {}).get("expected", ""))
+    known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
+    if len(location) and not isinstance(detail["input"], str):
+        return f"{detail['input']!r} should be one of {', '.join(known)}"
+    return f"{detail['input']!r} is not known here. {nearest(str(detail['input']), known)}"
+
+
+def _unknown_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    context = detail["ctx"]
+    known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
+    what = str(context["discriminator"]).strip("'")
+    return f"there is no {'cost model' if what == 'kind' else what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
+
+
+def _missing(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    return f"{detail['loc'][-1]!r} is missing; add it"
+
+
+def _missing_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    key = str(detail["ctx"]["discriminator"]).strip("'")
+    return f"{key!r} is missing; it says which kind this is"
+
+
+def _wrong_type(noun: str) -> Any:
+    def say(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+        return f"{_shown(detail['input'])} should be {noun}"
+
+    return say
+
+
+def _bound(words: str, key: str) -> Any:
+    def say(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+        return f"{_shown(detail['input'])} should be {words} {detail['ctx'][key]:,}"
+
+    return say
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _plain(detail: ErrorDetails) -> str:
+    message = detail["msg"]
+    return message[:1].lower() + message[1:]
+
+
+_FIELD_OF = {"mesh_size": ("devices",), "heads": ("heads",), "top_k": ("top_k",)}
+"""The field to point at where a whole part was refused."""
+
+_WORDS: dict[str, Any] = {
+    "extra_forbidden": _unknown_key,
+    "literal_error": _unknown_name,
+    "union_tag_invalid": _unknown_tag,
+    "union_tag_not_found": _missing_tag,
+    "missing": _missing,
+    "int_type": _wrong_type("a whole number"),
+    "int_from_float": _wrong_type("a whole number"),
+    "int_parsing": _wrong_type("a whole number"),
+    "float_type": _wrong_type("a number"),
+    "finite_number": _wrong_type("a finite number"),
+    "string_type": _wrong_type("text"),
+    "string_pattern_mismatch": _wrong_type("a plain file name, without folders"),
+    "tuple_type": _wrong_type("a list"),
+    "mapping_type": _wrong_type("an object"),
+    "dict_type": _wrong_type("an object"),
+    "model_type": _wrong_type("an object with keys"),
+    "model_attributes_type": _wrong_type("an object with keys"),
+    "greater_than": _bound("more than", "gt"),
+    "greater_than_equal": _bound("at least", "ge"),
+    "less_than": _bound("less than", "lt"),
+    "less_than_equal": _bound("at most", "le"),
+    "too_short": lambda detail, location, document: "the list is empty; give at least one",
+}
+
+
+# ---- checks that look at several parts ----
+
+
+def problems(design: Design) -> list[Problem]:
+    """Everything that is wrong or unwise in a document whose parts are sound by themselves."""
+    found = [problem for check in _CHECKS for problem in check(design)]
+    if not any(problem.severity == "error" for problem in found):
+        found += _stages(design)
+    return found
+
+
+def _devices(design: Design) -> Iterator[Problem]:
+    cluster, total = design.cluster, design.cluster.devices
+    owner: dict[int, str] = {}
+    for number, mesh in enumerate(design.meshes):
+        where = f"meshes[{number}].devices"
+        outside = [device for device in mesh.devices if device >= total]
+        if outside:
+            yield Problem(
+                where,
+                "device_outside",
+                f"mesh {mesh.name} uses {_devices_named(outside)}, but the cluster has devices 0 to {total - 1} "
+                f"({cluster.nodes} x {cluster.devices_per_node}); move the mesh or add nodes",
+            )
+        repeated = [device for device, count in Counter(mesh.devices).items() if count > 1]
+        if repeated:
+            message = f"mesh {mesh.name} names {_devices_named(repeated)} more than once; name each device once"
+            yield Problem(where, "device_repeated", message)
+        for other in dict.fromkeys(owner[device] for device in mesh.devices if device in owner):
+            shared = [device for device in dict.fromkeys(mesh.devices) if owner.get(device) == other]
+            yield Problem(
+                where,
+                "device_used_twice",
+                f"{_devices_named(shared)} of mesh {mesh.name} already belong{'s' if len(shared) == 1 else ''} "
+                f"to mesh {other}; a device drives one mesh",
+            )
+        owner.update((device, mesh.name) for device in mesh.devices if device not in owner)
+
+
+def _devices_named(devices: list[int]) -> str:
+    shown = ", ".join(map(str, devices[:6])) + (", ..." if len(devices) > 6 else "")
+    return f"device{'s' if len(devices) > 1 else ''} {shown}"
+
+
+def _mesh_names(design: Design) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for number, mesh in enumerate(design.meshes):
+        if mesh.name in first:
+            message = f"meshes {first[mesh.name]} and {number} are both called {mesh.name!r}; rename one"
+            yield Problem(f"meshes[{number}].name", "mesh_name", message)
+        first.setdefault(mesh.name, number)
+
+
+def _tensor_parallel(design: Design) -> Iterator[Problem]:
+    for number, mesh in enumerate(design.meshes):
+        if design.model.heads % mesh.tp:
+            message = f"tp={mesh.tp} of mesh {mesh.name} does not divide the {design.model.heads} heads of the model; change one"
+            yield Problem(f"meshes[{number}].axes.tp", "tp_heads", message)
+
+
+def _actions(design: Design) -> Iterator[Problem]:
+    name, actions = design.pipeline.schedule, design.pipeline.actions
+    if actions is None:
+        if name == "custom":
+            message = "a custom schedule needs its actions: per mesh a list such as 0F0 0B0"
+            yield Problem("pipeline.actions", "actions_missing", message)
+        return
+    if name != "custom":
+        message = f"actions are only for schedule 'custom'; {name} makes its own: remove them or change the schedule"
+        yield Problem("pipeline.actions", "actions_unused", message)
+        return
+    if len(actions) != design.ranks:
+        message = f"there are {len(actions)} lists of actions for {design.ranks} meshes; give one a mesh"
+        yield Problem("pipeline.actions", "actions_ranks", message)
+    for rank, order in enumerate(actions):
+        for number, cell in enumerate(order):
+            where = f"pipeline.actions[{rank}][{number}]"
+            try:
+                action = parse_action(cell)
+            except InputError as error:
+                yield Problem(where, "action", str(error))
+                continue
+            if action.op > Op.W:
+                message = f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
+                yield Problem(where, "action_kind", message)
+            elif action.microbatch >= design.pipeline.microbatches:
+                message = f"{cell} is of microbatch {action.microbatch}, but there are {design.pipeline.microbatches} (0 to {design.pipeline.microbatches - 1})"
+                yield Problem(where, "action_microbatch", message)
+            elif action.stage >= design.model.layers:
+                message = f"{cell} is of stage {action.stage}, but {design.model.layers} layers make at most as many stages"
+                yield Problem(where, "action_stage", message)
+
+
+def _schedule(design: Design) -> Iterator[Problem]:
+    reason = design.pipeline.refuses(design.pipe)
+    if reason:
+        yield Problem("pipeline.microbatches" if "microbatches" in reason else "pipeline.schedule", "schedule", reason)
+
+
+def _experts(design: Design) -> Iterator[Problem]:
+    moe, experts = design.model.moe, design.experts
+    if moe is None:
+        return
+    if moe.experts % experts.ep:
+        message = f"ep={experts.ep} does not divide {moe.experts} experts; use a divisor"
+        yield Problem("experts.ep", "ep_experts", message)
+    if isinstance(experts.load, tuple) and len(experts.load) != moe.experts:
+        message = f"there are loads for {len(experts.load)} of {moe.experts} experts; give one an expert"
+        yield Problem("experts.load", "load_experts", message)
+    for device, held in enumerate(experts.placement or ()):
+        unknown = [expert for expert in held if expert >= moe.experts]
+        if unknown:
+            message = f"there is no expert {unknown[0]}; the model has experts 0 to {moe.experts - 1}"
+            yield Problem(f"experts.placement[{device}]", "placement_experts", message)
+    if experts.placement:
+        missing = sorted(set(range(moe.experts)) - {expert for held in experts.placement for expert in held})
+        if missing:
+            yield Problem("experts.placement", "expert_missing", f"expert {missing[0]} is on no device; place it")
+
+
+_CHECKS = (_devices, _mesh_names, _tensor_parallel, _actions, _schedule, _experts)
+
+
+def _stages(design: Design) -> list[Problem]:
+    """The stages against the model and the meshes; asked only of a design that is sound so far."""
+    found: list[Problem] = []
+    count, given, layers = design.stages, design.pipeline.stages, design.model.layers
+    name = cast(Any, design.pipeline).schedule
+    if given is not None and len(given) != count:
+        message = f"{name} cuts the model into {count} stages here, but {len(given)} are given; give {count} or null"
+        found.append(Problem("pipeline.stages", "stage_count", message))
+    elif given is not None and sum(given) != layers:
+        message = f"the stages hold {sum(given)} layers, but the model has {layers}; change a stage or the model"
+        found.append(Problem("pipeline.stages", "stage_layers", message))
+    elif count > layers:
+        message = f"{count} stages need at least {count} layers, and the model has {layers}; use fewer stages or more layers"
+        found.append(Problem("model.layers", "too_few_layers", message))
+    return found + list(_placement(design))
+
+
+def _placement(design: Design) -> Iterator[Problem]:
+    given = design.pipeline.placement
+    if given is None:
+        return
+    where = "pipeline.placement"
+    beyond = [(stage, mesh) for stage, mesh in enumerate(given) if mesh >= design.ranks]
+    own = list(design.pipeline.routes(design.pipe)[0])
+    if beyond:
+        stage, mesh = beyond[0]
+        message = f"stage {stage} is placed on mesh {mesh}, but there are meshes 0 to {design.ranks - 1}"
+        yield Problem(f"{where}[{stage}]", "placement_mesh", message)
+    elif len(given) != design.stages:
+        message = f"{design.stages} stages need {design.stages} places, and {len(given)} are given; give one a stage or null"
+        yield Problem(where, "placement_count", message)
+    elif renaming(own, given) is None:
+        shown = ", ".join(map(str, own[:8])) + (", ..." if len(own) > 8 else "")
+        message = (
+            f"{design.pipeline.schedule} places its stages on meshes {shown}, in any order of the meshes, but not like this; "
+            "use null, another order of the meshes, or a custom schedule"
+        )
+        yield Problem(where, "placement_shape", message)
+
+
+def renaming(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:
+    """The mesh that stands for each rank of a schedule's own placement; None if there is none."""
+    names: dict[int, int] = {}
+    for rank, mesh in zip(own, given, strict=True):
+        if names.setdefault(rank, mesh) != mesh:
+            return None
+    return names if len(set(names.values())) == len(names) else None

@@ -1,0 +1,73 @@
+"""Design to program, one file a pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from engine.design import Design
+from engine.design.problems import renaming
+from engine.errors import DesignError, Problem
+from engine.lowering.transfers import add_transfers
+from engine.lowering.updates import add_updates
+from engine.program.program import Program
+from engine.program.verify import complete, verify
+from engine.schedules import Pipe
+
+__all__ = ["lower"]
+
+
+def lower(design: Design) -> Program:
+    """What every rank does: the schedule's computations, then transfers, then updates.
+
+    Raises:
+        DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
+    """
+    pipeline = design.pipeline
+    copies = tuple(mesh.dp for mesh in design.meshes)
+    return _lower(_key(pipeline), pipeline, design.pipe, copies)
+
+
+class _key(str):  # noqa: N801
+    """A pipeline section by its text, since sections hold tuples but compare slowly."""
+
+    def __new__(cls, pipeline: Any) -> _key:
+        return super().__new__(cls, pipeline.model_dump_json())
+
+
+@lru_cache(maxsize=8)
+def _lower(_: str, pipeline: Any, pipe: Pipe, copies: tuple[int, ...]) -> Program:
+    compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
+    _raise(complete(compute, pipe.microbatches))
+    program = add_updates(add_transfers(compute), copies)
+    _raise(verify(program))
+    return program
+
+
+def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
+    """Let each rank of the schedule's own placement be played by the mesh that the user chose."""
+    if placement is None:
+        return program
+    names = renaming(program.placement[0].tolist(), placement)
+    assert names is not None, "checked with the document"
+    mesh = np.array([names[rank] for rank in range(program.ranks)], np.int32)
+    order = np.argsort(mesh)
+    rows = np.concatenate([np.arange(program.offsets[r], program.offsets[r + 1]) for r in order])
+    sizes = np.diff(program.offsets)[order]
+    return replace(
+        program,
+        op=program.op[rows],
+        stage=program.stage[rows],
+        microbatch=program.microbatch[rows],
+        peer=program.peer[rows],
+        offsets=np.concatenate(([0], np.cumsum(sizes))),
+        placement=mesh[program.placement],
+    )
+
+
+def _raise(faults: list[str]) -> None:
+    if faults:
+        raise DesignError([Problem("pipeline.actions", "program", fault) for fault in faults])

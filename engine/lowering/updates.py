@@ -1,0 +1,50 @@
+"""Add what ends a step: gradients are reduced over the copies of a stage, then weights updated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from engine.program.action import Op
+from engine.program.program import Program
+
+
+def add_updates(program: Program, copies: tuple[int, ...]) -> Program:
+    """Reduce each stage that has copies, and step once a rank.
+
+    ``copies`` is the data-parallel size of each rank's mesh. A stage of a single replica is
+    reduced as soon as its last backward is done, so that the reduction hides behind the rest;
+    replicas share two ranks, and reduce their stages in ascending order at the end, so that both
+    ranks meet in the same order.
+    """
+    at: list[int] = []
+    stages: list[int] = []
+    ops: list[int] = []
+    added = np.zeros(program.ranks, np.int64)
+    backward = (program.op == Op.B) | (program.op == Op.W)
+    for rank in range(program.ranks):
+        rows = program.rows(rank)
+        held = [s for s in program.stages_of(rank) if program.replicas > 1 or copies[rank] > 1]
+        last = np.full(program.stages, rows.stop, np.int64)
+        done = np.flatnonzero(backward[rows]) + rows.start
+        last[program.stage[done]] = done + 1  # rows ascend, so the last one stays
+        if program.replicas > 1:
+            last[:] = rows.stop
+        for stage in sorted(held, key=lambda s: (last[s], s)):
+            at.append(int(last[stage]))
+            stages.append(stage)
+            ops.append(Op.REDUCE_GRAD)
+        at.append(rows.stop)
+        stages.append(-1)
+        ops.append(Op.STEP)
+        added[rank] = len(held) + 1
+    none = [-1] * len(at)
+    return replace(
+        program,
+        op=np.insert(program.op, at, np.array(ops, np.int8)),
+        stage=np.insert(program.stage, at, np.array(stages, np.int32)),
+        microbatch=np.insert(program.microbatch, at, np.array(none, np.int32)),
+        peer=np.insert(program.peer, at, np.array(none, np.int32)),
+        offsets=program.offsets + np.concatenate(([0], np.cumsum(added))),
+    )

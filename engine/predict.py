@@ -1,0 +1,147 @@
+"""From a design to everything that follows from it: program, costs, timeline, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory
+from engine.design import Design
+from engine.errors import DesignError, InputError, Problem
+from engine.lowering import lower
+from engine.program.program import Program
+from engine.simulate import simulate
+from engine.timeline import Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a design means and what it is expected to cost."""
+
+    design: Design
+    program: Program
+    costs: Costs
+    timeline: Timeline
+
+    @cached_property
+    def memory(self) -> PeakMemory:
+        """The most that a device of each mesh holds, by what it is for."""
+        return peak_memory(self.program, self.costs)
+
+    @cached_property
+    def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Per mesh the times at which a device's memory changes, and its bytes from then on."""
+        return memory_over_time(self.timeline, self.costs)
+
+    @cached_property
+    def weight_copies(self) -> NDArray[np.float64]:
+        """``[meshes]`` copies of a device's share of the model: 2 for Chimera."""
+        held = np.bincount(self.program.placement.ravel(), minlength=self.program.ranks)
+        return held * self.program.ranks / self.program.stages
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """What ``meshwave simulate --json`` prints and the page shows; SI units, lists are per mesh."""
+        timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
+        busy = timeline.busy
+        seconds = costs.unit == "s" and makespan > 0
+        return {
+            "name": self.design.name,
+            "digest": self.program.digest,
+            "unit": costs.unit,
+            "makespan_s": makespan,
+            "bubble_ratio": timeline.bubble_ratio,
+            "span_bubble_ratio": timeline.span_bubble_ratio,
+            "samples_per_s": costs.samples / makespan if makespan else 0.0,
+            "tokens_per_s": costs.tokens / makespan if makespan else 0.0,
+            "mfu": costs.model_flops / (costs.peak_flops * makespan) if seconds else None,
+            "fits": bool(self.memory.fits.all()),
+            "capacity_bytes": costs.capacity_bytes,
+            "meshes": list(timeline.meshes),
+            "layers_per_stage": list(costs.layers),
+            "busy_s": busy.tolist(),
+            "idle_s": (makespan - busy).tolist(),
+            "exposed_communication_s": timeline.exposed_communication.tolist(),
+            "peak_inflight": peak_inflight(self.program).tolist(),
+            "peak_memory_bytes": self.memory.total_bytes.tolist(),
+            "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
+            "weight_copies": self.weight_copies.tolist(),
+            "warnings": [str(problem) for problem in self.warnings],
+        }
+
+    @cached_property
+    def warnings(self) -> list[Problem]:
+        """What is unwise, though it can be simulated."""
+        return [*_memory_warnings(self), *_warnings(self.design)]
+
+
+def predict(design: Design) -> Prediction:
+    """Lower, price and simulate a design.
+
+    Raises:
+        InputError: the order waits for ever, or the cost model cannot price the design.
+    """
+    program = lower(design)
+    costs = estimate(design, program)
+    names = tuple(mesh.name for mesh in design.meshes)
+    return Prediction(design, program, costs, simulate(program, costs.seconds, costs.transfer_model, names))
+
+
+def check(design: Design) -> list[Problem]:
+    """Every problem of a sound document: what lowering and the costs find, and the unwise."""
+    try:
+        return list(predict(design).warnings)
+    except DesignError as error:
+        return list(error.problems)
+    except InputError as error:
+        return [Problem("", "cost", str(error))]
+
+
+def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
+    memory, design = prediction.memory, prediction.design
+    for rank in np.flatnonzero(~memory.fits).tolist():
+        largest = max(memory.by_category, key=lambda kind: memory.by_category[kind][rank])
+        yield Problem(
+            f"meshes[{rank}]",
+            "memory",
+            f"a device of mesh {design.meshes[rank].name} would hold {_gigabytes(memory.total_bytes[rank])} of its "
+            f"{_gigabytes(memory.capacity_bytes)}, most of it {largest} ({_gigabytes(memory.by_category[largest][rank])}); {_RELIEF[largest]}",
+            "warning",
+        )
+
+
+_RELIEF = {
+    "weights": "use more meshes or a larger tp",
+    "gradients": "use more meshes or a larger tp",
+    "optimizer": "use more meshes, a larger tp, or sgd",
+    "activations": "use a smaller micro_batch_size, 1f1b instead of gpipe, or more meshes",
+    "working": "use a smaller micro_batch_size",
+}
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value / 1e9:.3g} GB"
+
+
+def _warnings(design: Design) -> Iterator[Problem]:
+    used = {device for mesh in design.meshes for device in mesh.devices}
+    idle = design.cluster.devices - len(used)
+    if idle:
+        message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
+        yield Problem("meshes", "unused_devices", message, "warning")
+    if design.model.moe:
+        message = "experts are not priced yet: every layer is counted as a dense one, and such a design cannot be launched"
+        yield Problem("model.moe", "experts_unpriced", message, "warning")
+    copies = {mesh.dp for mesh in design.meshes}
+    if len(copies) > 1:
+        message = f"meshes have different dp ({', '.join(map(str, sorted(copies)))}); predicted, but it cannot be launched yet"
+        yield Problem("meshes", "unequal_dp", message, "warning")
+    vocabulary = 257 if design.model.kind == "bert" else 256
+    if design.model.vocab < vocabulary:
+        message = f"text is read as bytes, and training on it needs a vocabulary of {vocabulary} or more, not {design.model.vocab}"
+        yield Problem("model.vocab", "vocabulary", message, "warning")

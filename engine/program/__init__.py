@@ -1,0 +1,1 @@
+"""The waist: what every rank does, in order, as plain data."""

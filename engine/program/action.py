@@ -1,0 +1,77 @@
+"""One thing a rank does, and the field's notation for it: ``2F0``, ``1RECV_F3``, ``STEP``.
+
+The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND carries
+the stage whose output is sent, a RECV the stage that takes it in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from engine.errors import InputError
+
+
+class Op(IntEnum):
+    """What an action does. The numbers are stored in programs and timelines: only append."""
+
+    F = 0  # forward
+    B = 1  # whole backward
+    I = 2  # noqa: E741  backward for the input
+    W = 3  # backward for the weights
+    SEND_F = 4
+    RECV_F = 5
+    SEND_B = 6
+    RECV_B = 7
+    REDUCE_GRAD = 8  # sum a stage's gradients over its data-parallel copies and replicas
+    STEP = 9  # clip and update the weights of all stages of a rank
+
+    @property
+    def is_compute(self) -> bool:
+        return self <= Op.W
+
+
+class Action(NamedTuple):
+    """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP."""
+
+    op: Op
+    stage: int = -1
+    microbatch: int = -1
+
+    def __str__(self) -> str:
+        stage = self.stage if self.stage >= 0 else ""
+        microbatch = self.microbatch if self.microbatch >= 0 else ""
+        return f"{stage}{Op(self.op).name}{microbatch}"
+
+
+def _maker(op: Op) -> Callable[[int, int], Action]:
+    number, make = int(op), tuple.__new__  # schedules yield hundreds of thousands: skip the named tuple's own
+
+    def action(stage: int, microbatch: int) -> Action:
+        return make(Action, (number, stage, microbatch))
+
+    return action
+
+
+forward = _maker(Op.F)
+backward = _maker(Op.B)
+
+
+_NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?")
+
+
+def parse_action(text: str) -> Action:
+    """Read ``2F0``; raise :class:`InputError` that says what a cell may look like."""
+    match = _NOTATION.fullmatch(text.strip())
+    if match:
+        stage, name, microbatch = match.groups()
+        op = Op[name]
+        wants_stage, wants_microbatch = op != Op.STEP, op < Op.REDUCE_GRAD
+        if (stage is not None) == wants_stage and (microbatch is not None) == wants_microbatch:
+            return Action(op, int(stage or -1), int(microbatch or -1))
+    raise InputError(
+        f"{text!r} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
+        "0B0 (backward), 0I0 (input gradient) or 0W0 (weight gradient)"
+    )

@@ -1,0 +1,217 @@
+"""A program: the ordered actions of every rank, as columns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.program.action import Action, Op, parse_action
+from engine.program.graph import Graph, Tables, build_graph, find_tables
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What every rank does, in order.
+
+    One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is
+    a place in the pipeline (one mesh). Rows are kept as columns because 128 ranks x 1024
+    microbatches are a quarter of a million computations and as many messages.
+    """
+
+    op: NDArray[np.int8]  # [rows] Op
+    stage: Ints  # [rows] -1 for STEP
+    microbatch: Ints  # [rows] -1 where none is meant
+    peer: Ints  # [rows] the other rank of a SEND or RECV, else -1
+    offsets: NDArray[np.int64]  # [ranks + 1]
+    placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
+    replica: Ints  # [microbatches] the replica a microbatch goes through
+
+    @property
+    def ranks(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def stages(self) -> int:
+        return self.placement.shape[1]
+
+    @property
+    def replicas(self) -> int:
+        return self.placement.shape[0]
+
+    @property
+    def microbatches(self) -> int:
+        return len(self.replica)
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def rank(self) -> Ints:
+        """[rows] the rank of each row."""
+        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
+
+    @cached_property
+    def is_compute(self) -> NDArray[np.bool_]:
+        return self.op <= Op.W
+
+    def rows(self, rank: int) -> slice:
+        return slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
+
+    def row(self, index: int) -> Action:
+        return Action(Op(int(self.op[index])), int(self.stage[index]), int(self.microbatch[index]))
+
+    def actions(self, rank: int) -> list[Action]:
+        """The ordered actions of a rank."""
+        rows = self.rows(rank)
+        columns = (self.op[rows], self.stage[rows], self.microbatch[rows])
+        return [Action(Op(op), stage, mb) for op, stage, mb in zip(*(c.tolist() for c in columns), strict=True)]
+
+    def ranks_of(self, stage: int) -> list[int]:
+        """The ranks that hold a copy of ``stage``, ascending: those that reduce its gradients."""
+        return sorted({int(rank) for rank in self.placement[:, stage]})
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages that ``rank`` holds, ascending."""
+        return sorted({int(stage) for stage in np.nonzero(self.placement == rank)[1]})
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Where each computation and each message stands."""
+        return find_tables(self)
+
+    @cached_property
+    def spans(self) -> NDArray[np.int64]:
+        """The rows that become spans of a timeline: all but the receives, which share the span of their send."""
+        return np.flatnonzero((self.op != Op.RECV_F) & (self.op != Op.RECV_B))
+
+    @cached_property
+    def span_of_row(self) -> NDArray[np.int64]:
+        """``[rows + 1]`` the span of each row; -1 for a receive, and at the end for row -1."""
+        span = np.full(len(self) + 1, -1, np.int64)
+        span[self.spans] = np.arange(len(self.spans))
+        return span
+
+    @cached_property
+    def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of all sends, and the row of the computation that made each one's tensor."""
+        table = self.tables
+        pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
+        sends = np.concatenate([sent[sent >= 0] for sent, _ in pairs])
+        return sends, np.concatenate([made[sent >= 0] for sent, made in pairs])
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What waits for what, where transfers do not disturb each other."""
+        return build_graph(self)
+
+    @cached_property
+    def serial_graph(self) -> Graph:
+        """What waits for what, where a link carries one transfer at a time."""
+        return build_graph(self, serial_links=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names this program: two programs with one digest order the same actions."""
+        sha = hashlib.sha256(b"meshwave-program/1")
+        for column in (self.op, self.stage, self.microbatch, self.peer, self.offsets, self.placement, self.replica):
+            sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
+        return sha.hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def build(
+    orders: Sequence[Iterable[Action]],
+    placement: Sequence[Sequence[int]] | None = None,
+    replica: Sequence[int] | None = None,
+) -> Program:
+    """Put one order a rank into columns; where no placement is given it is read off the orders."""
+    flat = [np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, 3) for order in orders]
+    return from_columns(flat, placement, replica)
+
+
+def from_columns(
+    orders: Sequence[NDArray[np.int32]],
+    placement: Sequence[Sequence[int]] | Ints | None = None,
+    replica: Sequence[int] | Ints | None = None,
+) -> Program:
+    """The same from one ``[actions, 3]`` array a rank: op, stage, microbatch."""
+    offsets = np.concatenate(([0], np.cumsum([len(order) for order in orders]))).astype(np.int64)
+    rows = np.concatenate([*orders, np.empty((0, 3), np.int32)])
+    if placement is None or replica is None:
+        placement, replica = _read_placement(rows, offsets)
+    return Program(
+        op=rows[:, 0].astype(np.int8),
+        stage=np.ascontiguousarray(rows[:, 1]),
+        microbatch=np.ascontiguousarray(rows[:, 2]),
+        peer=np.full(len(rows), -1, np.int32),
+        offsets=offsets,
+        placement=np.asarray(placement, np.int32),
+        replica=np.asarray(replica, np.int32),
+    )
+
+
+def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """Which rank holds which stage, read off where the computations stand.
+
+    The ranks that a microbatch passes are its route; each different route is a replica.
+    A stage that no computation names is -1, which :mod:`engine.program.verify` reports.
+    """
+    rank = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
+    compute = (rows[:, 0] <= Op.W) & (rows[:, 2] >= 0)
+    if not compute.any():
+        return np.full((1, 0), -1, np.int32), np.zeros(0, np.int32)
+    _, stage, microbatch = rows[compute].T
+    routes = np.full((microbatch.max() + 1, stage.max() + 1), -1, np.int32)
+    routes[microbatch, stage] = rank[compute]
+    placement, first, replica = np.unique(routes, axis=0, return_index=True, return_inverse=True)
+    by_first = np.argsort(first)
+    renumber = np.argsort(by_first)
+    return placement[by_first], renumber[replica.reshape(-1)].astype(np.int32)
+
+
+def parse_program(orders: str | Sequence[Sequence[str]]) -> Program:
+    """Read a program from text, one line a rank, or from lists of cells.
+
+    Raises:
+        InputError: a cell is no action.
+    """
+    if isinstance(orders, str):
+        orders = [line.split() for line in orders.strip().splitlines()]
+    return build([[parse_action(cell) for cell in order] for order in orders])
+
+
+def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
+    """Per rank the ordered actions in the field's notation; the inverse of :func:`parse_program`."""
+    return [
+        [str(action) for action in program.actions(rank) if not compute_only or action.op <= Op.W]
+        for rank in range(program.ranks)
+    ]
+
+
+def to_json(program: Program) -> Mapping[str, Any]:
+    """A program as plain data: ``compute``, ``actions``, where each stage lies, and the digest."""
+    return {
+        "format": "meshwave-program/1",
+        "digest": program.digest,
+        "ranks": program.ranks,
+        "stages": program.stages,
+        "microbatches": program.microbatches,
+        "placement": program.placement.tolist(),
+        "replica": program.replica.tolist(),
+        "compute": format_program(program, compute_only=True),
+        "actions": format_program(program),
+    }

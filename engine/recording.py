@@ -1,0 +1,263 @@
+"""Measured spans on disk: written a step at a time by each process, read back as a timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import RunError
+from engine.program.action import Op
+from engine.program.program import Program
+from engine.timeline import Source, Timeline
+
+FORMAT = "meshwave-spans/1"
+Spans = NDArray[np.void]  # of SPAN
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+SPAN = np.dtype(
+    [
+        ("step", "<i4"),
+        ("op", "<i4"),
+        ("stage", "<i4"),
+        ("microbatch", "<i4"),
+        ("peer", "<i4"),  # the other rank of a SEND or RECV, else -1
+        ("start_ns", "<i8"),  # the action held its inputs; a RECV was posted
+        ("end_ns", "<i8"),  # it was done; what a RECV or REDUCE_GRAD is for was in hand
+        ("wait_ns", "<i8"),  # the rank stood still for the inputs; for a RECV its consumer did
+    ]
+)
+
+_RECEIVES = (Op.RECV_F, Op.RECV_B)
+_SENDS = (Op.SEND_F, Op.SEND_B)
+_AT_ONCE_NS = 50_000  # a wait shorter than this is the cost of asking: the input was there
+
+
+class Recorder:
+    """Appends the spans of one process to ``spans-<process>.bin``, one write a step.
+
+    The file is a line of JSON and then records of ``SPAN``, as many a step as the rank has
+    actions. Cut short at any byte it is still readable, up to its last whole step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        meshes: Sequence[str],
+        process: int,
+        rank: int,
+        source: Source = "measured",
+    ) -> None:
+        """``meshes`` are the names of all ranks."""
+        rows = program.rows(rank)
+        self._spans = np.zeros(rows.stop - rows.start, SPAN)
+        for column in ("op", "stage", "microbatch", "peer"):
+            self._spans[column] = getattr(program, column)[rows]
+        header = {
+            "format": FORMAT,
+            "source": source,
+            "digest": program.digest,
+            "process": process,
+            "rank": rank,
+            "mesh": meshes[rank],
+            "meshes": list(meshes),
+            "stages": program.stages,
+            "microbatches": program.microbatches,
+            "rows": len(self._spans),
+            "clock": "perf_counter_ns",
+        }
+        self._file = (folder / f"spans-{process}.bin").open("wb", buffering=0)
+        self._file.write(json.dumps(header).encode() + b"\n")
+
+    @staticmethod
+    def is_due(step: int) -> bool:
+        """Whether to record ``step``: all of the first hundred, then ninety in every tenfold more.
+
+        A long run so fills no disk, and every process picks the same steps.
+        """
+        return step < 100 or step % 10 ** (len(str(step)) - 2) == 0
+
+    def write(self, step: int, start: Int64s, end: Int64s, wait: Int64s) -> None:
+        """Append a step: a value a row of the program of this rank, nanoseconds."""
+        self._spans["step"] = step
+        self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
+        self._file.write(self._spans)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Track:
+    """What one process recorded, whole steps only."""
+
+    header: Mapping[str, Any]
+    spans: Spans  # [steps, rows]
+
+    @property
+    def steps(self) -> Int64s:
+        return self.spans["step"][:, 0].astype(np.int64)
+
+    def at(self, steps: Sequence[int]) -> Spans:
+        """[steps, rows] the spans of some of its steps."""
+        return self.spans[np.searchsorted(self.steps, steps)]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The spans of a run, a track a rank: the first process of each mesh speaks for it."""
+
+    tracks: Mapping[int, Track]  # by rank; a rank that has not written yet has none
+
+    @cached_property
+    def _header(self) -> Mapping[str, Any]:
+        return next(iter(self.tracks.values())).header
+
+    @property
+    def digest(self) -> str:
+        """Of the program that was run."""
+        return str(self._header["digest"])
+
+    @property
+    def meshes(self) -> tuple[str, ...]:
+        return tuple(self._header["meshes"])
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The recorded steps that every rank has finished, ascending."""
+        if not self.tracks or len(self.tracks) < len(self.meshes):
+            return ()
+        finished = [set(track.steps.tolist()) for track in self.tracks.values()]
+        return tuple(sorted(set.intersection(*finished)))
+
+    @cached_property
+    def makespans(self) -> Floats:
+        """[steps] seconds from the earliest start to the latest end over all ranks."""
+        if not self.steps:
+            return np.empty(0)
+        shown = [track.at(self.steps)[:, ~_is_op(track.spans[0], *_RECEIVES)] for track in self.tracks.values()]
+        start = np.min([spans["start_ns"].min(axis=1) for spans in shown], axis=0)
+        end = np.max([spans["end_ns"].max(axis=1) for spans in shown], axis=0)
+        return (end - start) / 1e9
+
+    @property
+    def typical_step(self) -> int:
+        """The step of median makespan; the first, which warms up, is left out where it can be.
+
+        Raises:
+            RunError: no step was finished by all ranks yet.
+        """
+        if not self.steps:
+            raise RunError("no training step has been recorded by all ranks yet")
+        first = 1 if len(self.steps) > 2 else 0
+        by_makespan = np.argsort(self.makespans[first:], kind="stable")
+        return self.steps[first + int(by_makespan[(len(by_makespan) - 1) // 2])]
+
+    def timeline(self, step: int | None = None) -> Timeline:
+        """The timeline of a step, of the typical one if none is named.
+
+        A transfer lasts from its SEND to when its receiver had the tensor in hand. A message that
+        came while its receiver was computing is in hand when the receiver turns to it.
+
+        Raises:
+            RunError: that step was not finished by all ranks.
+        """
+        step = self.typical_step if step is None else step
+        if step not in self.steps:
+            raise RunError(f"step {step} was not recorded by all ranks; there are {len(self.steps)} whole steps")
+        return _timeline([self.tracks[rank].at([step])[0] for rank in sorted(self.tracks)], self._header)
+
+
+def read_recording(folder: Path | str) -> Recording:
+    """Read what the processes of a run have recorded so far; none of it need be complete."""
+    speakers: dict[int, Track] = {}
+    for path in Path(folder).glob("spans-*.bin"):
+        track = _read_track(path)
+        if track is not None:
+            rank = track.header["rank"]
+            if rank not in speakers or track.header["process"] < speakers[rank].header["process"]:
+                speakers[rank] = track
+    return Recording(speakers)
+
+
+def _read_track(path: Path) -> Track | None:
+    """One process's file, or None if it was cut off before its first step."""
+    header_line, newline, body = path.read_bytes().partition(b"\n")
+    if not newline:
+        return None
+    header = json.loads(header_line)
+    if header.get("format") != FORMAT:
+        raise RunError(f"{path.name} is of format {header.get('format')!r}; this version reads {FORMAT!r}")
+    rows = header["rows"]
+    steps = len(body) // (SPAN.itemsize * rows) if rows else 0
+    return Track(header, np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows))
+
+
+def _timeline(blocks: Sequence[Spans], header: Mapping[str, Any]) -> Timeline:
+    """Join what the ranks wrote down of one step."""
+    spans = np.concatenate(blocks)
+    rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
+    in_hand = {_key(span, header): span["end_ns"] for span in spans[_is_op(spans, *_RECEIVES)]}
+    shown = ~_is_op(spans, *_RECEIVES)
+    spans, rank = spans[shown], rank[shown]
+    end = spans["end_ns"].copy()
+    for row in np.nonzero(_is_op(spans, *_SENDS))[0].tolist():
+        end[row] = in_hand.get(_key(spans[row], header), end[row])
+    zero = spans["start_ns"].min()
+    return Timeline(
+        source=header["source"],
+        digest=header["digest"],
+        meshes=tuple(header["meshes"]),
+        rank=rank,
+        peer=spans["peer"].astype(np.int32),
+        op=spans["op"].astype(np.int8),
+        stage=spans["stage"].astype(np.int32),
+        microbatch=spans["microbatch"].astype(np.int32),
+        start=(spans["start_ns"] - zero) / 1e9,
+        end=(end - zero) / 1e9,
+        cause=_causes(spans, rank, end, header),
+    )
+
+
+def _is_op(spans: Spans, *ops: Op) -> NDArray[np.bool_]:
+    return np.isin(spans["op"], ops)
+
+
+_MAKER = {Op.SEND_F: 0, Op.RECV_F: -1, Op.F: -1, Op.SEND_B: 0, Op.RECV_B: 1, Op.B: 1, Op.I: 1}  # stages away
+_FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
+
+
+def _key(span: Any, header: Mapping[str, Any]) -> int:
+    """Names the message that a SEND sends, a RECV receives, and a computation needs."""
+    op = Op(int(span["op"]))
+    stage = int(span["stage"]) + _MAKER[op]
+    return ((op not in _FORWARD) * (header["stages"] + 1) + stage) * header["microbatches"] + int(span["microbatch"])
+
+
+def _causes(spans: Spans, rank: NDArray[np.int32], end: Int64s, header: Mapping[str, Any]) -> Int64s:
+    """[spans] what each waited for: what its rank stood still for, or what it did before."""
+    transfers = _is_op(spans, *_SENDS)
+    sent = {_key(spans[row], header): row for row in np.nonzero(transfers)[0].tolist()}
+    cause = np.full(len(spans), -1, np.int64)
+    previous, reduction, at = -1, -1, -1
+    for row, op in enumerate(spans["op"].tolist()):
+        if rank[row] != at:
+            previous, reduction, at = -1, -1, rank[row]
+        needed = reduction if op == Op.STEP else -1
+        if op <= Op.W and op in _MAKER:
+            needed = sent.get(_key(spans[row], header), -1)
+        stood_still = needed >= 0 and (spans["wait_ns"][row] > _AT_ONCE_NS or previous < 0)
+        cause[row] = needed if stood_still else previous
+        if op == Op.REDUCE_GRAD:  # goes on beside what follows
+            reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
+        elif not transfers[row]:
+            previous = row
+    return cause

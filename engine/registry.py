@@ -1,0 +1,63 @@
+"""A folder of members: each is one file that registers itself under the name people type."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from engine.errors import InputError, nearest
+
+Member = TypeVar("Member")
+
+
+class Registry(Mapping[str, Member]):
+    """The members of one folder, by name, imported the first time somebody looks.
+
+    A member is found because its file lies in ``package``; a name that starts with an
+    underscore is a helper, not a member. Looking up an unknown name raises
+    :class:`~engine.errors.InputError` that names the nearest one.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self._kind = kind
+        self._package = package
+        self._members: dict[str, Member] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[Member], Member]:
+        """Decorate a member: ``@schedules.register("1f1b")``."""
+
+        def add(member: Member) -> Member:
+            if self._members.get(name, member) is not member:
+                raise ValueError(f"two {self._kind}s are called {name!r}")
+            self._members[name] = member
+            return member
+
+        return add
+
+    def _load(self) -> dict[str, Member]:
+        if not self._loaded:
+            self._loaded = True
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                if not module.name.startswith("_"):
+                    importlib.import_module(f"{self._package}.{module.name}")
+            self._members = dict(sorted(self._members.items()))
+        return self._members
+
+    def __getitem__(self, name: str) -> Member:
+        members = self._load()
+        if name not in members:
+            raise InputError(f"there is no {self._kind} called {name!r}. {nearest(name, members)}")
+        return members[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())

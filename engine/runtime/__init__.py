@@ -1,0 +1,1 @@
+"""Executes programs as torch.distributed training: the only package that imports torch."""

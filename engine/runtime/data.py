@@ -1,0 +1,92 @@
+"""Training data: the bytes of a text file, sampled so that any process finds its own share alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.errors import InputError
+from engine.runtime.models import Transformer
+
+DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
+
+
+class Text:
+    """A file as bytes, mapped, so that processes of a machine share its pages."""
+
+    def __init__(self, path: Path, window: int) -> None:
+        """Open ``path`` for windows of ``window`` bytes.
+
+        Raises:
+            InputError: the file is missing or shorter than one window.
+        """
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise InputError(f"the training text {path.name} is not there; put it next to the design or leave data out")
+        if size < window:
+            raise InputError(
+                f"the training text {path.name} holds {size} bytes, but one sequence needs {window}; "
+                "take a longer text or a shorter model.sequence"
+            )
+        self._window = window
+        self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+
+    def window(self, chance: np.random.Generator) -> NDArray[np.uint8]:
+        start = int(chance.integers(len(self._bytes) - self._window + 1))
+        return np.asarray(self._bytes[start : start + self._window])
+
+
+class Batches:
+    """The microbatches of one data-parallel copy.
+
+    A sequence is drawn from a counter-based generator (Philox) keyed by the seed, the step and
+    the sequence's number in the global batch: nothing is handed around, a resumed run goes on
+    where it was, and ``dp=1`` draws the same global batch as ``dp=8``.
+    """
+
+    def __init__(
+        self,
+        text: Path,
+        model: Transformer,
+        *,
+        seed: int,
+        microbatches: int,
+        micro_batch_size: int,
+        copy: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """``copy`` is the data-parallel coordinate.
+
+        Raises:
+            InputError: the text is missing or too short, or the vocabulary too small for it.
+        """
+        if model.shape.vocab < model.smallest_vocab:
+            raise InputError(
+                f"model.vocab is {model.shape.vocab}, but a {model.shape.kind} reads text as bytes and needs at least "
+                f"{model.smallest_vocab}; set model.vocab to {model.smallest_vocab} or more"
+            )
+        self._text = Text(text, model.shape.sequence + model.lookahead)
+        self._model = model
+        self._seed = seed
+        self._rows = micro_batch_size
+        self._microbatches = microbatches
+        self._first = copy * microbatches * micro_batch_size
+        self._device = device
+
+    def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
+        """Inputs and targets of each microbatch, int64 ``[micro_batch_size, sequence]`` each."""
+        return [self._microbatch(step, mb) for mb in range(self._microbatches)]
+
+    def _microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
+        first = self._first + mb * self._rows
+        examples = [self._example(step, sequence) for sequence in range(first, first + self._rows)]
+        inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
+        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+
+    def _example(self, step: int, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        chance = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, step, sequence]))
+        return self._model.example(self._text.window(chance), chance)

@@ -1,0 +1,189 @@
+"""A pre-norm transformer in parts, so that a process builds and holds only its own stages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Ints = NDArray[np.int64]
+
+EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
+IGNORED = -100  # the target of a token that no loss is taken of; cross_entropy's own default
+
+
+class Shape(Protocol):
+    """What a model's size is read from; the ``model`` section of a design is one."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def ffn_hidden(self) -> int: ...
+
+
+class Embedding(nn.Module):
+    """Tokens ``[batch, sequence]`` to ``[batch, sequence, hidden]``: token plus learned position."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.token = nn.Embedding(shape.vocab, shape.hidden)
+        self.position = nn.Embedding(shape.sequence, shape.hidden)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.token(tokens) + self.position.weight[: tokens.shape[1]]
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape, *, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = shape.heads, causal
+        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
+        self.out = nn.Linear(shape.hidden, shape.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, sequence, hidden = x.shape
+        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+
+
+class Layer(nn.Module):
+    """Attention, then a feed-forward block, each normed before and added to what came in."""
+
+    def __init__(self, shape: Shape, *, causal: bool) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(shape.hidden)
+        self.attention = Attention(shape, causal=causal)
+        self.ffn_norm = nn.LayerNorm(shape.hidden)
+        self.ffn_in = nn.Linear(shape.hidden, shape.ffn_hidden)
+        self.ffn_out = nn.Linear(shape.ffn_hidden, shape.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x))))
+
+
+class Head(nn.Module):
+    """The last norm, the projection to the vocabulary, and the mean loss of a microbatch."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.project = nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.project(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+class Stage(nn.Module):
+    """Consecutive layers of a model, under the names that they have in the whole model.
+
+    The first stage takes tokens, the others ``[batch, sequence, hidden]``; the last returns the
+    mean loss of its microbatch, the others ``[batch, sequence, hidden]``.
+    """
+
+    def __init__(self, embedding: nn.Module | None, layers: dict[int, nn.Module], head: nn.Module | None) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
+        self.head = head
+
+    @property
+    def is_first(self) -> bool:
+        return self.embedding is not None
+
+    @property
+    def is_last(self) -> bool:
+        return self.head is not None
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
+            if torch.is_autocast_enabled(x.device.type):
+                # From here on the residual stream has the precision in which stages exchange
+                # it, so that a cut between two stages changes no number.
+                x = x.to(torch.get_autocast_dtype(x.device.type))
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(x, targets)
+
+
+class Transformer(ABC):
+    """A kind of model: what it is trained to do, and how its parts are made."""
+
+    causal: ClassVar[bool]
+    smallest_vocab: ClassVar[int]  # ids that bytes and the kind's own tokens take
+    lookahead: ClassVar[int]  # bytes of text that an example needs beyond its sequence
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    @abstractmethod
+    def example(self, window: NDArray[np.uint8], chance: np.random.Generator) -> tuple[Ints, Ints]:
+        """Turn ``sequence + lookahead`` bytes into inputs and targets, ``[sequence]`` each.
+
+        Every example has the same number of targets, so that the mean over microbatches of the
+        mean loss is the mean over the global batch.
+        """
+
+    def embedding(self) -> nn.Module:
+        return Embedding(self.shape)
+
+    def layer(self) -> nn.Module:
+        return Layer(self.shape, causal=self.causal)
+
+    def head(self) -> nn.Module:
+        return Head(self.shape)
+
+    def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
+        """Build one stage; see :func:`engine.runtime.models.build_stage`."""
+
+        def part(place: int) -> nn.Module:
+            with torch.device("meta"):  # no memory and no draws before the real ones
+                module = {EMBEDDING: self.embedding, HEAD: self.head}.get(place, self.layer)()
+            return _initialise(module.to(dtype).to_empty(device=device), (seed, place), self.shape.layers)
+
+        first = sum(layers_per_stage[:stage])
+        numbers = range(first, first + layers_per_stage[stage])
+        return Stage(
+            part(EMBEDDING) if stage == 0 else None,
+            {number: part(FIRST_LAYER + number) for number in numbers},
+            part(HEAD) if stage == len(layers_per_stage) - 1 else None,
+        )
+
+
+@torch.no_grad()
+def _initialise(part: nn.Module, key: tuple[int, int], layers: int) -> nn.Module:
+    """GPT-2's initialisation: normal of 0.02, what is added to the residual stream scaled down.
+
+    Drawn on the CPU in float32 whatever device and precision, so that all start alike.
+    """
+    chance = torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+    for name, parameter in part.named_parameters():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif "norm" in name:
+            parameter.fill_(1.0)
+        else:
+            residual = name.endswith("out.weight")
+            deviation = 0.02 / (2 * layers) ** 0.5 if residual else 0.02
+            parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=chance))
+    return part

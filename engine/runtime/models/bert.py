@@ -1,0 +1,36 @@
+"""BERT: fill in masked bytes (Devlin et al., arXiv:1810.04805)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.runtime.models import models
+from engine.runtime.models._transformer import IGNORED, Ints, Transformer
+
+MASK = 256  # the token after the 256 bytes
+MASKED = 0.15  # of the tokens, as in the paper
+
+
+@models.register("bert")
+class Bert(Transformer):
+    """A masked language model; each token sees all others.
+
+    The same number of tokens is masked in every sequence, so that the mean of the microbatches'
+    mean losses is the mean over the global batch. All of them are replaced by the mask token:
+    the paper's tenth of random and tenth of unchanged tokens serve fine-tuning.
+    """
+
+    causal: ClassVar = False
+    smallest_vocab: ClassVar = MASK + 1
+    lookahead: ClassVar = 0
+
+    def example(self, window: NDArray[np.uint8], chance: np.random.Generator) -> tuple[Ints, Ints]:
+        inputs = window.astype(np.int64)
+        targets = np.full_like(inputs, IGNORED)
+        masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)
+        targets[masked] = inputs[masked]
+        inputs[masked] = MASK
+        return inputs, targets

@@ -1,0 +1,65 @@
+"""The same training in one process and without a pipeline: what every run is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.runtime.data import Batches
+from engine.runtime.job import Job
+from engine.runtime.models import build_stage, models
+from engine.runtime.stages import DTYPES
+from engine.runtime.update import make_optimizer
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A training by the book; gradients (before clipping) are those of the last step."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    gradients: dict[str, Tensor]
+    parameters: dict[str, Tensor]
+
+
+def train(job: Job, steps: int | None = None) -> Reference:
+    """Train the whole model of ``job`` on the CPU, microbatch after microbatch.
+
+    It shares the model's parts, the data and the optimizer's settings with the runtime, and
+    nothing of how a step is played.
+    """
+    design, layout = job.design, job.layout
+    training = design.training
+    model = build_stage(design.model, [sum(job.layers)], 0, training.seed, DTYPES[training.precision])
+    batches = Batches(
+        job.text,
+        models[design.model.kind](design.model),
+        seed=training.seed,
+        microbatches=layout.copies * job.program.microbatches,  # the global batch, as one copy's
+        micro_batch_size=training.micro_batch_size,
+    )
+    optimizer = make_optimizer(training, list(model.parameters()))
+    losses, norms = [], []
+    gradients: dict[str, Tensor] = {}
+    for step in range(training.steps if steps is None else steps):
+        optimizer.zero_grad()
+        losses.append(_accumulate(model, batches.step(step), bf16=training.precision == "bf16"))
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        most = float("inf") if training.clip_norm is None else training.clip_norm
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), most)))
+        optimizer.step()
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    return Reference(tuple(losses), tuple(norms), gradients, parameters)
+
+
+def _accumulate(model: torch.nn.Module, batch: list[tuple[Tensor, Tensor]], *, bf16: bool) -> float:
+    """Add the gradients of the mean loss over ``batch``; return that loss."""
+    total = 0.0
+    for inputs, targets in batch:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = model(inputs, targets) / len(batch)
+        loss.backward()
+        total += float(loss.detach())
+    return total

@@ -1,0 +1,88 @@
+"""One process of a training run: its stages, its share of the data, its executor."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.errors import InputError
+from engine.runtime.clock import clock_of
+from engine.runtime.data import Batches
+from engine.runtime.executor import Executor, Measured
+from engine.runtime.job import Job
+from engine.runtime.models import build_stage, models
+from engine.runtime.stages import MESSAGE_DTYPES, DTYPES, LocalStage
+from engine.runtime.update import Update, Watch
+from engine.runtime.wire import Message
+from engine.runtime.world import World
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of training came to; loss and norm are those of the global batch."""
+
+    loss: float
+    grad_norm: float  # before clipping
+    seconds: float
+    measured: Measured
+
+
+class Trainer:
+    """Trains the stages of one process, in step with the other processes."""
+
+    def __init__(self, job: Job, world: World, watch: Watch | None = None) -> None:
+        """Build the stages of this process and open its ways to the others.
+
+        Raises:
+            InputError: the number of processes, the text or the vocabulary does not fit the design.
+        """
+        design, program, layout = job.design, job.program, job.layout
+        if world.size != layout.processes:
+            raise InputError(
+                f"{world.size} processes were started, but the design draws {layout.processes} devices "
+                f"({program.ranks} meshes of dp={layout.copies})"
+            )
+        training, model = design.training, design.model
+        self._batches = Batches(
+            job.text,
+            models[model.kind](model),
+            seed=training.seed,
+            microbatches=program.microbatches,
+            micro_batch_size=training.micro_batch_size,
+            copy=layout.copy(world.process),
+            device=world.device,
+        )
+        dtype = DTYPES[training.precision]
+        self._modules = {
+            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device)
+            for stage in program.stages_of(layout.rank(world.process))
+        }
+        message = Message(
+            (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
+        )
+        self._wire = world.wire(layout, message)
+        self._scale = 1 / (layout.copies * program.microbatches)
+        counted = {stage for stage in self._modules if layout.holders(stage)[0] == world.process}
+        self._update = Update(self._modules, counted, self._wire, training, watch)
+        stages = {
+            stage: LocalStage(module, training.precision, world.device, self._scale)
+            for stage, module in self._modules.items()
+        }
+        self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock_of(world.device))
+
+    def step(self, number: int) -> Step:
+        """Train on the global batch of step ``number``.
+
+        All processes end a step together, since all need its loss; so a step starts together too.
+        """
+        began = time.perf_counter()
+        measured = self._executor.run(self._batches.step(number))
+        own = sum(loss.double() * self._scale for loss in measured.losses)
+        loss, square = self._wire.total([own, self._update.square]).tolist()
+        return Step(loss, square**0.5, time.perf_counter() - began, measured)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The weights of this process under their names in the whole model."""
+        return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}

@@ -1,0 +1,233 @@
+"""How processes hand tensors to each other: gloo through the host, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.program.action import Action, Op
+from engine.runtime.clock import Stamp
+from engine.runtime.layout import Layout
+
+
+class Message(NamedTuple):
+    """What every message between stages looks like: ``[micro_batch_size, sequence, hidden]``."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Pending(ABC):
+    """A tensor that is on its way."""
+
+    @abstractmethod
+    def wait(self) -> Tensor:
+        """Return it on the device of the run, ready for the work that is issued next."""
+
+    @property
+    def arrived(self) -> Stamp | None:
+        """When it was there, where that can be known (it need not be when somebody waited)."""
+        return None
+
+
+class Wire(ABC):
+    """The ways from this process to the others of the run.
+
+    Messages are named by the action that made the tensor: ``forward(2, 0)`` is the output of
+    stage 2, ``backward(2, 0)`` the gradient of its input.
+    """
+
+    def __init__(self, layout: Layout, process: int, message: Message, device: torch.device) -> None:
+        self._layout = layout
+        self._process = process
+        self._message = message
+        self._device = device
+        self._groups: dict[int, Any] = {}  # stage -> the group that reduces its gradients
+        self._sent: list[tuple[dist.Work, Tensor]] = []  # both must live until the message is gone
+
+    @abstractmethod
+    def send(self, made: Action, tensor: Tensor, process: int) -> None:
+        """Start sending; never waits for the receiver."""
+
+    @abstractmethod
+    def receive(self, made: Action, process: int) -> Pending:
+        """Start receiving."""
+
+    @abstractmethod
+    def reduce(self, stage: int, flat: Tensor) -> Pending:
+        """Start to sum ``flat`` over all processes that hold ``stage``."""
+
+    @abstractmethod
+    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+        """Sum float64 values over all processes of the run, and wait for it."""
+
+    def flush(self) -> None:
+        """Wait until everything that was sent in this step is gone."""
+        for work, _ in self._sent:
+            work.wait()
+        self._sent.clear()
+
+    def _make_groups(self, backend: str, timeout: timedelta) -> None:
+        """One group a stage: ranks may reduce their stages in different orders.
+
+        All processes make all groups in the same order, as torch.distributed asks.
+        """
+        for stage in self._layout.reduced_stages():
+            holders = self._layout.holders(stage)
+            if len(holders) > 1:
+                group = dist.new_group(holders, timeout=timeout, backend=backend)
+                if self._process in holders:
+                    self._groups[stage] = group
+
+
+class GlooWire(Wire):
+    """Gloo moves host memory: tensors of a GPU go through it, on the way out and in.
+
+    A send is a rendezvous and a receive that was posted first is what lets both directions of
+    a pair flow at once; the program posts receives ahead. Tags keep messages apart.
+    """
+
+    def __init__(
+        self, layout: Layout, process: int, message: Message, device: torch.device, timeout: timedelta
+    ) -> None:
+        super().__init__(layout, process, message, device)
+        self._make_groups("gloo", timeout)
+
+    def send(self, made: Action, tensor: Tensor, process: int) -> None:
+        host = tensor.to("cpu").contiguous()
+        self._sent.append((dist.isend(host, process, tag=self._tag(made)), host))
+
+    def receive(self, made: Action, process: int) -> Pending:
+        host = torch.empty(self._message.shape, dtype=self._message.dtype)
+        return _Gloo(dist.irecv(host, process, tag=self._tag(made)), host, self._device)
+
+    def reduce(self, stage: int, flat: Tensor) -> Pending:
+        if stage not in self._groups:
+            return _Here(flat)
+        host = flat.to("cpu")
+        work = dist.all_reduce(host, group=self._groups[stage], async_op=True)
+        return _GlooReduction(work, host, self._device)
+
+    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+        sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
+        dist.all_reduce(sums)
+        return sums
+
+    def _tag(self, made: Action) -> int:
+        program = self._layout.program
+        return ((made.op == Op.B) * program.stages + made.stage) * program.microbatches + made.microbatch
+
+
+class _Here(Pending):
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> Tensor:
+        return self._tensor
+
+
+class _Gloo(Pending):
+    def __init__(self, work: dist.Work, host: Tensor, device: torch.device) -> None:
+        self._work, self._host, self._device = work, host, device
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._host.to(self._device)
+
+
+class _GlooReduction(_Gloo):
+    """Collectives, unlike messages, say when they are done."""
+
+    def __init__(self, work: dist.Work, host: Tensor, device: torch.device) -> None:
+        super().__init__(work, host, device)
+        self._arrived: int | None = None
+        work.get_future().add_done_callback(self._done)
+
+    def _done(self, _: object) -> None:
+        self._arrived = time.perf_counter_ns()
+
+    @property
+    def arrived(self) -> Stamp | None:
+        return self._arrived
+
+
+class NcclWire(Wire):
+    """NCCL between GPUs: one communicator for each direction of each pair of processes.
+
+    NCCL knows no tags, so what makes messages find each other is their order, which the program
+    keeps per pair; and operations of one communicator stand in line, so that with one for both
+    directions a send could wait behind the receive that it is the condition of.
+    """
+
+    def __init__(
+        self, layout: Layout, process: int, message: Message, device: torch.device, timeout: timedelta
+    ) -> None:
+        super().__init__(layout, process, message, device)
+        self._lanes: dict[tuple[int, int], tuple[Any, torch.cuda.Stream]] = {}
+        for lane in layout.lanes():
+            group = dist.new_group(lane, timeout=timeout, backend="nccl")
+            if process in lane:
+                self._lanes[lane] = group, torch.cuda.Stream(device)
+        self._make_groups("nccl", timeout)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Make the communicators now, in one order for all: each waits for both its ends."""
+        token = torch.zeros(1, device=self._device)
+        for (source, target), (group, _) in self._lanes.items():
+            if source == self._process:
+                dist.send(token, target, group=group)
+            else:
+                dist.recv(token, source, group=group)
+        for group in self._groups.values():
+            dist.all_reduce(token, group=group)
+        dist.all_reduce(token)
+        torch.cuda.synchronize(self._device)
+
+    def send(self, made: Action, tensor: Tensor, process: int) -> None:
+        group, _ = self._lanes[self._process, process]
+        tensor = tensor.contiguous()
+        self._sent.append((dist.isend(tensor, process, group=group), tensor))
+
+    def receive(self, made: Action, process: int) -> Pending:
+        group, side = self._lanes[process, self._process]
+        tensor = torch.empty(self._message.shape, dtype=self._message.dtype, device=self._device)
+        return _Nccl(dist.irecv(tensor, process, group=group), tensor, side)
+
+    def reduce(self, stage: int, flat: Tensor) -> Pending:
+        if stage not in self._groups:
+            return _Here(flat)
+        work = dist.all_reduce(flat, group=self._groups[stage], async_op=True)
+        return _Nccl(work, flat, torch.cuda.Stream(self._device))
+
+    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+        sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])
+        dist.all_reduce(sums)
+        return sums
+
+
+class _Nccl(Pending):
+    """``Work.wait`` lets a stream wait, not the host; a stream of its own notes the arrival."""
+
+    def __init__(self, work: dist.Work, tensor: Tensor, side: torch.cuda.Stream) -> None:
+        self._work, self._tensor = work, tensor
+        self._arrived = torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(side):
+            work.wait()
+            self._arrived.record()
+        tensor.record_stream(side)
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._tensor
+
+    @property
+    def arrived(self) -> Stamp | None:
+        return self._arrived

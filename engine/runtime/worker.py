@@ -1,0 +1,149 @@
+"""One process of a run: ``python -m engine.runtime.worker RUN_DIR``, whoever started it.
+
+It reads ``RANK``, ``WORLD_SIZE`` and ``LOCAL_RANK``; the run folder says the rest and takes what
+comes of it (``events``, ``metrics``, ``spans``, and ``error`` where it fails).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from engine.recording import Recorder
+from engine.runtime.executor import ExecutionError
+from engine.runtime.job import Job, read_job
+from engine.runtime.trainer import Step, Trainer
+from engine.runtime.world import join, leave
+
+PARENT_LOOKS_PER_S = 5
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+
+
+class Lines:
+    """A file of JSON lines, each complete in the file when :meth:`write` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, **values: Any) -> None:
+        values = {name: _plain(value) for name, value in values.items()}
+        self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
+
+    def event(self, event: str, **values: Any) -> None:
+        self.write(time=time.time(), event=event, **values)
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: a loss that is lost is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def main(run_dir: Path | str) -> NoReturn:
+    """Take part in the run in ``run_dir``, then end the process: 0 done, 1 failed.
+
+    It may be called in a process that was just forked. The process ends without the
+    interpreter's own farewell, which takes a third of a second and has nothing left to do.
+    """
+    folder = Path(run_dir)
+    process = int(os.environ.get("RANK", 0))
+    try:
+        _die_with_parent()
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # cores go to processes
+        _train(folder)
+        status = 0
+    except BaseException as error:
+        _report(folder, process, error)
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _train(folder: Path) -> None:
+    world = join(folder)
+    events = Lines(folder / f"events-{world.process}.jsonl")
+    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+    events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=world.note)
+    print(world.note, flush=True)
+    job = read_job(folder)
+    trainer = Trainer(job, world)
+    rank = job.layout.rank(world.process)
+    recorder = Recorder(folder, job.program, [mesh.name for mesh in job.design.meshes], world.process, rank)
+    metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
+    events.event("ready")
+    for number in range(job.design.training.steps):
+        step = trainer.step(number)
+        if recorder.is_due(number):
+            recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
+        if metrics is not None:
+            _write_metrics(metrics, job, number, step)
+        events.event("step", step=number)
+    recorder.close()
+    leave()
+    events.event("finished", steps=job.design.training.steps)
+
+
+def _write_metrics(metrics: Lines, job: Job, number: int, step: Step) -> None:
+    tokens = job.sequences * job.design.model.sequence
+    metrics.write(
+        step=number,
+        loss=step.loss,
+        grad_norm=step.grad_norm,
+        seconds=step.seconds,
+        tokens_per_s=tokens / step.seconds,
+    )
+
+
+def _report(folder: Path, process: int, error: BaseException) -> None:
+    """Say what went wrong, first in a file: when one process fails all others do, a moment later."""
+    failed = error if isinstance(error, ExecutionError) else None
+    report = {
+        "process": process,
+        "rank": failed.rank if failed else None,
+        "time": time.time(),
+        "error": str(error) or repr(error),
+        "action": str(failed.action) if failed else None,
+        "traceback": traceback.format_exc(),
+    }
+    path = folder / f"error-{process}.json"
+    path.with_suffix(".tmp").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    path.with_suffix(".tmp").rename(path)
+    traceback.print_exception(error)
+
+
+def _die_with_parent() -> None:
+    """Leave no orphan: torchrun's workers, for one, outlive a torchrun that is killed.
+
+    A process that was started by hand may well outlive its shell, so this is for those whose
+    starter asks for it, and torchrun's.
+    """
+    asked = os.environ.get("MESHWAVE_DIE_WITH_PARENT") == "1"
+    if not (asked or "TORCHELASTIC_RUN_ID" in os.environ):
+        return
+    parent = os.getppid()
+    if asked and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="watch-parent").start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1 / PARENT_LOOKS_PER_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m engine.runtime.worker RUN_DIR")
+    main(sys.argv[1])

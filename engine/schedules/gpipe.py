@@ -1,0 +1,20 @@
+"""GPipe: fill the pipeline with all forwards, then drain it (arXiv:1811.06965)."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from engine.program.action import Action, backward, forward
+from engine.schedules._base import Pipe, Schedule, schedules
+
+
+@schedules.register("gpipe")
+class GPipe(Schedule):
+    """All forwards, then all backwards: simple, and every microbatch is kept alive at once."""
+
+    title: ClassVar = "GPipe"
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        for mb in range(pipe.microbatches):
+            yield forward(rank, mb)
+        for mb in range(pipe.microbatches):
+            yield backward(rank, mb)

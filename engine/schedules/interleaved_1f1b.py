@@ -1,0 +1,56 @@
+"""Interleaved 1F1B: several chunks a rank on a loop (Megatron-LM, arXiv:2104.04473, section 2.2)."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from pydantic import PositiveInt
+
+from engine.program.action import Action, backward, forward
+from engine.schedules._base import Pipe, Schedule, schedules
+
+
+@schedules.register("interleaved-1f1b")
+class Interleaved1F1B(Schedule):
+    """Cut each rank's share into chunks that lie round the ring: the bubble shrinks by the number
+    of chunks, and the traffic grows by it."""
+
+    title: ClassVar = "Interleaved 1F1B"
+
+    chunks: PositiveInt = 2
+    """Stages (chunks) a rank holds."""
+    group: PositiveInt | None = None
+    """Microbatches that go through one chunk before the next chunk's turn; null: one a rank."""
+
+    def stage_count(self, ranks: int) -> int:
+        return ranks * self.chunks
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [[stage % pipe.ranks for stage in range(self.stage_count(pipe.ranks))]]
+
+    def refuses(self, pipe: Pipe) -> str | None:
+        group = self.group or pipe.ranks
+        if group < pipe.ranks:
+            return f"groups of {group} microbatches cannot fill {pipe.ranks} meshes; use a group of {pipe.ranks} or more"
+        rest = pipe.microbatches % group
+        if rest and rest < pipe.ranks or pipe.microbatches < pipe.ranks:
+            more = pipe.microbatches - rest + group
+            fewer = f"{pipe.microbatches - rest} or " if pipe.microbatches > group else ""
+            return f"Interleaved 1F1B takes microbatches {group} at a time, not {pipe.microbatches}; use {fewer}{more}"
+        return None
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        group = self.group or pipe.ranks
+        turns = [  # (chunk, microbatch) in the order of the forwards
+            (chunk, mb)
+            for first in range(0, pipe.microbatches, group)
+            for chunk in range(self.chunks)
+            for mb in range(first, min(first + group, pipe.microbatches))
+        ]
+        forwards = [forward(chunk * pipe.ranks + rank, mb) for chunk, mb in turns]
+        backwards = [backward((self.chunks - 1 - chunk) * pipe.ranks + rank, mb) for chunk, mb in turns]
+        warmup = min(2 * (pipe.ranks - rank - 1) + (self.chunks - 1) * group, len(turns))
+        yield from forwards[:warmup]
+        for f, b in zip(forwards[warmup:], backwards, strict=False):
+            yield f
+            yield b
+        yield from backwards[len(turns) - warmup :]

@@ -1,0 +1,172 @@
+"""What happened when: spans on lanes with their causes, predicted and measured alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InputError
+from engine.program.action import Action, Op
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Source = Literal["predicted", "measured", "rehearsed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """All spans of one training step, as columns.
+
+    A computation, a gradient reduction and an optimizer step each are one span on the lane of
+    their rank; a transfer is one span (its SEND) on the lane ``rank -> peer``. Seconds count
+    from the start of the step.
+    """
+
+    source: Source
+    digest: str  # of the program that was played: two timelines with one digest can be joined
+    meshes: tuple[str, ...]  # the name of each rank's mesh
+    rank: Ints  # [spans] who does it; the sender of a transfer
+    peer: Ints  # [spans] who receives a transfer, else -1
+    op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
+    stage: Ints  # [spans] -1 for STEP
+    microbatch: Ints  # [spans] -1 where none is meant
+    start: Floats  # [spans] seconds
+    end: Floats  # [spans] seconds
+    cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.meshes)
+
+    @property
+    def is_compute(self) -> NDArray[np.bool_]:
+        return self.op <= Op.W
+
+    @property
+    def is_transfer(self) -> NDArray[np.bool_]:
+        return (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
+
+    def action(self, span: int) -> Action:
+        return Action(Op(int(self.op[span])), int(self.stage[span]), int(self.microbatch[span]))
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end of any span; 0 for an empty timeline."""
+        return float(self.end.max() - self.start.min()) if len(self) else 0.0
+
+    @property
+    def is_work(self) -> NDArray[np.bool_]:
+        """Spans in which a device computes: stages and the optimizer."""
+        return self.is_compute | (self.op == Op.STEP)
+
+    @property
+    def busy(self) -> Floats:
+        """``[ranks]`` seconds in which each rank computes."""
+        work = self.is_work
+        return np.bincount(self.rank[work], (self.end - self.start)[work], minlength=self.ranks)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The share of all devices' time that is idle: ``1 - sum(busy) / (ranks * makespan)``."""
+        return 1 - float(self.busy.sum()) / (self.ranks * self.makespan) if self.makespan else 0.0
+
+    @property
+    def span_bubble_ratio(self) -> float:
+        """The same with each rank's own first start to last end instead of the makespan, so that
+        the skew between ranks does not count (the measure of arXiv:2401.10241)."""
+        first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
+        compute = self.is_compute
+        np.minimum.at(first, self.rank[compute], self.start[compute])
+        np.maximum.at(last, self.rank[compute], self.end[compute])
+        own = np.where(np.isfinite(first), last - first, 0.0)
+        busy = np.bincount(self.rank[compute], (self.end - self.start)[compute], minlength=self.ranks)
+        return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
+
+    @property
+    def exposed_communication(self) -> Floats:
+        """``[ranks]`` seconds in which a rank has nothing to do but wait for a transfer or a reduction
+        that is under way; waiting for another rank to compute is bubble, not communication."""
+        work = np.flatnonzero(self.is_work)
+        order = work[np.lexsort((self.start[work], self.rank[work]))]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = self.rank[order[1:]] != self.rank[order[:-1]]
+        free = np.where(first, 0.0, np.concatenate(([0.0], self.end[order[:-1]])))
+        cause = self.cause[order]
+        by_wire = (cause >= 0) & ~self.is_work[cause]
+        waited = self.start[order] - np.maximum(free, self.start[cause])
+        exposed = np.where(by_wire, np.maximum(waited, 0.0), 0.0)
+        return np.bincount(self.rank[order], exposed, minlength=self.ranks)
+
+    @property
+    def critical_path(self) -> NDArray[np.int64]:
+        """The spans that make the step as long as it is, from the first to the last."""
+        path = []
+        span = int(np.argmax(self.end)) if len(self) else -1
+        while span >= 0:
+            path.append(span)
+            span = int(self.cause[span])
+        return np.array(path[::-1], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """A measured timeline laid over the predicted one of the same program, action by action."""
+
+    predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
+    measured: NDArray[np.int64]  # [pairs] the same actions in the measured one
+    by_kind: Mapping[str, Mapping[str, float]]  # per op: predicted_s, measured_s (means), error, count
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """How far the whole step is off: ``predicted / measured - 1``."""
+        return self.predicted_s / self.measured_s - 1 if self.measured_s else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+            "by_kind": {kind: dict(values) for kind, values in self.by_kind.items()},
+        }
+
+
+def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
+    """Join two timelines of one program on rank and action.
+
+    Raises:
+        InputError: they are of different programs.
+    """
+    if predicted.digest != measured.digest:
+        raise InputError(
+            f"the run was of another program ({measured.digest}) than the open design ({predicted.digest}); "
+            "open the run's own design to compare them"
+        )
+    keys, places = zip(*(_sorted_keys(timeline) for timeline in (predicted, measured)), strict=True)
+    _, mine, theirs = np.intersect1d(*keys, assume_unique=False, return_indices=True)
+    mine, theirs = places[0][mine], places[1][theirs]
+    by_kind = {}
+    for op in np.unique(predicted.op[mine]):
+        of_kind = predicted.op[mine] == op
+        expected, took = (
+            float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean()) for t, spans in ((predicted, mine), (measured, theirs))
+        )
+        error = expected / took - 1 if took else 0.0
+        by_kind[Op(int(op)).name] = {"predicted_s": expected, "measured_s": took, "error": error, "count": int(of_kind.sum())}
+    return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
+
+
+def _sorted_keys(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One number an action, and where its span is."""
+    key = timeline.rank.astype(np.int64)
+    for column, bits in ((timeline.op, 4), (timeline.stage + 1, 20), (timeline.microbatch + 1, 21)):
+        key = (key << bits) + column
+    return key, np.arange(len(timeline))

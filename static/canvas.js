@@ -1,0 +1,191 @@
+// What the drawing canvases share: elements, small controls, the theme, words at the cursor.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An HTML element; `on...` attributes are listeners, null and false ones are left out. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+export function s(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, text] of Object.entries(value)) element.style.setProperty(key, text);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+export const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+/** The colour of a mesh: the page may override the palette by --mw-mesh-N. */
+export function meshColour(palette, rank) {
+  const place = rank % palette.length;
+  return `var(--mw-mesh-${place}, ${palette[place]})`;
+}
+
+/** Run `draw` once per frame however often it is asked for. */
+export function perFrame(draw) {
+  let asked = 0;
+  const ask = () => {
+    asked ||= requestAnimationFrame(() => {
+      asked = 0;
+      draw();
+    });
+  };
+  ask.cancel = () => cancelAnimationFrame(asked);
+  return ask;
+}
+
+/** Copy `data-theme` of the nearest ancestor, also from outside a shadow root; returns an undo. */
+export function followTheme(root) {
+  const observer = new MutationObserver(read);
+  function read() {
+    let node = root.parentNode;
+    while (node && !node.dataset?.theme) node = node.parentNode ?? node.host;
+    if (node?.dataset) root.dataset.theme = node.dataset.theme;
+    else delete root.dataset.theme;
+  }
+  for (let node = root.parentNode; node; node = node.parentNode ?? node.host) {
+    if (node.nodeType === 1) observer.observe(node, { attributes: true, attributeFilter: ["data-theme"] });
+  }
+  read();
+  return () => observer.disconnect();
+}
+
+/** Words near the pointer, and aloud. `say` fades by itself, `show` stays until `hide`. */
+export class Notice {
+  constructor(root) {
+    this.root = root;
+    this.box = h("div", { class: "mw-notice", "aria-hidden": "true" });
+    this.live = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
+    root.append(this.box, this.live);
+  }
+
+  show(text, x, y, kind = "tell") {
+    clearTimeout(this.timer);
+    this.text = text;
+    this.box.textContent = text;
+    this.box.dataset.kind = kind;
+    this.box.dataset.shown = "";
+    const { width, height } = this.root.getBoundingClientRect();
+    const left = clamp(x + 14, 6, Math.max(6, width - this.box.offsetWidth - 6));
+    const below = y + 18 + this.box.offsetHeight < height;
+    const top = below ? y + 18 : Math.max(6, y - this.box.offsetHeight - 10);
+    this.box.style.left = `${left}px`;
+    this.box.style.top = `${top}px`;
+  }
+
+  say(text, x, y, kind = "no") {
+    this.show(text, x, y, kind);
+    this.live.textContent = text;
+    this.timer = setTimeout(() => this.hide(), 1800 + 45 * text.length);
+  }
+
+  hide() {
+    clearTimeout(this.timer);
+    this.text = "";
+    delete this.box.dataset.shown;
+  }
+}
+
+/** A button that stays focusable when it cannot be used, so that its reason can be read. */
+export function button(label, { onclick, title, kind = "", content } = {}) {
+  const element = h("button", { type: "button", class: `mw-button ${kind}`, "aria-label": label, title: title ?? null });
+  element.append(content ?? label);
+  element.addEventListener("click", (event) => {
+    if (element.getAttribute("aria-disabled") === "true") element.refuse?.(element.title, event);
+    else onclick?.(event);
+  });
+  element.allow = (allowed, words) => {
+    element.setAttribute("aria-disabled", String(!allowed));
+    if (words !== undefined) element.title = words;
+  };
+  return element;
+}
+
+/** − number +, with a field that takes digits, Enter, arrows. `set` shows a value without reporting it. */
+export function stepper({ label, one = label, min = 1, max = Infinity, onchange, onrefuse }) {
+  let value = min;
+  let reasons = {};
+  const field = h("input", { class: "mw-number", type: "number", "aria-label": label, min, step: 1 });
+  const less = button(`one ${one} less`, { content: "−", onclick: () => ask(value - 1) });
+  const more = button(`one ${one} more`, { content: "+", onclick: () => ask(value + 1) });
+  less.refuse = more.refuse = (reason) => onrefuse?.(reason, element);
+  field.addEventListener("change", () => ask(Number.parseInt(field.value, 10)));
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Escape") {
+      field.value = value;
+      field.blur();
+    }
+  });
+  const element = h("span", { class: "mw-stepper" }, h("span", { class: "mw-stepper-box" }, less, field, more), h("span", {}, label));
+
+  function ask(wanted) {
+    if (!Number.isInteger(wanted) || wanted < min || wanted > max) {
+      onrefuse?.(reasons[wanted > max ? "more" : "less"] ?? `${label}: a whole number from ${min} to ${max}`, element);
+    } else if (wanted !== value) {
+      onchange(wanted);
+    }
+    field.value = value;
+  }
+
+  element.set = (now, { least = min, most = max, less: lessReason, more: moreReason } = {}) => {
+    [value, min, max] = [now, least, most];
+    reasons = { less: lessReason, more: moreReason };
+    if (field !== field.getRootNode().activeElement || Number.parseInt(field.value, 10) !== now) field.value = now;
+    less.allow(now > min, lessReason ?? (now > min ? "" : `at least ${min}`));
+    more.allow(now < max, moreReason ?? (now < max ? "" : `at most ${max}`));
+  };
+  return element;
+}
+
+/** A menu under `anchor`; closes on choice, Escape and a press elsewhere. */
+export function openMenu(root, anchor, label, items) {
+  const menu = h("div", { class: "mw-menu", role: "menu", "aria-label": label });
+  const before = root.getRootNode().activeElement;
+  const close = () => {
+    menu.remove();
+    root.removeEventListener("pointerdown", outside, true);
+    root.getRootNode().removeEventListener("focusout", left);
+    before?.focus?.();
+  };
+  const outside = (event) => menu.contains(event.target) || close();
+  const left = (event) => event.relatedTarget && !menu.contains(event.relatedTarget) && menu.contains(event.target) && close();
+  for (const { text, checked, choose } of items) {
+    const chosen = () => {
+      close();
+      choose();
+    };
+    menu.append(h("button", { class: "mw-menu-item", role: "menuitemradio", "aria-checked": String(checked), onclick: chosen }, text));
+  }
+  menu.addEventListener("keydown", (event) => {
+    const entries = [...menu.children];
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) entries.at((entries.indexOf(menu.getRootNode().activeElement) + step) % entries.length).focus();
+    else if (event.key === "Escape") close();
+    else if (event.key !== "Enter" && event.key !== " ") return;
+    else return event.stopPropagation();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  root.append(menu);
+  const [box, at] = [root.getBoundingClientRect(), anchor.getBoundingClientRect()];
+  const above = at.bottom - box.top + menu.offsetHeight + 6 > box.height;
+  menu.style.left = `${clamp(at.left - box.left, 4, Math.max(4, box.width - menu.offsetWidth - 4))}px`;
+  menu.style.top = `${Math.max(4, above ? at.top - box.top - menu.offsetHeight - 3 : at.bottom - box.top + 3)}px`;
+  root.addEventListener("pointerdown", outside, true);
+  root.getRootNode().addEventListener("focusout", left);
+  (menu.querySelector('[aria-checked="true"]') ?? menu.firstElementChild)?.focus();
+  return menu;
+}

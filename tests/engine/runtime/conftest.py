@@ -1,0 +1,88 @@
+"""Tiny designs, and a crew of processes to train them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+Document = dict[str, Any]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("torch")
+
+
+@pytest.fixture(scope="session")
+def draw() -> Callable[..., Document]:
+    """Draws a tiny design: ``draw({"schedule": "1f1b", "microbatches": 4}, pp=2, dp=1, lr=0.1)``."""
+
+    def draw(
+        pipeline: Document, *, pp: int = 2, dp: int = 1, kind: str = "gpt", layers: int = 4, **training: Any
+    ) -> Document:
+        link = {"latency_s": 1e-5, "bandwidth": 1e9}
+        device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
+        model = {"kind": kind, "layers": layers, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 257, "ffn": 32}
+        meshes = [
+            {"name": "ABCDEFGH"[r], "devices": [r * dp + i for i in range(dp)], "axes": {"dp": dp}} for r in range(pp)
+        ]
+        return {
+            "format": "meshwave/1",
+            "cluster": {
+                "nodes": 1,
+                "devices_per_node": pp * dp,
+                "device": device,
+                "intra_node": link,
+                "inter_node": link,
+            },
+            "model": model,
+            "meshes": meshes,
+            "pipeline": pipeline,
+            "cost": {"kind": "unit", "forward": 1, "backward": 2},
+            "training": {"steps": 2, "micro_batch_size": 2, "lr": 0.01, "precision": "fp64", **training},
+        }
+
+    return draw
+
+
+class Crew:
+    """Talks to ``crew.py``."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("crew.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def play(self, document: Document, orders: str | None = None) -> list[Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pickle.dump((document, orders), self._process.stdin)
+        self._process.stdin.flush()
+        return pickle.load(self._process.stdout)
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.end()
