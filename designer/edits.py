@@ -18,6 +18,7 @@ Mesh = Mapping[str, Any]
 Meshes = tuple[Mesh, ...]
 Cluster = Mapping[str, Any]
 NAME_LENGTH = 24
+BY_HAND = ("stages", "placement")  # what a person may set a stage, or leave to the schedule
 
 
 # ── meshes ──────────────────────────────────────────────────────────────────────────────────
@@ -187,21 +188,29 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
     return tuple(moved)
 
 
-def choose_schedule(pipeline: Mapping[str, Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def choose_schedule(
+    pipeline: Mapping[str, Any], name: str, options: Mapping[str, Any], *, same_path: bool
+) -> dict[str, Any]:
     """Another schedule with its own ``options``: of those only the common keys keep their values.
 
-    What was made by hand for the old path (layers per stage, places) goes back to automatic.
+    Layers and places set by hand stay where the stages keep their number and meshes
+    (``same_path``), else they go back to automatic.
     """
     kept = {key: pipeline.get(key, value) for key, value in options.items()}
-    actions = pipeline.get("actions") if name == "custom" else None
-    automatic = {"stages": None, "placement": None, "actions": actions}
-    return {"schedule": name, "microbatches": pipeline["microbatches"], **kept, **automatic}
+    chosen = {"schedule": name, **kept, "microbatches": pipeline["microbatches"]}
+    by_hand = {key: pipeline.get(key) if same_path else None for key in BY_HAND}
+    return {**chosen, **by_hand, "actions": pipeline.get("actions") if name == "custom" else None}
 
 
-def set_option(pipeline: Mapping[str, Any], key: str, value: Any, same_stages: bool) -> dict[str, Any]:
-    """Set an option; what was made by hand for another number of stages goes back to automatic."""
-    automatic = {} if same_stages else {"stages": None, "placement": None}
-    return {**pipeline, key: value, **automatic}
+def automatic(pipeline: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """The pipeline with ``changes`` that make another number of stages, so that layers and places
+    set by hand for the old number go back to automatic."""
+    return {**pipeline, **dict.fromkeys(BY_HAND), **changes}
+
+
+def set_by_hand(pipeline: Mapping[str, Any]) -> bool:
+    """Whether layers or places of stages are set by hand."""
+    return any(pipeline.get(key) is not None for key in BY_HAND)
 
 
 # ── in common ───────────────────────────────────────────────────────────────────────────────

@@ -207,7 +207,7 @@ def _parent_death_signal() -> bool:
     pr_get_pdeathsig, signal_number = 2, ctypes.c_int()
     if not sys.platform.startswith("linux"):
         return False
-    return ctypes.CDLL(None).prctl(pr_get_pdeathsig, ctypes.byref(signal_number), 0, 0, 0) == 0
+    return bool(ctypes.CDLL(None).prctl(pr_get_pdeathsig, ctypes.byref(signal_number), 0, 0, 0) == 0)
 
 
 def _loopback() -> Iterator[Finding]:

@@ -31,6 +31,7 @@ function arrange(width, height, nodes, perNode) {
 function measure(width, height, nodes, perNode, columns, headed) {
   const rows = Math.ceil(nodes / columns);
   const columnGap = 12;
+  if (columns > 1) height -= 6; // for the line that joins the columns
   const columnWidth = (width - (columns - 1) * columnGap) / columns;
   const gutter = nodes > 1 ? 24 : headed ? 0 : 14;
   const rowGap = clamp(height / rows / 8, 2, 12);
@@ -44,9 +45,10 @@ function measure(width, height, nodes, perNode, columns, headed) {
     height: Math.min(TILE.height, (height - (rows - 1) * rowGap) / rows - head - foot - 2 * pad),
   };
   const cramped = headed && (tile.height < 24 || tile.width * perNode < 110);
-  const worth = Math.max(0, tile.width) * Math.max(0, tile.height) * Math.min(1, tile.width / 8, tile.height / 8);
-  const score = worth * (headed ? 1.5 : 1) * (cramped ? 0 : 1) * 0.96 ** columns;
-  return { score, rows, columns, columnWidth, columnGap, gutter, rowGap, head, foot, pad, gap, tile, headed, nodes, perNode, width, height };
+  const [wide, high] = [Math.min(tile.width, 2.2 * tile.height), Math.min(tile.height, 1.4 * tile.width)]; // room beyond is no use
+  const worth = Math.max(0, wide) * Math.max(0, high) * Math.min(1, wide / 8, high / 8);
+  const score = worth * (headed ? 1.5 : 1) * (cramped ? 0 : 1) * 0.9 ** columns;
+  return { score, rows, columns, columnGap, gutter, rowGap, head, foot, pad, gap, tile, headed, nodes, perNode, width, height };
 }
 
 /** The corner and size of each node's panel and each device's tile. */
@@ -58,7 +60,7 @@ function place(layout) {
     height: rows * panel.height + (rows - 1) * rowGap,
   };
   const left = Math.max(0, (layout.width - total.width) / 2);
-  const top = Math.max(0, (layout.height - total.height) / 2);
+  const top = Math.max(columns > 1 ? 6 : 0, (layout.height - total.height) / 2);
   const panels = Array.from({ length: nodes }, (_, node) => ({
     x: left + Math.floor(node / rows) * (gutter + panel.width + columnGap) + gutter,
     y: top + (node % rows) * (panel.height + rowGap),
@@ -74,7 +76,7 @@ function place(layout) {
 /** How much can be written: full, some or none. */
 function density({ tile }) {
   if (tile.width >= 44 && tile.height >= 36) return "full";
-  return tile.width >= 18 && tile.height >= 14 ? "some" : "none";
+  return tile.width >= 18 && tile.height >= 13 ? "some" : "none";
 }
 
 function around(boxes) {
@@ -106,6 +108,14 @@ class Cluster {
     this.observer = new ResizeObserver(() => this.redraw());
     this.observer.observe(this.board);
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    this.suggest();
+  }
+
+  /** Begin the tiling with what is drawn. */
+  suggest() {
+    const { meshes } = this.model;
+    const sizes = [Math.max(1, meshes.length), meshes[0]?.dp ?? 1, meshes[0]?.tp ?? 1];
+    this.sizes.forEach((field, place) => (field.value = sizes[place]));
     this.tryTile();
   }
 
@@ -122,7 +132,7 @@ class Cluster {
     const refuse = (reason, element) => reason && this.sayAt(element, reason);
     this.nodes = stepper({ label: "nodes", one: "node", onchange: (value) => this.send("nodes", { value }), onrefuse: refuse });
     this.perNode = stepper({
-      label: "devices each",
+      label: "devices",
       one: "device a node",
       onchange: (value) => this.send("devices_per_node", { value }),
       onrefuse: refuse,
@@ -140,10 +150,11 @@ class Cluster {
     this.board.addEventListener("keydown", (event) => this.key(event));
     this.legend = h("div", { class: "mw-legend mw-quiet" });
     this.inspector = h("div", { class: "mw-inspector" });
+    this.tileWords = h("div", { class: "mw-tile-words mw-quiet", "aria-live": "polite" });
     this.root = h(
       "section",
       { class: "mw-canvas mw-cluster", "aria-label": "Cluster and meshes" },
-      h("div", { class: "mw-bar mw-head" }, this.nodes, this.perNode, h("span", { class: "mw-grow" }), this.buildTiler()),
+      h("div", { class: "mw-bar mw-head" }, this.nodes, this.perNode, h("span", { class: "mw-grow" }), this.buildTiler(), this.tileWords),
       this.board,
       h("div", { class: "mw-bar mw-foot" }, this.legend, h("span", { class: "mw-grow" }), this.inspector),
     );
@@ -167,12 +178,11 @@ class Cluster {
     });
     this.tiler = button("Tile", { kind: "mw-tile-button", onclick: () => this.send("tile", this.tiling()) });
     this.tiler.refuse = (reason) => this.sayAt(this.tiler, reason);
-    this.tileWords = h("span", { class: "mw-tile-words mw-quiet", "aria-live": "polite" });
     const boxes = this.sizes.flatMap((field, place) => [
       place ? h("span", { class: "mw-quiet" }, "×") : null,
       h("label", { class: "mw-size" }, h("span", {}, ["pp", "dp", "tp"][place]), field),
     ]);
-    return h("div", { class: "mw-tiler", role: "group", "aria-label": "Tile the cluster" }, h("div", { class: "mw-tiler-row" }, ...boxes, this.tiler), this.tileWords);
+    return h("div", { class: "mw-tiler", role: "group", "aria-label": "Tile the cluster" }, ...boxes, this.tiler);
   }
 
   tiling() {
@@ -298,7 +308,7 @@ class Cluster {
     const boxes = panels.map((panel, node) => {
       const box = h("div", { class: "mw-panel", style: px(panel) });
       if (headed) {
-        const room = panel.width > 190 && intra && perNode > 1;
+        const room = panel.width > 190 && intra && perNode > 1 && !this.bridged(node);
         box.append(h("div", { class: "mw-panel-head" }, h("span", {}, `node ${node}`), room ? h("span", { class: "mw-rate" }, intra) : ""));
         if (perNode > 1) lines.push(bus(tiles, node, perNode, panel.y + head + 2 * pad + tile.height + foot / 2 - 3, pad));
       }
@@ -311,16 +321,30 @@ class Cluster {
         const last = node % rows === rows - 1 || node === panels.length - 1;
         lines.push(s("path", { class: "mw-link", d: `M${x} ${y}H${panel.x}` }));
         if (!last) lines.push(s("path", { class: "mw-link", d: `M${x} ${y}V${y + panel.height + rowGap}` }));
+        if (node % rows === 0 && node > 0) lines.push(s("path", { class: "mw-link", d: hop(panels[node - rows], panel) }));
         if (!headed && panel.height > 8) {
           lines.push(s("text", { class: "mw-node-number", x: x - 3, y: y + 3, "text-anchor": "end" }, String(node)));
         }
       });
-      if (headed && inter) lines.push(...this.interLabel(inter));
     }
+    const label = headed && inter ? this.interLabel(inter) : [];
+    this.written = { intra: headed && panels[0].width > 190, inter: label.length > 0 };
+    lines.push(...label);
     this.panelLayer.replaceChildren(...boxes);
     this.links.replaceChildren(...lines);
     this.links.setAttribute("width", this.layout.width);
     this.links.setAttribute("height", this.layout.height);
+  }
+
+  /** Whether a mesh crosses the head of a node on its right, where the rate is written. */
+  bridged(node) {
+    const per = this.model.devices_per_node;
+    if (node % this.layout.rows === 0) return false;
+    for (let column = Math.floor(per / 2); column < per; column++) {
+      const rank = this.owner(this.device(node, column));
+      if (rank >= 0 && rank === this.owner(this.device(node - 1, column))) return true;
+    }
+    return false;
   }
 
   /** The bandwidth between nodes, written along its line. */
@@ -356,7 +380,7 @@ class Cluster {
     tile.style.setProperty("--c", mesh ? meshColour(this.model.palette, rank) : "");
     tile.classList.toggle("mw-used", Boolean(mesh));
     tile.tabIndex = device === this.focus ? 0 : -1;
-    tile.lastChild.textContent = mesh ? mesh.name : "";
+    tile.lastChild.textContent = mesh && mesh.devices.length > 1 && mesh.name.length < 4 ? mesh.name : "";
     tile.setAttribute("aria-label", this.describe(device));
     tile.setAttribute("aria-selected", String(this.anchor !== null && (this.ghost?.devices.includes(device) ?? false)));
   }
@@ -389,10 +413,11 @@ class Cluster {
   }
 
   meshLabel(mesh, rank, box) {
-    const label = h("div", { class: "mw-mesh-label", "data-mesh": rank, title: `rank ${rank} of the pipeline, mesh ${mesh.name}: double click to rename` });
+    const roomy = box.width > 26 + 7 * mesh.name.length && box.height > 15;
+    const label = h("div", { class: roomy ? "mw-mesh-label mw-named" : "mw-mesh-label", "data-mesh": rank, title: `rank ${rank} of the pipeline, mesh ${mesh.name}: double click to rename` });
     label.style.maxWidth = `${box.width - 6}px`;
     label.append(h("b", { class: "mw-rank" }, String(rank)), h("span", { class: "mw-name" }, mesh.name));
-    if (mesh.devices.length > 1 && box.width > 104 + 6 * mesh.name.length && this.root.dataset.density === "full") {
+    if (mesh.devices.length > 1 && box.width > 120 + 7 * mesh.name.length && this.root.dataset.density === "full") {
       label.append(this.axesChip(mesh, rank));
     }
     return label;
@@ -445,17 +470,17 @@ class Cluster {
     const unused = this.count - this.owners.size;
     const { intra, inter } = this.model.links;
     const mesh = this.model.meshes[this.model.selected];
-    const written = this.layout.headed;
+    const { written } = this;
     const wide = this.layout.width > 420;
     this.legend.replaceChildren(
       h("span", { class: "mw-swatch", "aria-hidden": "true" }),
       h("span", { class: "mw-unused" }, `unused ${unused} of ${this.count}`),
-      ...(!mesh && !written && intra && this.model.devices_per_node > 1 ? [dot(), h("span", { class: "mw-rate" }, `node ${intra}`)] : []),
-      ...(!mesh && !written && inter && this.model.nodes > 1 ? [dot(), h("span", { class: "mw-rate" }, `between ${inter}`)] : []),
+      ...(!mesh && !written.intra && intra && this.model.devices_per_node > 1 ? [dot(), h("span", { class: "mw-rate" }, `node ${intra}`)] : []),
+      ...(!mesh && !written.inter && inter && this.model.nodes > 1 ? [dot(), h("span", { class: "mw-rate" }, `between ${inter}`)] : []),
     );
     if (this.footer === mesh && mesh) return; // the inspector keeps its focus while nothing changed
     this.footer = mesh;
-    this.inspector.replaceChildren(...(mesh ? this.inspect(mesh, this.model.selected) : wide && written ? [this.hint()] : []));
+    this.inspector.replaceChildren(...(mesh ? this.inspect(mesh, this.model.selected) : wide && this.layout.headed ? [this.hint()] : []));
   }
 
   hint() {
@@ -796,6 +821,12 @@ class Cluster {
 const px = ({ x, y, width, height }) => ({ left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
 
 const grow = ({ x, y, width, height }, by) => ({ x: x - by, y: y - by, width: width + 2 * by, height: height + 2 * by });
+
+/** From the first node of one column of nodes over its top to the first of the next. */
+const hop = (from, to) => {
+  const y = Math.min(from.y, to.y) - 5;
+  return `M${from.x - 8} ${from.y + from.height / 2}V${y}H${to.x - 8}V${to.y + to.height / 2}`;
+};
 
 const dot = () => h("span", { "aria-hidden": "true" }, "·");
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from designer import edits
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
 
 NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
 
@@ -16,9 +16,9 @@ NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document
 class ClusterCanvas(Canvas):
     """Nodes and devices as tiles, and the meshes that a person draws, moves and shapes on them.
 
-    Give it the document by :meth:`show`; it calls ``on_edit`` with one of the paths ``meshes``,
-    ``cluster.nodes``, and, where devices are numbered anew, the empty path with the top-level
-    keys that change together.
+    Give it the document by :meth:`show`; it calls ``on_edit`` with the path ``meshes`` or
+    ``cluster.nodes``, and, where more has to change in the same step, the empty path with the
+    top-level keys that change together.
     """
 
     nodes = param.Integer(default=1, bounds=(1, None))
@@ -35,10 +35,17 @@ class ClusterCanvas(Canvas):
         "draw", "move", "resize", "delete", "rename", "axes", "reorder", "tile", "try_tile", "nodes", "devices_per_node",
     )  # fmt: skip
 
+    def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
+        super().__init__(on_edit, **params)
+        self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
+        self._meshes: edits.Meshes = ()
+        self._pipeline: Mapping[str, Any] = {}
+
     def show(self, document: Mapping[str, Any]) -> None:
         """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
         self._cluster = dict(document["cluster"])
         self._meshes = tuple(document["meshes"])
+        self._pipeline = document.get("pipeline", {})
         self.param.update(
             nodes=self._cluster["nodes"],
             devices_per_node=self._cluster["devices_per_node"],
@@ -107,10 +114,13 @@ class ClusterCanvas(Canvas):
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
     def _put(self, meshes: edits.Meshes, label: str) -> None:
-        self._edit("meshes", _listed(meshes), label)
-
-    _cluster: dict[str, Any] = {"nodes": 1, "devices_per_node": 1}
-    _meshes: edits.Meshes = ()
+        """Other meshes; with another number of them, stages set by hand for the old are let go."""
+        changes: dict[str, Any] = {"meshes": _listed(meshes)}
+        if len(meshes) != len(self._meshes) and edits.set_by_hand(self._pipeline):
+            changes["pipeline"] = edits.automatic(self._pipeline)
+            self._edit("", changes, f"{label}, stages balanced anew")
+        else:
+            self._edit("meshes", changes["meshes"], label)
 
 
 def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:

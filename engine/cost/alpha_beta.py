@@ -115,7 +115,8 @@ def ring_all_reduce_seconds(cluster: Cluster, groups: Sequence[Sequence[int]], s
     2009). The ring runs through each node once, so that one of its links leaves each node; rings
     that leave the same node share its NICs. The slowest link sets the pace of a ring.
     """
-    return max((_ring_seconds(cluster, group, size, _rings_out(cluster, groups)) for group in groups), default=0.0)
+    out = _rings_out(cluster, groups)
+    return max((_ring_seconds(cluster, group, size, out) for group in groups), default=0.0)
 
 
 def _rings_out(cluster: Cluster, groups: Sequence[Sequence[int]]) -> Counter[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from engine.cost.flops import model_flops
 from engine.cost.kinds import Kinds, kinds
 from engine.cost.sizes import Sizes, bytes_of_kinds, sizes
 from engine.design import Design
+from engine.design.cost import RooflineCost, UnitCost
 from engine.errors import InputError
 from engine.program.program import Program
 from engine.registry import Registry
@@ -65,7 +66,8 @@ def layers_per_stage(design: Design) -> tuple[int, ...]:
     Raises:
         InputError: there are more stages than layers, or the cost model is not there yet.
     """
-    return design.pipeline.stages or _cost_model(design).layers_per_stage(design)
+    stages: tuple[int, ...] | None = cast(Any, design.pipeline).stages
+    return stages or _cost_model(design).layers_per_stage(design)
 
 
 def estimate(design: Design, program: Program) -> Costs:
@@ -82,7 +84,7 @@ def estimate(design: Design, program: Program) -> Costs:
     return Costs(
         seconds=model.seconds(design, program, distinct, layers, held)[distinct.of_row],
         bytes=bytes_of_kinds(design, distinct, held)[distinct.of_row],
-        transfer_model=design.cost.transfer_model,
+        transfer_model=cast(UnitCost | RooflineCost, design.cost).transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
         activation_bytes=held.activation_bytes,

@@ -133,7 +133,8 @@ def layer(load: Workload) -> tuple[Operator, ...]:
     leaves 16 numbers a token and hidden unit for ``f = 4h``: the inputs of the two norms (2),
     of the products behind them (2), queries, keys and values (3), the mixed values (1), and both
     sides of the GELU (``2f/h``). With ``t`` devices the first four stay whole and the others are
-    cut, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16 bits.
+    cut, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16 bits. (A GPU's autocast norms in 32 bits
+    and keeps the inputs of the norms so, ``4sbh`` bytes more; a CPU's does not.)
     """
     return attention(load) + mlp(load)
 

@@ -57,4 +57,4 @@ def _codes(program: Program) -> NDArray[np.int64]:
     width = max(program.ranks, program.stages) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1
-    return (program.op.astype(np.int64) * program.ranks + program.rank) * width + last
+    return np.asarray((program.op.astype(np.int64) * program.ranks + program.rank) * width + last)

@@ -28,7 +28,7 @@ class PeakMemory:
     @property
     def total_bytes(self) -> Floats:
         """[ranks]"""
-        return np.sum(list(self.by_category.values()), axis=0, dtype=np.float64)
+        return np.asarray(sum(self.by_category.values()))
 
     @property
     def fits(self) -> NDArray[np.bool_]:
@@ -55,7 +55,7 @@ def peak_inflight(program: Program, layers: Sequence[int] | None = None) -> Floa
     ``layers`` of each stage.
     """
     weights = np.ones(program.stages) if layers is None else np.asarray(layers, np.float64)
-    return _peak(program, weights) * program.ranks / max(weights.sum(), 1.0)
+    return np.asarray(_peak(program, weights) * program.ranks / max(weights.sum(), 1.0))
 
 
 def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Floats]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
 
 def _holders(design: Design) -> list[list[int]]:
     """[stages] the ranks that hold a copy of each stage, before there is a program."""
-    pipeline = design.pipeline
+    pipeline: Any = design.pipeline  # a schedule and the keys that every pipeline has
     routes = [list(route) for route in pipeline.routes(design.pipe)]
     names = renaming(routes[0], pipeline.placement) if pipeline.placement else None
     if names:
@@ -203,7 +203,7 @@ def _step_seconds(design: Design, held: Sizes) -> Floats:
     training, cluster = design.training, design.cluster
     clipped = training.clip_norm is not None
     traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)
-    seconds = held.parameters.sum(axis=1) * traffic / cluster.device.memory_bandwidth
+    seconds = np.asarray(held.parameters.sum(axis=1) * traffic / cluster.device.memory_bandwidth)
     if clipped:
         everyone = [device for mesh in design.meshes for device in mesh.devices]
         seconds = seconds + small_all_reduce_seconds(cluster, everyone, 4.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -52,6 +52,6 @@ def _weight_gradient(cost: UnitCost) -> float:
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
     """[stages] how much of one mesh's share of the model each stage is."""
-    if design.pipeline.stages is None:  # all the same, also where the layers do not divide
+    if cast(Any, design.pipeline).stages is None:  # all the same, also where the layers do not divide
         return np.full(design.stages, design.ranks / design.stages)
     return np.array(layers) * design.ranks / sum(layers)

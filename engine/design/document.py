@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property
@@ -27,6 +28,7 @@ from engine.part import Part
 from engine.schedules import Pipe
 
 LARGEST_FILE_BYTES = 64_000_000
+_LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # kept on one line
 
 
 class Design(Part):
@@ -68,11 +70,15 @@ class Design(Part):
 
     def to_json(self) -> str:
         """The document as a person would keep it in git: ends with a newline."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        return _LIST_OF_SCALARS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
-def parse_design(document: Mapping[str, Any] | str | bytes) -> Design:
+def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = False) -> Design:
     """Make a design of a document that was read from JSON, or of its text.
+
+    A draft has only to be sound part by part: its parts need not fit each other yet, as while
+    somebody is drawing; ask :func:`engine.design.problems.problems` what is still wrong with it.
 
     Raises:
         DesignError: with every problem that was found, each with its place.
@@ -90,7 +96,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes) -> Design:
     except ValidationError as error:
         raise DesignError(from_validation(error, document)) from None
     errors = [problem for problem in problems(design) if problem.severity == "error"]
-    if errors:
+    if errors and not draft:
         raise DesignError(errors)
     return design
 

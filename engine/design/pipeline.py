@@ -19,6 +19,8 @@ from engine.schedules import Pipe, Schedule, schedules
 class Section(Part):
     """The keys that every pipeline has."""
 
+    schedule: str
+    """The rule that orders compute on every mesh."""
     microbatches: Annotated[int, Field(ge=1, le=1_000_000)]
     """Microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None

@@ -1,0 +1,106 @@
+"""Start the designer: one process, one port on this machine, one printed link."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import panel as pn
+
+from designer.access import TokenAccess, new_token
+from designer.app import Studio, page
+from engine.design import Design, load_design
+from engine.errors import InputError
+from engine.resources import example, examples, home
+
+ADDRESS = "127.0.0.1"
+FIRST_PORT, PORTS = 5006, 100
+FIRST_EXAMPLE = "01-first-wave"
+
+
+def serve(design: str | None = None, *, port: int | None = None, home: str | None = None, show: bool = True) -> int:
+    """Serve the designer until Ctrl-C; returns the exit status.
+
+    Raises:
+        InputError: the design cannot be read, or the port is taken.
+    """
+    if home:
+        os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
+    first = read_design(design)
+    port = free_port(port)
+    token = new_token()
+    studio = Studio(first)
+    server = start(studio, port, token)
+    link = f"http://{ADDRESS}:{port}/?token={token}"
+    print(f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.", flush=True)
+    if show and _has_screen():
+        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    _end_on_signals(server)
+    try:
+        server.io_loop.start()
+    finally:
+        studio.close()
+    return 0
+
+
+def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
+    """A server that is ready but whose loop the caller runs."""
+    access = TokenAccess(token, port)
+    return pn.serve(
+        {"/": partial(page, studio)},
+        port=port,
+        address=ADDRESS,
+        websocket_origin=access.hosts,
+        auth_provider=access,
+        title="Meshwave",
+        show=False,
+        start=False,
+        verbose=False,
+        # A page that stood in a background tab, or a machine that slept, finds its session again.
+        unused_session_lifetime_milliseconds=5 * 60_000,
+        check_unused_sessions_milliseconds=30_000,
+    )
+
+
+def read_design(name: str | None) -> Design:
+    """The design of a file or an example; by default the first example."""
+    name = name or FIRST_EXAMPLE
+    return load_design(example(name) if name in examples() and not Path(name).exists() else Path(name))
+
+
+def free_port(wanted: int | None) -> int:
+    """``wanted``, or the first free port from 5006 on.
+
+    Raises:
+        InputError: it is taken, or all are.
+    """
+    for port in [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((ADDRESS, port))
+                return int(probe.getsockname()[1])
+            except (OSError, OverflowError):
+                continue
+    if wanted is not None:
+        raise InputError(f"port {wanted} cannot be used; leave --port out to take a free one")
+    raise InputError(f"all ports from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are taken; choose one by --port")
+
+
+def _has_screen() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _end_on_signals(server: pn.io.server.Server) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        server.io_loop.add_callback_from_signal(server.io_loop.stop)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

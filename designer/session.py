@@ -1,0 +1,139 @@
+"""What one browser tab holds: the design, what follows from it, and the way back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import param
+
+from engine.design import Design, parse_design
+from engine.design.problems import problems
+from engine.errors import DesignError, InputError, Problem
+from engine.predict import Prediction, predict
+
+LONGEST_HISTORY = 500
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class Session(param.Parameterized):
+    """The open design of a tab and what follows from it.
+
+    Every edit goes through :meth:`edit`: one gesture, one step of undo. An edit that makes a part
+    unsound is refused and changes nothing. One that leaves parts that do not fit each other yet is
+    kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one.
+    """
+
+    design = param.ClassSelector(class_=Design)
+    prediction = param.Parameter(doc="Of the last design that could be simulated.")
+    problems = param.List(default=[], item_type=Problem)
+    pinned = param.Parameter(default=None, doc="The prediction to compare with.")
+    measured = param.Parameter(default=None, doc="The timeline of a run of the open design, to lay over the predicted one.")
+    history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
+    notice = param.String(default="", doc="One line for the status bar.")
+
+    def __init__(self, design: Design) -> None:
+        super().__init__(design=design)
+        self._past: list[tuple[Design, str]] = []
+        self._future: list[tuple[Design, str]] = []
+        self._follow()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the prediction is of an earlier design, since this one is wrong."""
+        return self.prediction is None or self.prediction.design is not self.design
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    def edit(self, path: str, value: Any, label: str) -> None:
+        """Change what is at a path such as ``pipeline.waves``; the empty path merges top-level keys.
+
+        Raises:
+            DesignError: the change would make a part unsound; nothing is changed.
+        """
+        document = self.design.model_dump(mode="json")
+        changed = _changed(document, path, value)
+        self.replace(_release(parse_design(changed, draft=True)), label)
+
+    def replace(self, design: Design, label: str) -> None:
+        """Put another design in place of the open one, as one step of undo."""
+        if design == self.design:
+            return
+        self._past = [*self._past[-LONGEST_HISTORY:], (self.design, label)]
+        self._future = []
+        self._show(design)
+
+    def undo(self) -> None:
+        if self._past:
+            design, label = self._past.pop()
+            self._future.append((self.design, label))
+            self._show(design)
+
+    def redo(self) -> None:
+        if self._future:
+            design, label = self._future.pop()
+            self._past.append((self.design, label))
+            self._show(design)
+
+    def pin(self) -> None:
+        """Compare with what is predicted now; a second time ends the comparison."""
+        self.pinned = self.prediction if self.pinned is None else None
+
+    def _show(self, design: Design) -> None:
+        with param.parameterized.batch_call_watchers(self):
+            self.design = design
+            self._follow()
+
+    def _follow(self) -> None:
+        found, prediction = _predicted(self.design)
+        self.problems = found
+        if prediction is not None:
+            self.prediction = prediction
+        self.history = (
+            self._past[-1][1] if self._past else "",
+            self._future[-1][1] if self._future else "",
+        )
+
+
+def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:
+    found = problems(design)
+    if any(problem.severity == "error" for problem in found):
+        return found, None
+    try:
+        prediction = predict(design)
+    except DesignError as error:
+        return list(error.problems), None
+    except InputError as error:
+        return [Problem("", "cost", str(error))], None
+    return [*found, *prediction.warnings], prediction
+
+
+def _release(design: Design) -> Design:
+    """Give up what was set stage by stage for another number of stages, rather than refuse the edit."""
+    try:
+        count = design.stages
+    except InputError:
+        return design
+    pipeline = design.pipeline
+    given = {key: getattr(pipeline, key) for key in ("stages", "placement")}
+    gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
+    return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
+
+
+def _changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    if not path:
+        return {**document, **value}
+    steps = [int(index) if index else name for name, index in _STEP.findall(path)]
+    here: Any = document
+    try:
+        for step in steps[:-1]:
+            here = here[step]
+        if isinstance(here, Mapping) and not isinstance(steps[-1], str):
+            raise KeyError(steps[-1])
+        here[steps[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f"there is nothing at {path} to change") from None
+    return document

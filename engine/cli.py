@@ -1,0 +1,347 @@
+"""The command line: ``meshwave check | program | simulate | run | runs | compare | export | ...``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine import __version__
+from engine.errors import InputError, MeshwaveError
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status: 0 done, 1 the run failed, 2 the input is wrong."""
+    options = parser().parse_args(arguments)
+    command: Command = options.command
+    try:
+        return command(options)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except MeshwaveError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output is gone, such as head
+        sys.stderr.close()
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="meshwave",
+        description="Design, predict and run distributed training schedules. Without a command, the designer opens.",
+    )
+    top.add_argument("--version", action="version", version=f"meshwave {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    serve = _command(commands, "serve", "open the designer in a browser", _serve_elsewhere)
+    serve.add_argument("design", nargs="?", help="a design to open")
+
+    check = _command(commands, "check", "say what is wrong with a design, one line a problem", _check)
+    _design(check)
+    _json(check)
+
+    program = _command(commands, "program", "what every rank does, in order", _program)
+    _design(program)
+    program.add_argument("--format", choices=("text", "json", "torch-csv"), default="text")
+    program.add_argument("--rank", type=int, help="only this rank")
+
+    simulate = _command(commands, "simulate", "the predicted numbers of a design", _simulate)
+    _design(simulate)
+    _json(simulate)
+    simulate.add_argument("--trace", metavar="FILE", help="also write a trace that opens in Perfetto")
+
+    run = _command(commands, "run", "train exactly this design on this machine", _run)
+    _design(run)
+    run.add_argument("--steps", type=int, help="optimizer steps, instead of the design's")
+    run.add_argument("--launcher", default="local", help="how processes are started")
+    run.add_argument("--data", metavar="FILE", help="a text to train on")
+    _json(run)
+
+    runs = _command(commands, "runs", "what ran and what is running", _runs)
+    runs.add_argument("action", nargs="?", choices=("list", "show", "logs", "cancel"), default="list")
+    runs.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
+    _json(runs)
+
+    compare = _command(commands, "compare", "designs side by side", _compare)
+    compare.add_argument("designs", nargs="+", metavar="DESIGN")
+    _json(compare)
+
+    export = _command(commands, "export", "write a design in another form", _export)
+    _design(export)
+    export.add_argument("--to", required=True, choices=tuple(EXPORTS), help="the form")
+    export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
+
+    _command(commands, "schema", "the JSON Schema of a design", _schema)
+    examples = _command(commands, "examples", "the designs that come with Meshwave", _examples)
+    examples.add_argument("name", nargs="?", help="print this one")
+    examples.add_argument("--to", metavar="FOLDER", help="copy them all into a folder")
+    _json(examples)
+    doctor = _command(commands, "doctor", "what this machine can do, and what is missing", _doctor)
+    _json(doctor)
+    bench = _command(commands, "bench", "measure how fast Meshwave is on this machine", _bench)
+    bench.add_argument("parts", nargs="*", help="only these parts; default: all")
+    _json(bench)
+    return top
+
+
+def _command(commands: Any, name: str, help: str, command: Command) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help[:1].upper() + help[1:] + ".")
+    added.set_defaults(command=command)
+    return added
+
+
+def _design(command: argparse.ArgumentParser) -> None:
+    command.add_argument("design", metavar="DESIGN", help="a design's file, or the name of an example")
+
+
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _load(name: str) -> Any:
+    from engine.design import load_design
+    from engine.resources import examples
+
+    known = examples()
+    path = Path(name)
+    return load_design(known[name] if name in known and not path.exists() else path)
+
+
+def _serve_elsewhere(options: argparse.Namespace) -> int:
+    raise InputError("the designer is not part of the engine; start it with: meshwave serve")
+
+
+# ---- one function a command ----
+
+
+def _check(options: argparse.Namespace) -> int:
+    from engine.errors import DesignError, Problem
+    from engine.predict import check
+
+    found: list[Problem]
+    try:
+        found = check(_load(options.design))
+    except DesignError as error:
+        found = list(error.problems)
+    if options.json:
+        _print_json({"problems": [problem._asdict() for problem in found]})
+    else:
+        print("\n".join(map(str, found)) or "no problems")
+    return 2 if any(problem.severity == "error" for problem in found) else 0
+
+
+def _program(options: argparse.Namespace) -> int:
+    from engine.lowering import lower
+    from engine.program.program import format_program, to_json
+
+    program = lower(_load(options.design))
+    ranks = range(program.ranks)
+    if options.rank is not None:
+        if options.rank not in ranks:
+            raise InputError(f"there is no rank {options.rank}; the design has ranks 0 to {program.ranks - 1}")
+        ranks = range(options.rank, options.rank + 1)
+    if options.format == "json":
+        data = dict(to_json(program))
+        if options.rank is not None:
+            data.update(compute=[data["compute"][options.rank]], actions=[data["actions"][options.rank]])
+        _print_json(data)
+    elif options.format == "torch-csv":
+        from engine.export.torch_csv import rows
+
+        lines = rows(program)
+        print("\n".join(lines[rank] for rank in ranks))
+    else:
+        text = format_program(program)
+        for rank in ranks:
+            print(f"rank {rank}: {' '.join(text[rank])}" if options.rank is None else " ".join(text[rank]))
+    return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from engine.predict import predict
+
+    prediction = predict(_load(options.design))
+    if options.trace:
+        _write(options.trace, EXPORTS["perfetto"](prediction))
+        print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
+    if options.json:
+        _print_json(prediction.numbers)
+    else:
+        print("\n".join(_told(prediction.numbers)))
+    return 0
+
+
+def _told(numbers: Mapping[str, Any]) -> list[str]:
+    from engine.units import quantity
+
+    time = "s" if numbers["unit"] == "s" else ""
+    lines = [
+        f"iteration      {quantity(numbers['makespan_s'], time) if time else format(numbers['makespan_s'], 'g') + ' units'}",
+        f"bubble         {numbers['bubble_ratio']:.1%}   (own span of each mesh: {numbers['span_bubble_ratio']:.1%})",
+    ]
+    if time:
+        lines += [
+            f"throughput     {numbers['samples_per_s']:.4g} sequences/s, {quantity(numbers['tokens_per_s'], 'tokens/s')}",
+            f"MFU            {numbers['mfu']:.1%}",
+        ]
+    fits = "fits" if numbers["fits"] else "DOES NOT FIT"
+    peak, capacity = quantity(max(numbers["peak_memory_bytes"]), "B"), quantity(numbers["capacity_bytes"], "B")
+    lines.append(f"peak memory    {peak} of {capacity} a device: {fits}")
+    lines.append("mesh           busy      idle      exposed   in flight  memory")
+    columns = ("busy_s", "idle_s", "exposed_communication_s")
+    for rank, name in enumerate(numbers["meshes"]):
+        times = "".join(f"{quantity(numbers[key][rank], time):<10}" for key in columns)
+        memory = quantity(numbers["peak_memory_bytes"][rank], "B")
+        lines.append(f"{name[:14]:<15}{times}{numbers['peak_inflight'][rank]:<11.4g}{memory}")
+    return lines + numbers["warnings"]
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from engine.predict import predict
+    from engine.units import quantity
+
+    predictions = [predict(_load(name)) for name in options.designs]
+    if options.json:
+        _print_json({"designs": [prediction.numbers for prediction in predictions]})
+        return 0
+    first = predictions[0].numbers
+    print(f"{'design':<44}{'iteration':>12}{'':>9}{'bubble':>9}{'seq/s':>11}{'memory':>11}")
+    for prediction in predictions:
+        n = prediction.numbers
+        same = n["unit"] == first["unit"]
+        change = f"{n['makespan_s'] / first['makespan_s'] - 1:+.1%}" if same and first["makespan_s"] else ""
+        iteration = quantity(n["makespan_s"], "s") if n["unit"] == "s" else f"{n['makespan_s']:g} units"
+        memory = quantity(max(n["peak_memory_bytes"]), "B")
+        rate = f"{n['samples_per_s']:.4g}" if n["unit"] == "s" else "-"
+        print(f"{n['name'][:43]:<44}{iteration:>12}{change:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
+    return 0
+
+
+def _perfetto(prediction: Any) -> bytes:
+    from engine.export.perfetto import trace
+
+    return json.dumps(trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])).encode()
+
+
+def _svg(prediction: Any) -> bytes:
+    from engine.export.svg import svg
+
+    return svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
+
+
+def _png(prediction: Any) -> bytes:
+    from engine.export.png import png
+
+    return png(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit)
+
+
+def _torch_csv(prediction: Any) -> bytes:
+    from engine.export.torch_csv import rows
+
+    return ("\n".join(rows(prediction.program)) + "\n").encode()
+
+
+EXPORTS: dict[str, Callable[[Any], bytes]] = {"perfetto": _perfetto, "torch-csv": _torch_csv, "svg": _svg, "png": _png}
+
+
+def _export(options: argparse.Namespace) -> int:
+    from engine.predict import predict
+
+    _write(options.out, EXPORTS[options.to](predict(_load(options.design))))
+    return 0
+
+
+def _write(name: str | None, content: bytes) -> None:
+    if name is None or name == "-":
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(name)
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from engine.design import Design
+
+    _print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Design.model_json_schema()})
+    return 0
+
+
+def _examples(options: argparse.Namespace) -> int:
+    from engine.design import load_design
+    from engine.resources import example, examples
+
+    if options.name:
+        sys.stdout.write(example(options.name).read_text("utf-8"))
+    elif options.to:
+        folder = Path(options.to)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in examples().values():
+            _write(str(folder / path.name), path.read_bytes())
+        print(f"copied {len(examples())} examples to {folder}", file=sys.stderr)
+    else:
+        titles = {name: load_design(path).name for name, path in examples().items()}
+        if options.json:
+            _print_json(titles)
+        else:
+            print("\n".join(f"{name:<24}{title}" for name, title in titles.items()))
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from engine import doctor
+
+    findings = doctor.doctor()
+    if options.json:
+        _print_json(doctor.to_json(findings))
+    else:
+        print(doctor.to_text(findings))
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from engine import bench
+
+    figures = bench.run(options.parts, say=lambda line: print(line, file=sys.stderr))
+    if options.json:
+        _print_json(figures)
+    else:
+        print(bench.to_text(figures))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from engine.launch.commands import run
+
+    return run(_load(options.design), options)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from engine.launch.commands import runs
+
+    return runs(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""What every launcher does, and the folder of launchers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from engine.design import Design
+from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
+from engine.launch._run import Run
+from engine.launch.bundle import Bundle, process_count, write_bundle
+from engine.launch.record import Record, State
+from engine.program.program import Program
+from engine.registry import Registry
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a launcher can do here."""
+
+    why_not: str = ""  # a sentence where it can do nothing
+    most_processes: int = 0
+    note: str = ""  # how it starts processes
+
+    @property
+    def can_launch(self) -> bool:
+        return not self.why_not
+
+
+class Launcher(ABC):
+    """Starts the processes of a run somewhere and knows how they fare.
+
+    The run folder is all that passes between a launcher and the processes it starts; the record
+    is all that passes between launchers of different processes of the user's.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    runs_at_once: ClassVar[int] = 1
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @abstractmethod
+    def probe(self) -> Capabilities:
+        """What can be launched here; quick, and imports nothing heavy."""
+
+    @abstractmethod
+    def launch(self, bundle: Bundle) -> None:
+        """Start the processes of a run that is STARTING, and see it through its states.
+
+        Raises:
+            RunError: they cannot be started.
+        """
+
+    @abstractmethod
+    def cancel(self, run: Run) -> None:
+        """End a run, also one that another process launched. One that is over stays as it is."""
+
+    @abstractmethod
+    def poll(self, run: Run) -> None:
+        """Look at a run that should be under way and write down what became of it."""
+
+    @abstractmethod
+    def handle(self) -> Mapping[str, Any]:
+        """What :meth:`poll` needs to find a run that this launcher starts."""
+
+    def warm(self) -> None:
+        """Prepare, so that the next launch is quick."""
+
+    def close(self) -> None:
+        """End what this launcher keeps alive, runs included."""
+
+    def problems(self, design: Design) -> list[Problem]:
+        """Why a sound design cannot be run by this version, at its places; empty where it can."""
+        return _problems(design, self.probe().most_processes)
+
+    def submit(
+        self,
+        design: Design,
+        program: Program,
+        layers: Sequence[int],
+        *,
+        data: Path | None = None,
+        key: str | None = None,
+    ) -> Run:
+        """Launch a design. The run is in the record before anything of it exists.
+
+        ``layers`` are those of each stage; ``data`` is the user's text, if there is one; ``key``
+        names the click, so that a double click is one run.
+
+        Raises:
+            DesignError: this version does not run such a design.
+            Busy: another run is under way.
+            RunError: this machine cannot run it.
+        """
+        can = self.probe()
+        if not can.can_launch:
+            raise RunError(can.why_not)
+        if found := self.problems(design):
+            raise DesignError(found)
+        reconcile(self.record)
+        entry, is_new = self.record.submit(
+            name=design.name,
+            launcher=self.name,
+            handle=self.handle(),
+            digest=program.digest,
+            processes=process_count(design),
+            steps=design.training.steps,
+            key=key,
+            limit=self.runs_at_once,
+        )
+        if is_new:
+            self._start(entry.id, design, program, layers, data)
+        return Run(self.record, entry.id, self)
+
+    def _start(
+        self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None
+    ) -> None:
+        try:
+            self.launch(write_bundle(design, program, layers, self.record.folder(run), data))
+        except BaseException as error:
+            said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {error!r}"
+            self.record.move(run, State.FAILED, said)
+            if isinstance(error, OSError):
+                raise RunError(said) from error
+            raise
+
+
+launchers: Registry[type[Launcher]] = Registry("launcher", "engine.launch")
+
+
+def reconcile(record: Record) -> None:
+    """Look at every run that should be under way: those whose launcher is gone are LOST.
+
+    Runs of other processes that live are left to them. Called when an app starts, when runs are
+    listed, and before one is launched.
+    """
+    for entry in record.active():
+        with suppress(InputError):  # a launcher of another version knows its own
+            launchers[entry.launcher](record).poll(Run(record, entry.id))
+
+
+def _problems(design: Design, most_processes: int) -> list[Problem]:
+    found = []
+    processes = process_count(design)
+    if processes > most_processes:
+        message = f"the meshes have {processes} devices, and at most {most_processes} processes run here; draw fewer"
+        found.append(Problem("meshes", "too_many_processes", message))
+    for index, mesh in enumerate(design.meshes):
+        if mesh.tp > 1:
+            message = f"mesh {mesh.name} has tp={mesh.tp}; tensor parallel runs come later, set tp to 1 to run it"
+            found.append(Problem(f"meshes[{index}].axes", "tp_not_run", message))
+    if len({mesh.dp for mesh in design.meshes}) > 1:
+        drawn = ", ".join(f"{mesh.name} has dp={mesh.dp}" for mesh in design.meshes)
+        message = f"meshes of different dp cannot run together yet ({drawn}); give all the same"
+        found.append(Problem("meshes", "unequal_dp", message))
+    if design.model.moe is not None:
+        message = "this version plans mixture-of-experts models but does not run them; set model.moe to null"
+        found.append(Problem("model.moe", "moe_not_run", message))
+    return found

@@ -1,0 +1,140 @@
+"""The run folder as it is handed over: the design, the program it means, and the user's text."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.design import Design, parse_design
+from engine.errors import InputError
+from engine.program.action import Op, parse_action
+from engine.program.program import Program, build, to_json
+
+LARGEST_COPY_BYTES = 64_000_000
+"""A text up to this size is copied, so that editing it during a run does no harm; a larger one is
+linked where the file system can, because a click should not wait for a disk."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything a worker needs to know, in one folder; the folder's name is the run's."""
+
+    folder: Path
+    design: Design
+    program: Program
+    layers: tuple[int, ...]  # of each stage
+
+    @property
+    def run(self) -> str:
+        return self.folder.name
+
+    @property
+    def processes(self) -> int:
+        return process_count(self.design)
+
+
+def process_count(design: Design) -> int:
+    """One process drives one device that a mesh is drawn over."""
+    return sum(len(mesh.devices) for mesh in design.meshes)
+
+
+def mesh_of(design: Design, process: int) -> tuple[int, str]:
+    """Rank and mesh name of a process: processes are counted mesh by mesh, in order."""
+    last = 0
+    for rank, mesh in enumerate(design.meshes):
+        last += len(mesh.devices)
+        if process < last:
+            return rank, mesh.name
+    raise ValueError(f"the design has {last} processes, so none is number {process}")
+
+
+def write_bundle(
+    design: Design, program: Program, layers: Sequence[int], folder: Path, data: Path | None = None
+) -> Bundle:
+    """Write a run folder that only its owner can read.
+
+    Raises:
+        InputError: the design trains on a text of the user's and ``data`` is no readable file.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_text(folder / "design.json", design.to_json())
+    document = {**to_json(program), "layers": list(layers)}
+    write_text(folder / "program.json", json.dumps(document) + "\n")
+    if data is not None:
+        _bring(data, folder / "data.txt")
+    elif design.training.data is not None:
+        raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
+    return Bundle(folder, design, program, tuple(layers))
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read a run folder back.
+
+    Raises:
+        InputError: a file is missing or is not what its digest says.
+        DesignError: the design is none.
+    """
+    try:
+        design = parse_design((folder / "design.json").read_bytes())
+        document = json.loads((folder / "program.json").read_bytes())
+        return Bundle(folder, design, _read_program(document), tuple(map(int, document["layers"])))
+    except OSError as error:
+        raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole and for good: after a crash there is all of it or what was there before."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(temporary, path)
+
+
+def _bring(source: Path, target: Path) -> None:
+    try:
+        source = source.expanduser().resolve(strict=True)
+        if not source.is_file():
+            raise InputError(f"{source} is no file; training.data takes a text")
+        if source.stat().st_size > LARGEST_COPY_BYTES and _linked(source, target):
+            return
+        with source.open("rb") as text, open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as copy:
+            shutil.copyfileobj(text, copy, 1 << 20)
+    except OSError as error:
+        raise InputError(f"cannot take the text {source}: {error.strerror}") from None
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        return False
+    return True
+
+
+def _read_program(document: Mapping[str, Any]) -> Program:
+    orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
+    program = _with_peers(build(orders, document["placement"], document["replica"]))
+    if program.digest != document["digest"]:
+        raise InputError(
+            f"program.json says {document['digest']} but holds the program {program.digest}; launch the design again"
+        )
+    return program
+
+
+def _with_peers(program: Program) -> Program:
+    """Fill in the other rank of every SEND and RECV, which the notation leaves out."""
+    peer = program.peer.copy()
+    for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
+        rows = program.op == op
+        peer[rows] = program.placement[program.replica[program.microbatch[rows]], program.stage[rows] + towards]
+    return replace(program, peer=peer)

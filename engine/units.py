@@ -1,0 +1,17 @@
+"""Numbers as a person reads them: 3.2 ms, 41.5 GB, 120 k tokens/s."""
+
+from __future__ import annotations
+
+_LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def quantity(value: float, unit: str, digits: int = 3) -> str:
+    """``quantity(0.00321, "s")`` is ``3.21 ms``; a time may be small, everything else is large."""
+    steps = _SMALL if unit == "s" else (*_LARGE, (1.0, ""))
+    size = abs(value)
+    scale, prefix = next(((s, p) for s, p in steps if size >= s * 0.9995), steps[-1] if size else (1.0, ""))
+    text = f"{value / scale:.{digits}g}"
+    if "e" in text:
+        text = f"{value / scale:.0f}"
+    return f"{text} {prefix}{unit}".rstrip()

@@ -1,0 +1,226 @@
+"""Make ``.venv`` ready for ``make run`` or ``make test``; at once where it already is.
+
+Needs nothing but Python. A torch that is already installed is kept: ``.venv`` looks through to
+it. Where there is none, a machine with an NVIDIA GPU gets the ordinary build, any other the CPU
+build, both in the version of ``constraints.txt``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 9)
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+# Pinned for the torch of constraints.txt alone: one that is kept may need other versions.
+TORCH_BRINGS = {"torch", "filelock", "fsspec", "mpmath", "networkx", "setuptools", "sympy"}
+
+# Asked of an interpreter: may it make a venv, and which torch does it have?
+ABOUT = """
+import importlib.util, json, sys, sysconfig
+from importlib import metadata
+has = lambda name: importlib.util.find_spec(name) is not None
+torch = importlib.util.find_spec("torch")
+print(json.dumps({
+    "version": sys.version_info[:3],
+    "venv": has("venv") and has("ensurepip"),
+    "inside_venv": sys.prefix != sys.base_prefix,
+    "torch": metadata.version("torch") if torch else None,
+    "torch_folder": torch.submodule_search_locations[0] if torch else None,
+}))
+"""
+
+
+def main(goal: str) -> None:
+    """Install what ``goal`` needs: ``run`` or ``test``, which is ``run`` and the test tools."""
+    if not is_done(goal):
+        base, about = find_python()
+        make_venv(base, about)
+        install_torch()
+        install_meshwave(goal)
+        stamp(goal).write_text(state_of_the_sources(), encoding="utf-8")
+    if goal == "test" and not find_chromium():
+        install_chromium()
+
+
+def is_done(goal: str) -> bool:
+    """Whether an earlier call installed just this, in this place."""
+    return PYTHON.exists() and stamp(goal).exists() and stamp(goal).read_text("utf-8") == state_of_the_sources()
+
+
+def stamp(goal: str) -> Path:
+    """The file that remembers what was installed for ``goal``."""
+    return VENV / f".ready-to-{goal}"
+
+
+def state_of_the_sources() -> str:
+    """Changes with the requirements and with the place: scripts in ``.venv`` hold its path."""
+    inputs = [ROOT / "pyproject.toml", ROOT / "constraints.txt", Path(__file__)]
+    return hashlib.sha256(b"\0".join([str(ROOT).encode(), *(path.read_bytes() for path in inputs)])).hexdigest()
+
+
+def find_python() -> tuple[str, dict]:
+    """This interpreter if it is new enough, else the newest on the path that is."""
+    newer = [shutil.which(f"python3.{minor}") for minor in range(19, OLDEST_PYTHON[1] - 1, -1)]
+    for path in filter(None, [sys.executable, *newer]):
+        about = ask(path)
+        if about and tuple(about["version"]) >= OLDEST_PYTHON:
+            return path, about
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    here = platform.python_version()
+    sys.exit(f"Meshwave needs Python {oldest} or newer; this one is {here}. Install one, or: make PYTHON=/path/to/it")
+
+
+def ask(python: str | Path) -> dict | None:
+    """What an interpreter answers to ``ABOUT``; None if it does not start."""
+    try:
+        done = subprocess.run([str(python), "-c", ABOUT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        return json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def make_venv(base: str, about: dict) -> None:
+    """Make ``.venv`` with ``base`` unless there is one that works; keep the torch of ``base`` in sight."""
+    there = ask(PYTHON)
+    if there and tuple(there["version"]) >= OLDEST_PYTHON:
+        return
+    if not about["venv"]:
+        minor = ".".join(map(str, about["version"][:2]))
+        sys.exit(f"{base} cannot make virtual environments. On Debian or Ubuntu: apt-get install python{minor}-venv")
+    say(f"making {VENV.name} with {base}")
+    keeps_torch = new_enough(about["torch"])
+    if about["torch"]:
+        say(
+            f"torch {about['torch']} is installed already " + ("and kept" if keeps_torch else "but too old; left alone")
+        )
+    see_through = ["--system-site-packages"] if keeps_torch and not about["inside_venv"] else []
+    run([base, "-m", "venv", "--clear", *see_through, VENV])
+    if keeps_torch and about["inside_venv"]:  # a venv of a venv does not see its packages: name their folder
+        packages = Path(about["torch_folder"]).parent
+        site = ask_for([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        (Path(site) / "kept_torch.pth").write_text(f"{packages}\n", encoding="utf-8")
+
+
+def new_enough(torch: str | None) -> bool:
+    """Whether a version like ``2.13.0+cu130`` is one that Meshwave runs on."""
+    return torch is not None and tuple(int(part) for part in torch.split(".")[:2]) >= OLDEST_TORCH
+
+
+def install_torch() -> None:
+    """Install the pinned torch where ``.venv`` sees none."""
+    if new_enough((ask(PYTHON) or {}).get("torch")):
+        return
+    pinned = next(line for line in constraints() if line.startswith("torch=="))
+    if sys.platform.startswith("linux") and not has_nvidia_gpu():
+        say(f"no NVIDIA GPU: trying the CPU build of {pinned} from pytorch.org")
+        quick = ["--index-url", CPU_TORCH_INDEX, "--timeout", "8", "--retries", "0"]
+        if pip("install", "--no-deps", *quick, pinned, check=False) == 0:
+            return
+        say("pytorch.org cannot be reached from here; the index that pip is configured for decides the build")
+    say(f"installing {pinned}")
+    pip("install", pinned)
+
+
+def has_nvidia_gpu() -> bool:
+    """Asked of the driver, since torch is not there yet."""
+    return any(Path(place).exists() for place in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"))
+
+
+def install_meshwave(goal: str) -> None:
+    """Install this checkout as it lies here, in the pinned versions."""
+    torch = (ask(PYTHON) or {}).get("torch") or ""
+    is_pinned = f"torch=={torch.split('+')[0]}" in constraints()
+    pins = VENV / "constraints.txt"
+    kept = [line for line in constraints() if is_pinned or line.split("==")[0] not in TORCH_BRINGS]
+    pins.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    say("installing Meshwave and what it needs, which takes a minute")
+    pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}[test]" if goal == "test" else ROOT)
+
+
+def constraints() -> list[str]:
+    """The pins, one ``name==version`` each."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def find_chromium() -> str:
+    """The browser that the tests will open; empty if there is none."""
+    return ask_for([PYTHON, "-c", "from engine.doctor import find_chromium; print(find_chromium() or '')"])
+
+
+def install_chromium() -> None:
+    """Install a Chromium the usual way of this system; if none works, say what to do and go on."""
+    for commands in ways_to_chromium():
+        say("installing a Chromium for the browser tests: " + " && ".join(" ".join(map(str, c)) for c in commands))
+        for command in commands:
+            subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
+        if find_chromium():
+            return
+    remedy = ask_for([PYTHON, "-c", "from engine.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"])
+    say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
+
+
+def ways_to_chromium() -> list[list[list]]:
+    """Commands to try in turn: the system's packages, then the download that Playwright offers."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    sudo = [] if is_root else ["sudo", "-n"]
+    may_install = is_root or (
+        shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], check=False).returncode == 0
+    )
+    ways = []
+    if may_install and shutil.which("apt-get"):
+        apt = [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
+        packages = ["chromium", "fonts-liberation"]
+        ways.append([[*apt, "update"], [*apt, "install", "--yes", "--no-install-recommends", *packages]])
+    elif may_install and shutil.which("dnf"):
+        ways.append([[*sudo, "dnf", "install", "--assumeyes", "chromium"]])
+    elif may_install and shutil.which("pacman"):
+        ways.append([[*sudo, "pacman", "-S", "--noconfirm", "chromium"]])
+    elif shutil.which("brew"):
+        ways.append([["brew", "install", "--cask", "google-chrome"]])
+    with_deps = ["--with-deps"] if may_install and shutil.which("apt-get") else []
+    return [*ways, [[PYTHON, "-m", "playwright", "install", *with_deps, "chromium"]]]
+
+
+def pip(*arguments: object, check: bool = True) -> int:
+    """Run the pip of ``.venv``."""
+    return run([PYTHON, "-m", "pip", "--disable-pip-version-check", *arguments], check=check)
+
+
+def run(command: list, check: bool = True) -> int:
+    """Run a command that speaks for itself; if it fails and must not, end with its status."""
+    status = subprocess.run(list(map(str, command)), cwd=ROOT, check=False).returncode
+    if status and check:
+        sys.exit(f"set-up stopped: this failed with status {status}: {' '.join(map(str, command))}")
+    return status
+
+
+def ask_for(command: list) -> str:
+    """The one line that a command prints; empty if it fails."""
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    return done.stdout.decode().strip() if done.returncode == 0 else ""
+
+
+def say(message: str) -> None:
+    """Tell the person what happens now."""
+    print(f"meshwave set-up: {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in ("run", "test"):
+        sys.exit("usage: python3 scripts/setup.py run|test")
+    try:
+        main(sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit("\nset-up stopped; the next call goes on from here")

@@ -1,0 +1,178 @@
+// Runs: launch the open design, follow it live, cancel it, lay what was measured over the prediction.
+
+import { button, count, followTheme, h, s } from "static/canvas.js";
+
+const WORDS = {
+  STARTING: "starting", RUNNING: "running", SUCCEEDED: "done", FAILED: "failed", CANCELLED: "cancelled", LOST: "lost",
+};
+const CHART = { width: 300, height: 96, pad: 6 };
+
+export function render({ model }) {
+  const runs = new Runs(model);
+  model.on("remove", () => runs.remove());
+  return runs.root;
+}
+
+class Runs {
+  constructor(model) {
+    this.model = model;
+    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask() });
+    this.cancel = button("Cancel", { kind: "mw-stop mw-danger", onclick: () => model.send_msg({ type: "cancel" }) });
+    this.why = h("div", { class: "mw-runs-why", role: "status", "aria-live": "polite" });
+    this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" });
+    this.log = h("pre", { class: "mw-log", tabindex: 0, role: "log", "aria-label": "Log of the run" });
+    this.list = h("div", { class: "mw-runs-list", role: "list" });
+    this.root = h(
+      "div",
+      { class: "mw-canvas mw-runs" },
+      h("div", { class: "mw-runs-launch" }, this.launch, this.cancel),
+      this.why,
+      this.run,
+      h("h3", {}, "Runs"),
+      this.list,
+    );
+    this.stop = followTheme(this.root);
+    model.on("launchable", () => this.showLaunch());
+    model.on("notice", () => this.showLaunch());
+    model.on("run", () => this.showRun());
+    model.on("losses", () => this.showLoss());
+    model.on("comparison", () => this.showRun());
+    model.on("log", () => this.showLog());
+    model.on("runs", () => this.showList());
+    model.on("msg:custom", (message) => {
+      const data = message.data ?? message;
+      if (data.type === "focus") this.launch.focus();
+    });
+    this.showLaunch();
+    this.showRun();
+    this.showList();
+    requestAnimationFrame(() => {
+      this.stop();
+      this.stop = followTheme(this.root);
+    });
+    window.meshwaveRuns = { model, root: this.root };
+  }
+
+  remove() {
+    this.stop();
+  }
+
+  /** One click is one run: the key tells a second click of the same press from a second wish. */
+  ask() {
+    if (this.asked && performance.now() - this.asked < 800) return;
+    this.asked = performance.now();
+    this.model.send_msg({ type: "launch", key: crypto.randomUUID?.() ?? String(Math.random()), clicked: Date.now() });
+  }
+
+  showLaunch() {
+    const { allowed, label, reason } = this.model.launchable;
+    this.launch.textContent = label ?? "Launch";
+    this.launch.allow(Boolean(allowed), reason ?? "");
+    const words = this.model.notice || reason || "";
+    this.why.textContent = words;
+    this.why.dataset.kind = this.model.notice || !allowed ? "no" : "";
+    this.why.hidden = !words;
+    this.showCancel();
+  }
+
+  showCancel() {
+    const live = ["STARTING", "RUNNING"].includes(this.model.run?.state);
+    this.cancel.hidden = !live;
+  }
+
+  showRun() {
+    const run = this.model.run;
+    this.showCancel();
+    this.run.hidden = !run?.id;
+    if (!run?.id) return;
+    const { comparison } = this.model;
+    const share = run.total ? run.done / run.total : 0;
+    this.run.replaceChildren(
+      h(
+        "div",
+        { class: "mw-run-head" },
+        h("span", { class: "mw-run-name", title: `${run.name} (${run.id})` }, run.name),
+        h("span", { class: "mw-state", "data-state": run.state }, WORDS[run.state] ?? run.state),
+      ),
+      h(
+        "div",
+        { class: "mw-progress", role: "progressbar", "aria-valuenow": run.done, "aria-valuemin": 0, "aria-valuemax": run.total, "aria-label": "Steps done" },
+        h("div", { style: { width: `${100 * share}%` } }),
+      ),
+      h("div", { class: "mw-run-figures" }, ...run.figures.map(([value, name]) => h("div", { class: "mw-figure" }, h("b", {}, value), h("span", {}, name)))),
+    );
+    if (run.reason && run.state !== "SUCCEEDED" && run.state !== "RUNNING") {
+      this.run.append(h("div", { class: "mw-run-reason", role: "alert" }, run.reason));
+    }
+    this.loss = h("div", { class: "mw-loss-box" });
+    this.run.append(this.loss);
+    this.showLoss();
+    if (comparison?.rows?.length) this.run.append(this.compare(comparison));
+    for (const note of run.notes ?? []) this.run.append(h("div", { class: "mw-quiet", style: { "white-space": "normal" } }, note));
+    this.run.append(this.log);
+    this.showLog();
+  }
+
+  compare({ rows, laid, step }) {
+    const box = h("input", { type: "checkbox", onchange: () => this.model.send_msg({ type: "overlay", on: box.checked }) });
+    box.checked = laid;
+    const cells = (row) => row.map((cell, place) => h(place ? "td" : "td", {}, cell));
+    return h(
+      "div",
+      {},
+      h(
+        "table",
+        { class: "mw-compare" },
+        h("caption", {}, `Measured against predicted${step}`),
+        h("thead", {}, h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row)))),
+      ),
+      h("label", { class: "mw-check" }, box, "Lay the measured timeline over the predicted one"),
+    );
+  }
+
+  showLoss() {
+    if (!this.loss) return;
+    const losses = this.model.losses;
+    this.loss.hidden = losses.length < 2;
+    if (losses.length < 2) return;
+    const { width, height, pad } = CHART;
+    const [low, high] = [Math.min(...losses), Math.max(...losses)];
+    const x = (step) => (step / (losses.length - 1)) * width;
+    const y = (loss) => pad + (1 - (loss - low) / (high - low || 1)) * (height - 2 * pad);
+    const points = losses.map((loss, step) => `${x(step).toFixed(1)},${y(loss).toFixed(1)}`).join(" ");
+    const words = `Loss over ${count(losses.length, "step")}: from ${losses[0].toFixed(3)} to ${losses.at(-1).toFixed(3)}`;
+    this.loss.replaceChildren(
+      s(
+        "svg",
+        { class: "mw-loss", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
+        ...[low, (low + high) / 2, high].map((loss) => s("line", { class: "mw-loss-grid", x1: 0, x2: width, y1: y(loss), y2: y(loss) })),
+        s("polyline", { class: "mw-loss-line", points }),
+      ),
+      h("span", { class: "mw-loss-top" }, `loss ${high.toFixed(2)}`),
+      h("span", { class: "mw-loss-low" }, low.toFixed(2)),
+      h("span", { class: "mw-loss-last" }, count(losses.length, "step")),
+    );
+  }
+
+  showLog() {
+    const atEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
+    const text = this.model.log;
+    if (this.log.textContent !== text) this.log.textContent = text;
+    this.log.hidden = !text;
+    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  showList() {
+    const rows = this.model.runs.map(({ id, name, state, when, shown }) =>
+      h(
+        "button",
+        { type: "button", class: "mw-runs-row", "aria-current": String(shown), title: id, onclick: () => this.model.send_msg({ type: "open", run: id }) },
+        h("span", {}, name),
+        h("span", { class: "mw-quiet" }, when),
+        h("span", { class: "mw-state", "data-state": state }, WORDS[state] ?? state),
+      ),
+    );
+    this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet.")]));
+  }
+}

@@ -1,0 +1,283 @@
+// Timelines as columns: what designer/views/timeline.py packs, and the questions a view asks of it.
+
+export const TICKS = 2 ** 32 - 1; // the whole axis: starts and ends are unsigned parts of it
+export const OP = { F: 0, B: 1, I: 2, W: 3, SEND_F: 4, RECV_F: 5, SEND_B: 6, RECV_B: 7, REDUCE_GRAD: 8, STEP: 9 };
+
+const CRITICAL = 0x80;
+const ARRAYS = {
+  int8: Int8Array, uint8: Uint8Array, int16: Int16Array, int32: Int32Array, uint32: Uint32Array, float32: Float32Array,
+}; // prettier-ignore
+
+/** The first place in `from..to` whose value is not below `value`; the values ascend. */
+export function firstFrom(values, value, from, to) {
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (values[middle] < value) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
+
+/** The layers in a message, or null for an empty one. */
+export function decode(buffer) {
+  if (!buffer?.byteLength) return null;
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const column = ([type, offset, size]) => new ARRAYS[type](buffer, 4 + length + offset, size);
+  const layers = header.layers.map((spec, number) => new Layer(spec, number, header.horizon, column));
+  return { horizon: header.horizon, layers };
+}
+
+/**
+ * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank
+ * 0, 1, ... in order, then the gradient reductions, then the transfers, by their sender.
+ */
+export class Layer {
+  constructor(spec, number, horizon, column) {
+    Object.assign(this, spec);
+    this.number = number;
+    this.scale = horizon / TICKS; // seconds (or units) a tick
+    this.ranks = spec.meshes.length;
+    for (const [name, place] of Object.entries(spec.columns)) this[name] = column(place);
+    this.blocks = this.bounds[this.ranks];
+    this.sides = this.bounds[2 * this.ranks];
+    this.last = Math.round(Math.min(TICKS, spec.makespan / this.scale));
+    this._readCritical();
+  }
+
+  _readCritical() {
+    const flagged = this.op;
+    this.op = flagged.map((op) => op & ~CRITICAL);
+    this.criticalSpans = [];
+    if (this.critical) flagged.forEach((op, span) => op & CRITICAL && this.criticalSpans.push(span));
+  }
+
+  isTransfer(span) {
+    return span >= this.sides;
+  }
+
+  isReduction(span) {
+    return span >= this.blocks && span < this.sides;
+  }
+
+  /** The spans of a rank: kind 0 for blocks, 1 for reductions, 2 for transfers. */
+  range(kind, rank) {
+    const place = kind * this.ranks + rank;
+    return [this.bounds[place], this.bounds[place + 1]];
+  }
+
+  rankOf(span) {
+    const kind = span < this.blocks ? 0 : span < this.sides ? 1 : 2;
+    let low = kind * this.ranks;
+    let high = low + this.ranks;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.bounds[middle + 1] <= span) low = middle + 1;
+      else high = middle;
+    }
+    return low - kind * this.ranks;
+  }
+
+  peerOf(transfer) {
+    return this.peer[transfer - this.sides];
+  }
+
+  bytesOf(transfer) {
+    return this.bytes?.[transfer - this.sides] ?? null;
+  }
+
+  shadeOf(span, rank) {
+    const stage = this.stage[span];
+    return stage < 0 ? 0 : this.shade[rank * this.stages + stage];
+  }
+
+  duration(span) {
+    return (this.end[span] - this.start[span]) * this.scale;
+  }
+
+  /** The span of an action, or -1. */
+  find(op, stage, microbatch, rank = -1) {
+    if (op <= OP.W || op === OP.SEND_F || op === OP.SEND_B) return this._lookUp(op, stage, microbatch);
+    const [from, to] = this.range(op === OP.REDUCE_GRAD ? 1 : 0, rank);
+    for (let span = to - 1; span >= from; span--) {
+      if (this.op[span] === op && this.stage[span] === stage) return span;
+    }
+    return -1;
+  }
+
+  _lookUp(op, stage, microbatch) {
+    if (stage < 0 || stage >= this.stages || microbatch < 0 || microbatch >= this.microbatches) return -1;
+    this._places ??= this._indexPlaces();
+    return this._places[(op * this.stages + stage) * this.microbatches + microbatch];
+  }
+
+  _indexPlaces() {
+    const { op, stage, microbatch, stages, microbatches } = this;
+    const places = new Int32Array((OP.SEND_B + 1) * stages * microbatches).fill(-1);
+    for (let span = 0; span < op.length; span++) {
+      if (op[span] <= OP.SEND_B) places[(op[span] * stages + stage[span]) * microbatches + microbatch[span]] = span;
+    }
+    return places;
+  }
+
+  _backward(stage, microbatch) {
+    const whole = this.find(OP.B, stage, microbatch);
+    return whole >= 0 ? whole : this.find(OP.I, stage, microbatch);
+  }
+
+  /** What a span computes with, as spans, and the transfers that bring it. */
+  inputs(span) {
+    const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
+    const found = {
+      [OP.F]: () => [this.find(OP.F, stage - 1, mb), this.find(OP.SEND_F, stage - 1, mb)],
+      [OP.B]: () => [this._backward(stage + 1, mb), this.find(OP.SEND_B, stage + 1, mb), this.find(OP.F, stage, mb)],
+      [OP.W]: () => [this.find(OP.I, stage, mb)],
+      [OP.SEND_F]: () => [this.find(OP.F, stage, mb)],
+      [OP.SEND_B]: () => [this._backward(stage, mb)],
+    };
+    found[OP.I] = found[OP.B];
+    return (found[op]?.() ?? []).filter((other) => other >= 0);
+  }
+
+  /** What needs a span, or was held up by it. */
+  effects(span) {
+    const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
+    const found = {
+      [OP.F]: () => [this.find(OP.SEND_F, stage, mb), this.find(OP.F, stage + 1, mb), this._backward(stage, mb)],
+      [OP.B]: () => [this.find(OP.SEND_B, stage, mb), this._backward(stage - 1, mb), this.find(OP.W, stage, mb)],
+      [OP.SEND_F]: () => [this.find(OP.F, stage + 1, mb)],
+      [OP.SEND_B]: () => [this._backward(stage - 1, mb)],
+    };
+    found[OP.I] = found[OP.B];
+    const needed = (found[op]?.() ?? []).filter((other) => other >= 0);
+    const held = [];
+    for (let at = this.cause.indexOf(span); at >= 0; at = this.cause.indexOf(span, at + 1)) held.push(at);
+    return [...new Set([...needed, ...held])];
+  }
+
+  /** How long the rank of a block stood still before it, in ticks, and the span it waited for or -1. */
+  waited(span) {
+    const [first] = this.range(0, this.rankOf(span));
+    const free = span > first ? this.end[span - 1] : 0;
+    const ticks = this.start[span] - free;
+    const cause = this.cause[span];
+    return { ticks: Math.max(0, ticks), cause: cause === span - 1 ? -1 : cause };
+  }
+
+  /** The block of a rank at a tick, or the nearest within `tolerance`, or -1. */
+  at(rank, tick, tolerance = 0) {
+    const [from, to] = this.range(0, rank);
+    const after = firstFrom(this.end, tick, from, to);
+    let best = -1;
+    let distance = tolerance;
+    for (const span of [after - 1, after]) {
+      if (span < from || span >= to) continue;
+      const away = Math.max(this.start[span] - tick, tick - this.end[span], 0);
+      if (away <= distance) [best, distance] = [span, away];
+    }
+    return best;
+  }
+
+  /** The reduction of a rank at a tick, or -1. */
+  reductionAt(rank, tick) {
+    const [from, to] = this.range(1, rank);
+    for (let span = from; span < to; span++) {
+      if (this.start[span] <= tick && tick <= this.end[span]) return span;
+    }
+    return -1;
+  }
+
+  /** The block of a rank that starts next at or after a tick, or -1. */
+  next(rank, tick) {
+    const [from, to] = this.range(0, rank);
+    const span = firstFrom(this.start, tick, from, to);
+    return span < to ? span : -1;
+  }
+
+  /** The share of the step in which each rank computes. */
+  get busy() {
+    return (this._busy ??= this.meshes.map((_, rank) => {
+      const [from, to] = this.range(0, rank);
+      let ticks = 0;
+      for (let span = from; span < to; span++) ticks += this.end[span] - this.start[span];
+      return this.last ? ticks / this.last : 0;
+    }));
+  }
+
+  /** The shortest computation in ticks: as far in as a view needs to go. */
+  get shortest() {
+    if (this._shortest === undefined) {
+      let shortest = TICKS;
+      for (let span = 0; span < this.blocks; span++) {
+        const ticks = this.end[span] - this.start[span];
+        if (ticks > 0 && ticks < shortest && this.op[span] <= OP.W) shortest = ticks;
+      }
+      this._shortest = shortest;
+    }
+    return this._shortest;
+  }
+
+  get hasMemory() {
+    return Boolean(this.memory_bounds);
+  }
+
+  /** Bytes on a device of a rank at a tick. */
+  memoryAt(rank, tick) {
+    const [from, to] = [this.memory_bounds[rank], this.memory_bounds[rank + 1]];
+    const after = firstFrom(this.memory_time, tick + 1, from, to);
+    return this.memory_bytes[Math.max(from, after - 1)];
+  }
+
+  /** The most bytes on a device of each rank. */
+  get peaks() {
+    return (this._peaks ??= this.meshes.map((_, rank) => {
+      let most = 0;
+      for (let at = this.memory_bounds[rank]; at < this.memory_bounds[rank + 1]; at++) {
+        most = Math.max(most, this.memory_bytes[at]);
+      }
+      return most;
+    }));
+  }
+
+  /** "2F5" */
+  notation(span, names) {
+    const [stage, mb] = [this.stage[span], this.microbatch[span]];
+    return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}`;
+  }
+
+  /** The layers of a stage as a person would name them, or null. */
+  layersOf(stage) {
+    if (!this.stages_layers || stage < 0) return null;
+    const first = this.stages_layers.slice(0, stage).reduce((sum, layers) => sum + layers, 0);
+    const layers = this.stages_layers[stage];
+    if (!layers) return "no layers";
+    return layers === 1 ? `layer ${first}` : `layers ${first} to ${first + layers - 1}`;
+  }
+}
+
+const THIN = "\u2009"; // between a number and its unit
+
+/** 0.00123 as "1.23 ms"; units are plain numbers. */
+export function amount(value, unit) {
+  const size = Math.abs(value);
+  if (unit !== "s") return short(value);
+  if (size >= 1) return `${short(value)}${THIN}s`;
+  if (size >= 1e-3) return `${short(value * 1e3)}${THIN}ms`;
+  return size ? `${short(value * 1e6)}${THIN}µs` : `0${THIN}s`;
+}
+
+export function bytes(value) {
+  for (const [size, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+    if (Math.abs(value) >= size) return `${short(value / size)}${THIN}${name}`;
+  }
+  return `${short(value)}${THIN}B`;
+}
+
+export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN}%`;
+
+/** Three digits that count. */
+function short(value) {
+  const size = Math.abs(value);
+  const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
+  return Number(value.toFixed(digits)).toLocaleString("en", { maximumFractionDigits: digits });
+}

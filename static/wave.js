@@ -1,0 +1,489 @@
+// The wave: stages from left to right in their order, each on the lane of its mesh, joined by
+// the path that a microbatch takes. Layers move from stage to stage by dragging what parts them.
+
+import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, stepper } from "static/canvas.js";
+import { ScheduleRow } from "static/schedules.js";
+
+const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
+const BOX = { part: 0.62, width: 112, height: 44 }; // of its slot; px at most
+
+export function render({ model }) {
+  const wave = new Wave(model);
+  model.on("remove", () => wave.remove());
+  return wave.root;
+}
+
+// ── geometry ────────────────────────────────────────────────────────────────────────────────
+
+/** Slots, boxes and lanes of a picture in a box of px. */
+function arrange(picture, layers, width, height) {
+  const { meshes, routes, shares } = picture;
+  const stages = layers.length;
+  const named = Math.max(...meshes.map(({ name }) => name.length));
+  const edge = { left: clamp(34 + 7 * named, 46, 110), right: 10, top: picture.groups.length ? 15 : 3, bottom: 16 };
+  const lane = (height - edge.top - edge.bottom) / meshes.length;
+  const total = layers.reduce((sum, number) => sum + number, 0) || 1;
+  const span = width - edge.left - edge.right;
+  const perLayer = ((1 - EQUAL) * span) / total;
+  const most = Math.max(...shares, 1e-12);
+  const slots = [];
+  let x = edge.left;
+  layers.forEach((number, stage) => {
+    const size = (EQUAL * span) / stages + perLayer * number;
+    const box = { width: Math.min(BOX.width, size * BOX.part), height: clamp(lane * 0.76, 2, BOX.height) * clamp(shares[stage] / most, 0.16, 1) };
+    slots.push({ x, size, middle: x + size / 2, ...box });
+    x += size;
+  });
+  const y = (mesh) => edge.top + (mesh + 0.5) * lane;
+  return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages };
+}
+
+/** From stage to stage: a curve between lanes, a small crest where the mesh stays the same. */
+function hop(layout, route, stage) {
+  const [a, b] = [layout.slots[stage], layout.slots[stage + 1]];
+  const [ya, yb] = [layout.y(route[stage]), layout.y(route[stage + 1])];
+  const [xa, xb] = [a.middle + a.width / 2, b.middle - b.width / 2];
+  const middle = (xa + xb) / 2;
+  if (ya !== yb) return `M${r(xa)} ${r(ya)}C${r(middle + 2)} ${r(ya)} ${r(middle - 2)} ${r(yb)} ${r(xb)} ${r(yb)}`;
+  const came = stage > 0 ? Math.sign(route[stage] - route[stage - 1]) : 0;
+  const out = (came || 1) * Math.min(layout.lane * 0.3, 11);
+  return `M${r(xa)} ${r(ya)}C${r(xa + (xb - xa) * 0.2)} ${r(ya + out)} ${r(xb - (xb - xa) * 0.2)} ${r(ya + out)} ${r(xb)} ${r(ya)}`;
+}
+
+const r = (number) => Math.round(number * 10) / 10;
+
+// ── the widget ──────────────────────────────────────────────────────────────────────────────
+
+class Wave {
+  constructor(model) {
+    this.model = model;
+    this.focus = 0; // the stage that takes the keyboard
+    this.gesture = null; // a boundary in flight: { boundary, from, count }
+    this.pending = null; // layers shown until Python has answered
+    this.boxes = [];
+    this.pointer = { x: 40, y: 40 };
+    this.build();
+    this.redraw = perFrame(() => this.draw());
+    model.on(["picture", "thumbnails", "palette"], () => this.arrived());
+    model.on("msg:custom", (message) => this.told(message));
+    this.observer = new ResizeObserver(() => this.redraw());
+    this.observer.observe(this.board);
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+  }
+
+  remove() {
+    this.observer.disconnect();
+    this.unfollow?.();
+    this.redraw.cancel();
+    this.stopListening();
+  }
+
+  build() {
+    const refuse = (reason, element) => reason && this.sayAt(element, reason);
+    this.row = new ScheduleRow({ onchoose: (name) => this.send("schedule", { name }), onrefuse: refuse });
+    this.dialBox = h("span", { class: "mw-dial" });
+    this.microbatches = stepper({ label: "microbatches", one: "microbatch", onchange: (value) => this.send("microbatches", { value }), onrefuse: refuse });
+    this.toggleBox = h("span", { class: "mw-toggles" });
+    this.words = h("span", { class: "mw-quiet mw-grow mw-words" });
+    this.balance = button("Balance", { title: "Share the layers out by their cost", onclick: () => this.send("balance", {}) });
+    this.balance.refuse = (reason) => this.sayAt(this.balance, reason);
+    this.back = s("g", { "aria-hidden": "true" });
+    this.path = s("g", { "aria-hidden": "true" });
+    this.stages = s("g", { role: "group", "aria-label": "stages: arrows walk, Alt with an arrow gives a layer to the neighbour" });
+    this.grips = s("g", { "aria-hidden": "true" });
+    this.svg = s("svg", { class: "mw-wave-drawing" }, this.back, this.path, this.stages, this.grips);
+    this.board = h("div", { class: "mw-wave-board" }, this.svg);
+    this.stages.addEventListener("keydown", (event) => this.key(event));
+    this.svg.addEventListener("pointerdown", (event) => this.press(event));
+    this.svg.addEventListener("pointermove", (event) => this.hover(event));
+    this.svg.addEventListener("pointerleave", () => this.gesture || this.tip.hide());
+    this.root = h(
+      "section",
+      { class: "mw-canvas mw-wave", "aria-label": "Pipeline: schedule and stages" },
+      this.row.element,
+      h("div", { class: "mw-bar" }, this.dialBox, this.microbatches, this.toggleBox, this.words, this.balance),
+      this.board,
+    );
+    this.notice = new Notice(this.root);
+    this.tip = new Notice(this.root);
+    this.root.addEventListener("pointermove", (event) => (this.pointer = this.within(event)), true);
+    this.root.mw = this;
+  }
+
+  // ── Python ──
+
+  send(type, gesture) {
+    this.model.send_msg({ type, ...gesture });
+  }
+
+  arrived() {
+    if (this.gesture) this.cancel();
+    this.pending = null;
+    this.redraw();
+  }
+
+  told(message) {
+    if (message.type !== "answered") return;
+    this.pending = null;
+    if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
+    this.redraw();
+  }
+
+  get picture() {
+    return this.model.picture;
+  }
+
+  /** Layers per stage as they are, or as the gesture in flight would have them. */
+  get layers() {
+    const { layers } = this.picture;
+    if (!this.gesture) return this.pending ?? layers;
+    return shifted(layers, this.gesture.boundary, this.gesture.count);
+  }
+
+  // ── drawing ──
+
+  draw() {
+    const { clientWidth: width, clientHeight: height } = this.board;
+    const { picture } = this;
+    if (!width || !height || !picture.layers?.length) return;
+    this.row.set(this.model.thumbnails, picture.schedule);
+    this.drawControls();
+    this.layout = arrange(picture, this.layers, width, height);
+    this.svg.setAttribute("width", width);
+    this.svg.setAttribute("height", height);
+    this.drawBack();
+    this.drawPath();
+    this.drawBoxes();
+    this.drawGrips();
+  }
+
+  drawControls() {
+    const { picture } = this;
+    this.drawDial(picture.dial);
+    this.microbatches.set(picture.microbatches, { least: 1, most: picture.most_microbatches });
+    this.drawToggles(picture.toggles);
+    const total = picture.layers.reduce((sum, number) => sum + number, 0);
+    const copies = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
+    this.words.textContent = `${count(picture.layers.length, "stage")} of ${count(total, "layer")}${copies}`;
+    this.balance.allow(!picture.balanced, picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost");
+  }
+
+  drawDial(dial) {
+    if (dial?.key !== this.dial?.key) {
+      const refuse = (reason, element) => reason && this.sayAt(element, reason);
+      this.dialStepper = dial && stepper({ label: dial.label, one: dial.label.replace(/s$/, ""), onchange: (value) => this.send("dial", { value }), onrefuse: refuse });
+      this.dialBox.replaceChildren(...(dial ? [this.dialStepper] : []));
+    }
+    this.dial = dial;
+    this.dialBox.hidden = !dial;
+    this.dialStepper?.set(dial.value, { least: 1, most: dial.most, more: dial.reason ?? undefined });
+  }
+
+  drawToggles(toggles) {
+    const state = JSON.stringify(toggles);
+    if (state === this.toggles) return;
+    this.toggles = state;
+    this.toggleBox.hidden = !toggles.length;
+    this.toggleBox.replaceChildren(...toggles.map((toggle) => this.segments(toggle)));
+  }
+
+  segments({ key, value, words, help, reason }) {
+    const buttons = words.map((word) => {
+      const segment = button(word, { kind: "mw-segment", title: reason ?? help, onclick: () => word !== value && this.send("option", { key, value: word }) });
+      segment.setAttribute("aria-pressed", String(word === value));
+      segment.allow(!reason, reason ?? help);
+      segment.refuse = (text) => this.sayAt(segment, text);
+      return segment;
+    });
+    return h("span", { class: "mw-segments", role: "group", "aria-label": key }, ...buttons);
+  }
+
+  drawBack() {
+    const { edge, y, width, height, lane, slots } = this.layout;
+    const { meshes, groups } = this.picture;
+    const parts = [];
+    const every = Math.ceil(13 / lane);
+    meshes.forEach(({ name }, mesh) => {
+      const colour = meshColour(this.model.palette, mesh);
+      parts.push(s("line", { class: "mw-lane", x1: edge.left - 6, x2: width - edge.right, y1: y(mesh), y2: y(mesh), style: { "--c": colour } }));
+      if (mesh % every) return;
+      const size = clamp(lane * 0.8, 8, 14);
+      parts.push(
+        s("rect", { class: "mw-lane-badge", x: 0, y: y(mesh) - size / 2, width: 18, height: size, rx: 4, style: { "--c": colour } }),
+        s("text", { class: "mw-lane-rank", x: 9, y: y(mesh) + size * 0.27, "text-anchor": "middle", style: { "font-size": `${size * 0.76}px` } }, String(mesh)),
+        s("text", { class: "mw-lane-name", x: 24, y: y(mesh) + size * 0.3, style: { "font-size": `${clamp(size, 8, 12)}px` } }, shortened(name, 11)),
+      );
+    });
+    for (const { label, first, end } of groups) {
+      const [from, to] = [slots[first], slots[end - 1]];
+      if (first) parts.push(s("line", { class: "mw-wave-edge", x1: from.x, x2: from.x, y1: 2, y2: height - edge.bottom }));
+      if (to.x + to.size - from.x > 44) parts.push(s("text", { class: "mw-axis", x: from.x + 5, y: 10 }, label));
+    }
+    const step = [1, 2, 4, 8, 16, 32, 64, 128].find((number) => number * this.layout.pitch >= 17) ?? 256;
+    slots.forEach((slot, stage) => {
+      if (stage % step === 0) parts.push(s("text", { class: "mw-axis", x: slot.middle, y: height - 3, "text-anchor": "middle" }, String(stage)));
+    });
+    parts.push(s("text", { class: "mw-axis", x: edge.left - 10, y: height - 3, "text-anchor": "end" }, "stage"));
+    this.back.replaceChildren(...parts);
+  }
+
+  drawPath() {
+    const { layout, picture } = this;
+    const parts = [this.gradients()];
+    const thick = clamp(layout.lane * 0.11, 1.2, 4.5);
+    picture.routes.forEach((route, replica) => {
+      for (let stage = 0; stage + 1 < route.length; stage++) {
+        const [a, b] = [route[stage], route[stage + 1]];
+        const local = a === b;
+        const stroke = local ? meshColour(this.model.palette, a) : `url(#${this.gradient(a, b)})`;
+        const style = { "stroke-width": `${local ? Math.max(1, thick * 0.6) : thick}px`, stroke };
+        const kind = `mw-hop${local ? " mw-local" : ""}${replica ? " mw-replica" : ""}`;
+        parts.push(s("path", { class: kind, d: hop(layout, route, stage), style }));
+        if (!local && picture.meshes[a].node !== picture.meshes[b].node && layout.pitch > 14) {
+          parts.push(s("path", { class: "mw-far", d: hop(layout, route, stage) }));
+        }
+      }
+    });
+    this.path.replaceChildren(...parts);
+  }
+
+  gradient(a, b) {
+    return `mw-${this.id}-${a}-${b}`;
+  }
+
+  get id() {
+    return (this.unique ??= Math.random().toString(36).slice(2, 8));
+  }
+
+  /** From the colour of one mesh to that of the next, once a pair. */
+  gradients() {
+    const pairs = new Map();
+    for (const route of this.picture.routes) {
+      for (let stage = 0; stage + 1 < route.length; stage++) {
+        if (route[stage] !== route[stage + 1]) pairs.set(`${route[stage]}-${route[stage + 1]}`, [route[stage], route[stage + 1]]);
+      }
+    }
+    const stops = (a, b) => [a, b].map((mesh, end) => s("stop", { offset: `${20 + 60 * end}%`, style: { "stop-color": meshColour(this.model.palette, mesh) } }));
+    return s("defs", {}, ...[...pairs.values()].map(([a, b]) => s("linearGradient", { id: this.gradient(a, b) }, ...stops(a, b))));
+  }
+
+  drawBoxes() {
+    const { layers } = this;
+    const { routes } = this.picture;
+    const wanted = routes.length * layers.length;
+    while (this.boxes.length > wanted) this.boxes.pop().remove();
+    while (this.boxes.length < wanted) {
+      const box = s("g", { class: "mw-stage" }, s("rect"), s("text", { class: "mw-layers", "text-anchor": "middle" }), s("text", { class: "mw-share", "text-anchor": "middle" }));
+      box.addEventListener("focus", () => box.dataset.replica === "0" && this.focused(Number(box.dataset.stage)));
+      this.boxes.push(box);
+      this.stages.append(box);
+    }
+    this.focus = clamp(this.focus, 0, layers.length - 1);
+    routes.forEach((route, replica) => {
+      for (let stage = 0; stage < layers.length; stage++) this.drawBox(this.boxes[replica * layers.length + stage], stage, replica, route[stage]);
+    });
+  }
+
+  drawBox(box, stage, replica, mesh) {
+    const { slots, y } = this.layout;
+    const { middle, width, height } = slots[stage];
+    const layers = this.layers[stage];
+    const [rect, number, share] = box.children;
+    const top = y(mesh) - height / 2;
+    const changed = this.gesture?.count && (stage === this.gesture.boundary || stage === this.gesture.boundary + 1);
+    box.dataset.stage = stage;
+    box.dataset.replica = replica;
+    box.setAttribute("class", `mw-stage${replica ? " mw-replica" : ""}${changed ? " mw-changed" : ""}`);
+    box.style.setProperty("--c", meshColour(this.model.palette, mesh));
+    if (replica) box.setAttribute("aria-hidden", "true");
+    else {
+      box.removeAttribute("aria-hidden");
+      box.setAttribute("role", "img");
+      box.setAttribute("aria-label", this.describe(stage));
+      box.setAttribute("tabindex", stage === this.focus ? 0 : -1);
+    }
+    if (replica) box.removeAttribute("tabindex");
+    for (const [key, value] of Object.entries({ x: middle - width / 2, y: top, width, height, rx: Math.min(7, width / 4, height / 3) })) rect.setAttribute(key, r(value));
+    const two = width >= 40 && height >= 30;
+    const one = width >= 7 + 6.5 * String(layers).length && height >= 12;
+    number.textContent = one ? (two && width >= 62 ? count(layers, "layer") : String(layers)) : "";
+    share.textContent = two ? `${percent(this.share(stage))}` : "";
+    for (const [text, at] of [[number, two ? -3 : 4], [share, 10]]) {
+      text.setAttribute("x", r(middle));
+      text.setAttribute("y", r(y(mesh) + at));
+    }
+  }
+
+  /** A stage's share of the cost; while layers are dragged, in proportion to them. */
+  share(stage) {
+    const { layers, shares } = this.picture;
+    return layers[stage] ? (shares[stage] * this.layers[stage]) / layers[stage] : shares[stage];
+  }
+
+  describe(stage) {
+    const { meshes, routes } = this.picture;
+    const on = routes.map((route) => meshes[route[stage]].name);
+    return `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute`;
+  }
+
+  /** What parts two stages can be taken anywhere between them, where there is room to take it. */
+  drawGrips() {
+    const { slots, edge, height, y, pitch, lane } = this.layout;
+    if (pitch < 11) return this.grips.replaceChildren();
+    const route = this.picture.routes[0];
+    const parts = slots.slice(1).map((slot, boundary) => {
+      const before = slots[boundary];
+      const [from, to] = [before.middle + before.width / 2, slot.middle - slot.width / 2];
+      const x = (from + to) / 2;
+      const wide = Math.max(8, to - from);
+      const middle = (y(route[boundary]) + y(route[boundary + 1])) / 2;
+      const long = Math.min(20, lane * 0.8);
+      const grip = s(
+        "g",
+        { class: "mw-grip", "data-boundary": boundary },
+        s("rect", { class: "mw-grip-area", x: x - wide / 2, y: edge.top, width: wide, height: height - edge.top - edge.bottom }),
+        s("line", { class: "mw-grip-line", x1: slot.x, x2: slot.x, y1: edge.top, y2: height - edge.bottom }),
+        s("rect", { class: "mw-grip-pill", x: x - 2.5, y: middle - long / 2, width: 5, height: long, rx: 2.5 }),
+      );
+      grip.firstChild.append(s("title", {}, `drag to move layers between stage ${boundary} and ${boundary + 1}`));
+      grip.classList.toggle("mw-held", this.gesture?.boundary === boundary);
+      return grip;
+    });
+    this.grips.replaceChildren(...parts);
+  }
+
+  // ── the pointer ──
+
+  within(event) {
+    const box = this.root.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  }
+
+  press(event) {
+    if (event.button !== 0) return;
+    const stage = event.target.closest(".mw-stage");
+    const grip = event.target.closest(".mw-grip");
+    this.notice.hide();
+    this.tip.hide();
+    if (stage) {
+      event.preventDefault();
+      this.boxes[Number(stage.dataset.stage)].focus({ preventScroll: true });
+    }
+    if (!grip) return;
+    event.preventDefault();
+    this.pending = null;
+    this.gesture = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
+    this.listen();
+    this.drag(event);
+  }
+
+  listen() {
+    this.stopListening();
+    const moved = (event) => this.drag(event);
+    const released = () => this.release();
+    const pressed = (event) => event.key === "Escape" && (event.stopPropagation(), this.cancel());
+    const lost = () => this.cancel();
+    window.addEventListener("pointermove", moved);
+    window.addEventListener("pointerup", released);
+    window.addEventListener("pointercancel", lost);
+    window.addEventListener("keydown", pressed, true);
+    this.unlisten = () => {
+      window.removeEventListener("pointermove", moved);
+      window.removeEventListener("pointerup", released);
+      window.removeEventListener("pointercancel", lost);
+      window.removeEventListener("keydown", pressed, true);
+    };
+  }
+
+  stopListening() {
+    this.unlisten?.();
+    this.unlisten = null;
+  }
+
+  drag(event) {
+    const { boundary, from } = this.gesture;
+    const { layers } = this.picture;
+    this.pointer = this.within(event);
+    // to the right the left stage grows: layers come over from the right one
+    const wanted = -Math.round((event.clientX - from) / Math.max(this.layout.perLayer, 1));
+    this.gesture.count = clamp(wanted, -(layers[boundary + 1] - 1), layers[boundary] - 1);
+    const stopped = wanted !== this.gesture.count;
+    const now = this.layers;
+    const words = [boundary, boundary + 1].map((stage) => `stage ${stage}: ${count(now[stage], "layer")}`).join(", ");
+    const end = stopped ? `; stage ${wanted > 0 ? boundary : boundary + 1} keeps at least one` : "";
+    this.notice.show(words + end, this.pointer.x, this.pointer.y, stopped ? "no" : "tell");
+    this.redraw();
+  }
+
+  release() {
+    const { boundary, count: moved } = this.gesture;
+    this.stopListening();
+    this.pending = moved ? this.layers : null;
+    this.gesture = null;
+    this.notice.hide();
+    if (moved) this.send("move_layers", { boundary, count: moved });
+    this.redraw();
+  }
+
+  cancel() {
+    this.stopListening();
+    this.gesture = null;
+    this.pending = null;
+    this.notice.hide();
+    this.redraw();
+  }
+
+  hover(event) {
+    if (this.gesture) return;
+    const stage = event.target.closest(".mw-stage");
+    if (stage) this.tip.show(this.describe(Number(stage.dataset.stage)), ...Object.values(this.within(event)));
+    else this.tip.hide();
+  }
+
+  sayAt(element, text) {
+    const [box, at] = [this.root.getBoundingClientRect(), element.getBoundingClientRect()];
+    this.notice.say(text, at.left - box.left - 14, at.bottom - box.top - 12);
+  }
+
+  // ── the keyboard ──
+
+  focused(stage) {
+    this.boxes[this.focus]?.setAttribute("tabindex", "-1");
+    this.focus = stage;
+    this.boxes[stage].setAttribute("tabindex", "0");
+  }
+
+  key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const last = this.picture.layers.length - 1;
+    if (event.key === "Home" || event.key === "End") this.boxes[event.key === "Home" ? 0 : last].focus();
+    else if (!step) return;
+    else if (event.altKey) this.give(step);
+    else this.boxes[clamp(this.focus + step, 0, last)].focus();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** Give a layer of the stage in focus to its neighbour on a side. */
+  give(side) {
+    const { layers } = this.picture;
+    const to = this.focus + side;
+    const [box, at] = [this.root.getBoundingClientRect(), this.boxes[this.focus].getBoundingClientRect()];
+    this.pointer = { x: at.left - box.left, y: at.bottom - box.top - 12 };
+    const say = (text) => this.notice.say(text, this.pointer.x, this.pointer.y);
+    if (to < 0 || to >= layers.length) say(`stage ${this.focus} has no neighbour there`);
+    else if (layers[this.focus] <= 1) say(`stage ${this.focus} keeps at least one layer`);
+    else this.send("move_layers", side > 0 ? { boundary: this.focus, count: 1 } : { boundary: to, count: -1 });
+  }
+}
+
+// ── small pieces ────────────────────────────────────────────────────────────────────────────
+
+/** Layers after `moved` of them went over a boundary to the right (to the left if negative). */
+function shifted(layers, boundary, moved) {
+  return layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
+}
+
+const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)} %`;
+
+const shortened = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);

@@ -1,0 +1,140 @@
+"""Memory: the closed forms of the schedules, and the same peaks over time and over order."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cost import estimate, memory_over_time, peak_inflight, peak_memory
+from engine.cost.flops import Workload, activation_bytes, stage_parameters
+from engine.design import Design
+from engine.lowering import lower
+from engine.program.program import Program, parse_program
+from engine.schedules import Pipe, schedules
+from engine.simulate import simulate
+
+sizes = st.integers(1, 6), st.integers(1, 12)
+
+
+def program(name: str, ranks: int, microbatches: int, **options: int) -> Program:
+    return schedules[name](**options).program(Pipe(ranks, microbatches))
+
+
+@given(*sizes)
+def test_gpipe_keeps_every_microbatch(ranks: int, microbatches: int) -> None:
+    assert peak_inflight(program("gpipe", ranks, microbatches)).tolist() == [microbatches] * ranks
+
+
+@given(*sizes)
+def test_1f1b_keeps_as_many_as_there_are_ranks_to_the_end(ranks: int, microbatches: int) -> None:
+    expected = [min(microbatches, ranks - rank) for rank in range(ranks)]
+
+    assert peak_inflight(program("1f1b", ranks, microbatches)).tolist() == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("waves", [1, 2, 4])
+def test_hanayo_keeps_what_its_paper_prints(ranks: int, waves: int) -> None:
+    """((2W-1)P + 1 + r) stages on rank r: from ((2W-1)P+1)/2W shares on the first to P on the last."""
+    expected = [((2 * waves - 1) * ranks + 1 + rank) / (2 * waves) for rank in range(ranks)]
+
+    assert peak_inflight(program("hanayo", ranks, ranks, waves=waves)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_chimera_keeps_half_on_the_outside_and_all_in_the_middle(ranks: int) -> None:
+    expected = [ranks // 2 + 1 + min(rank, ranks - 1 - rank) for rank in range(ranks)]
+
+    assert peak_inflight(program("chimera", ranks, ranks)).tolist() == expected
+
+
+def test_a_split_backward_lets_go_at_its_weight_gradient() -> None:
+    split = parse_program("0F0 0F1 0I0 0I1 0F2 0W0 0W1 0I2 0W2")
+
+    assert peak_inflight(split).tolist() == [3]
+
+
+def test_a_stage_counts_by_its_layers() -> None:
+    two = parse_program("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1")
+
+    assert peak_inflight(two, layers=(1, 3)).tolist() == [1.0, 1.5]
+
+
+def test_a_rank_without_actions_keeps_nothing() -> None:
+    idle = parse_program([["0F0", "0B0"], []])
+
+    assert peak_inflight(idle)[1] == 0
+
+
+def test_the_peak_is_the_sum_of_its_categories(design: Callable[..., Design]) -> None:
+    made = design(2, model={"layers": 8}, pipeline={"stages": [4, 4]}, training={"precision": "bf16"})
+    lowered = lower(made)
+    costs = estimate(made, lowered)
+    peak = peak_memory(lowered, costs)
+    load = Workload.of(made.model, batch=1, precision="bf16")
+    first = stage_parameters(load, 4, first=True, last=False)
+
+    assert peak.by_category["weights"][0] == 6 * first
+    assert peak.by_category["gradients"][0] == 4 * first
+    assert peak.by_category["optimizer"][0] == 8 * first
+    assert peak.by_category["activations"][0] == 2 * activation_bytes(load, 4, first=True, last=False)
+    assert peak.by_category["activations"][1] == activation_bytes(load, 4, first=False, last=True)
+    assert peak.total_bytes == pytest.approx(sum(peak.by_category.values()))
+    assert peak.fits.all()
+
+
+def test_working_memory_holds_receives_that_wait_and_a_message_that_leaves(design: Callable[..., Design]) -> None:
+    alone, many = (design(ranks, microbatches=8, model={"layers": 8}) for ranks in (1, 4))
+    message = 32 * 64 * 4
+    working = [estimate(made, lower(made)).working_bytes for made in (alone, many)]
+    logits = 4 * (64 * 300 + 32 * (64 + 300))  # the weight's gradient, and both sides'
+
+    assert working[0] == pytest.approx(logits)
+    assert working[1][3] == pytest.approx(logits + 3 * message)  # two receives ahead, one gradient out
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "chimera", "hanayo", "interleaved-1f1b"])
+@pytest.mark.parametrize("cost", [{"kind": "unit"}, {"kind": "roofline"}])
+def test_the_peak_over_time_is_the_peak_over_the_order(
+    design: Callable[..., Design], schedule: str, cost: dict[str, str]
+) -> None:
+    made = design(4, schedule=schedule, microbatches=8, cost=cost)
+    lowered = lower(made)
+    costs = estimate(made, lowered)
+    timeline = simulate(lowered, costs.seconds, costs.transfer_model)
+
+    over_time = memory_over_time(timeline, costs)
+
+    assert [held.max() for _, held in over_time] == pytest.approx(peak_memory(lowered, costs).total_bytes)
+    for rank, (times, held) in enumerate(over_time):
+        assert times[0] == 0.0
+        assert all(a <= b for a, b in pairwise(times))
+        idle = sum(category[rank] for category in costs.static_bytes.values()) + costs.working_bytes[rank]
+        assert held[0] == held[-1] == pytest.approx(idle)  # all that came has gone
+
+
+def test_a_recorded_timeline_may_hold_its_spans_in_any_order(design: Callable[..., Design]) -> None:
+    made = design(3, microbatches=6)
+    lowered = lower(made)
+    costs = estimate(made, lowered)
+    timeline = simulate(lowered, costs.seconds, costs.transfer_model)
+    shuffled = np.random.default_rng(0).permutation(len(timeline))
+    columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause")
+    mixed = replace(timeline, **{name: getattr(timeline, name)[shuffled] for name in columns})
+
+    for (times, held), (mixed_times, mixed_held) in zip(
+        memory_over_time(timeline, costs), memory_over_time(mixed, costs), strict=True
+    ):
+        assert times.tolist() == mixed_times.tolist()
+        assert held[-1] == mixed_held[-1]
+
+
+def test_what_does_not_fit_is_said(design: Callable[..., Design]) -> None:
+    made = design(2, model={"layers": 40, "hidden": 8192, "heads": 64}, pipeline={"stages": [1, 39]})
+    lowered = lower(made)
+
+    assert peak_memory(lowered, estimate(made, lowered)).fits.tolist() == [True, False]
