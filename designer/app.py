@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import panel as pn
@@ -22,11 +20,13 @@ from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
 from designer.views.timeline import Layer, TimelineChart
 from designer.views.topbar import TopBar
-from engine.design import Design, load_design, parse_design, save_design
+from engine.cli import EXPORTS
+from engine.design import Design, parse_design, save_design
 from engine.errors import MeshwaveError
 from engine.launch import Record, launchers, reconcile
 from engine.predict import Prediction
 from engine.resources import home
+from engine.timeline import Timeline
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
 
@@ -90,7 +90,7 @@ class Widgets:
     def __init__(self, session: Session, studio: Studio) -> None:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
-        self.topbar = TopBar(session, exporters=EXPORTERS, **fill)
+        self.topbar = TopBar(session, exporters=EXPORTS, **fill)
         self.numbers = Numbers(session, **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
         self.wave = WaveCanvas(on_edit=session.edit, **fill)
@@ -102,3 +102,85 @@ class Widgets:
         session.param.watch(lambda _: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self._show_design()
         self._show_timeline()
+
+    def _show_design(self) -> None:
+        session = self.session
+        self.cluster.show(session.design.model_dump(mode="json"))
+        if not session.stale:
+            prediction = session.prediction
+            self.wave.show(prediction.design, prediction.program, prediction.costs)
+
+    def _show_timeline(self) -> None:
+        session = self.session
+        stale = str(session.errors[0]) if session.errors and session.stale else ""
+        self.timeline.show(layers(session), stale)
+
+    def _focus(self, path: str) -> None:
+        """Bring the field of a problem to the front."""
+        self.side.active = 0
+        self.form.focus_field(path)
+
+    def layout(self) -> pn.viewable.Viewable:
+        self.side = pn.Tabs(
+            ("Design", self.form), ("Run", self.runs), ("Problems", self.problems),
+            sizing_mode="stretch_both", dynamic=False, stylesheets=[read_static("side.css")],
+        )  # fmt: skip
+        areas = {
+            "top": self.topbar, "numbers": self.numbers, "cluster": self.cluster,
+            "wave": self.wave, "timeline": self.timeline, "side": self.side,
+        }  # fmt: skip
+        for area, view in areas.items():
+            view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
+        return pn.Column(*areas.values(), sizing_mode="stretch_both", styles=GRID)
+
+
+GRID = {
+    "display": "grid",
+    "height": "100vh",
+    "width": "100vw",
+    "box-sizing": "border-box",
+    "gap": "1px",
+    "grid-template-columns": "minmax(0, 2fr) minmax(0, 3fr) 320px",
+    "grid-template-rows": "44px 66px minmax(0, 300px) minmax(0, 1fr)",
+    "grid-template-areas": '"top top top" "numbers numbers side" "cluster wave side" "timeline timeline side"',
+    "background": "var(--mw-line)",
+}
+
+
+def layers(session: Session) -> list[Layer]:
+    """What the timeline shows: the pinned design above the open one, and a run laid over that."""
+    shown = []
+    if session.pinned is not None:
+        shown.append(_layer(session.pinned, f"Pinned: {session.pinned.design.name}"))
+    if session.prediction is not None:
+        shown.append(_layer(session.prediction, session.prediction.design.name))
+        if session.measured is not None:
+            shown.append(_measured(session.measured, session.prediction))
+    return shown
+
+
+def _measured(timeline: Timeline, prediction: Prediction) -> Layer:
+    """A run over the prediction; unit costs are no seconds, so there it is stretched to the same length."""
+    unit = prediction.costs.unit
+    if unit == "s" or not timeline.makespan:
+        return Layer(timeline, "Measured", unit=unit, over=True)
+    stretch = prediction.timeline.makespan / timeline.makespan
+    stretched = replace(timeline, start=timeline.start * stretch, end=timeline.end * stretch)
+    return Layer(stretched, "Measured, stretched to the predicted length", unit=unit, over=True)
+
+
+def _layer(prediction: Prediction, label: str) -> Layer:
+    timeline = prediction.timeline
+    critical = np.zeros(len(timeline), np.bool_)
+    critical[timeline.critical_path] = True
+    return Layer(
+        timeline,
+        label,
+        memory=prediction.memory_curves,
+        capacity=prediction.costs.capacity_bytes,
+        critical=critical,
+        stages_layers=prediction.costs.layers,
+        unit=prediction.costs.unit,
+        bytes=prediction.costs.bytes[prediction.program.spans],
+    )
+

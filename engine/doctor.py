@@ -23,6 +23,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from engine.resources import home
+
 State = Literal["ok", "limited", "missing"]
 
 OLDEST_PYTHON = (3, 11)
@@ -72,8 +74,8 @@ class Finding(NamedTuple):
         return f"{self.state:8}{self.name:14}{self.found}{remedy}"
 
 
-def doctor(runs: Path = Path("runs")) -> list[Finding]:
-    """Look at this machine; ``runs`` is the folder that runs are to be written to. Never raises."""
+def doctor(runs: Path | None = None) -> list[Finding]:
+    """Look at this machine; ``runs`` is where runs are to be written, by default where they are. Never raises."""
     questions: dict[str, Callable[[], Iterable[Finding]]] = {
         "python": _python,
         "libraries": _libraries,
@@ -83,7 +85,7 @@ def doctor(runs: Path = Path("runs")) -> list[Finding]:
         "memory": _memory,
         "processes": _processes,
         "loopback": _loopback,
-        "runs": lambda: _runs(runs),
+        "runs": lambda: _runs(runs or home()),
         "chromium": _chromium,
     }
     with ThreadPoolExecutor(len(questions)) as pool:
@@ -200,7 +202,7 @@ def _processes() -> Iterator[Finding]:
     if _parent_death_signal():
         yield Finding("orphans", "ok", "the kernel ends a run's processes when what started them dies")
     else:
-        yield Finding("orphans", "limited", "no parent-death signal here; processes watch a pipe to notice instead")
+        yield Finding("orphans", "limited", "no parent-death signal here", remedy)
 
 
 def _parent_death_signal() -> bool:

@@ -69,7 +69,7 @@ class RunsPanel(Canvas):
         if session.errors:
             raise InputError(f"the design cannot run as it stands: {session.errors[0]}")
         prediction = session.prediction
-        return self._launcher.launch(prediction.design, prediction.program, prediction.costs.layers, key=key)
+        return self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, key=key)
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
         if self._shown is not None:
@@ -100,7 +100,10 @@ class RunsPanel(Canvas):
     def _refusal(self) -> str:
         if self._session.errors:
             return f"Cannot launch: {self._session.errors[0]}"
-        return self._launcher.refuses(self._session.design) or ""
+        can = self._launcher.probe()
+        if not can.can_launch:
+            return can.why_not
+        return "; ".join(str(problem) for problem in self._launcher.problems(self._session.design))
 
     def look(self) -> None:
         """Bring the panel up to date; called several times a second."""

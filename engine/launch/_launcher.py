@@ -69,10 +69,10 @@ class Launcher(ABC):
     def handle(self) -> Mapping[str, Any]:
         """What :meth:`poll` needs to find a run that this launcher starts."""
 
-    def warm(self) -> None:
+    def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
         """Prepare, so that the next launch is quick."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  nor alive
         """End what this launcher keeps alive, runs included."""
 
     def problems(self, design: Design) -> list[Problem]:
@@ -118,9 +118,7 @@ class Launcher(ABC):
             self._start(entry.id, design, program, layers, data)
         return Run(self.record, entry.id, self)
 
-    def _start(
-        self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None
-    ) -> None:
+    def _start(self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None) -> None:
         try:
             self.launch(write_bundle(design, program, layers, self.record.folder(run), data))
         except BaseException as error:

@@ -16,7 +16,7 @@ from engine.launch.record import State
 
 FORMAT = "meshwave-result/1"
 
-_HINTS = {
+_HINTS: dict[int, str] = {
     signal.SIGKILL: "Meshwave did not send that: a person did, or the system because memory ran out",
     signal.SIGABRT: "gloo aborts when a message is longer than the receive that waits for it: a size mismatch",
     signal.SIGSEGV: "a library crashed; its log may say where",
@@ -46,7 +46,7 @@ class Verdict:
     process: int | None = None
 
 
-def judge(folder: Path, design: Design, exits: Sequence[Exit], *, cancelled: bool, steps: str) -> Verdict:
+def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, steps: str) -> Verdict:
     """Find the cause among what the processes left.
 
     A process that dies takes the others with it: they find their connections closed and report
@@ -55,8 +55,8 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, cancelled: boo
     """
     if exits and all(exit.code == 0 for exit in exits):
         return Verdict(State.SUCCEEDED, steps)
-    if cancelled:
-        return Verdict(State.CANCELLED, f"cancelled after {steps}")
+    if was_cancelled:
+        return Verdict(State.CANCELLED, cancelled(f"after {steps}", (folder / "cancel").read_text("utf-8")))
     errors = {int(error["process"]): error for error in _errors(folder)}
     for exit in sorted(exits, key=lambda exit: exit.time_s):
         if exit.was_killed and exit.process not in errors:
@@ -68,6 +68,11 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, cancelled: boo
         if exit.code != 0 and not exit.ours:
             return Verdict(State.FAILED, _left(folder, design, exit), exit.process)
     return Verdict(State.FAILED, "its processes were ended before they were done")
+
+
+def cancelled(when: str, why: str) -> str:
+    """The sentence for a run that was cancelled; ``why`` may be empty."""
+    return f"cancelled {when}" + (f": {why}" if why else "")
 
 
 def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _killed(folder: Path, design: Design, exit: Exit) -> str:
     number = -exit.code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     hint = _HINTS.get(number, "")
-    said = f"{_last_word(folder, exit.process)}" if number != signal.SIGKILL else ""
+    said = _last_word(folder, exit.process) if number != signal.SIGKILL else ""
     sentence = f"mesh {mesh}, process {exit.process} was ended by {name} (exit {exit.code})"
     return "; ".join(filter(None, (sentence, hint, said)))
 

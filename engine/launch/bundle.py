@@ -63,8 +63,7 @@ def write_bundle(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_text(folder / "design.json", design.to_json())
-    document = {**to_json(program), "layers": list(layers)}
-    write_text(folder / "program.json", json.dumps(document) + "\n")
+    write_json(folder / "program.json", {**to_json(program), "layers": list(layers)})
     if data is not None:
         _bring(data, folder / "data.txt")
     elif design.training.data is not None:
@@ -87,6 +86,11 @@ def read_bundle(folder: Path) -> Bundle:
         raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """The same as :func:`write_text`, of a JSON document."""
+    write_text(path, json.dumps(document) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -27,7 +27,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,9 +73,12 @@ class Gang:
         for pid in self.alive:
             os.kill(pid, signal.SIGKILL)
 
-    def left(self, pid: int, code: int) -> None:
-        self.exits.append((self.alive.pop(pid), code, self.is_ending, time.time()))
-        if code != 0:
+    def left(self, ended: Mapping[int, int]) -> None:
+        """Take note of those that ended since the last look, in whatever order, then act on it."""
+        mine = {pid: code for pid, code in ended.items() if pid in self.alive}
+        now = time.time()
+        self.exits += [(self.alive.pop(pid), code, self.is_ending, now) for pid, code in mine.items()]
+        if any(mine.values()):
             self.end()
 
     def look(self) -> None:
@@ -141,11 +144,9 @@ class Zygote:
         self._finish_if_done(gang)
 
     def _watch(self) -> None:
-        for pid, code in _reap():
-            for gang in self._gangs.values():
-                if pid in gang.alive:
-                    gang.left(pid, code)
+        ended = _reap()
         for gang in list(self._gangs.values()):
+            gang.left(ended)
             gang.look()
             self._finish_if_done(gang)
 
@@ -235,7 +236,10 @@ def _redirect(log: Path) -> None:
     os.dup2(null, 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for descriptor in map(int, os.listdir("/dev/fd")):  # the one that lists is closed by then
+        if descriptor > 2:
+            with suppress(OSError):
+                os.close(descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
@@ -252,12 +256,12 @@ def _drain(descriptor: int) -> tuple[bytes, bool]:
         text += part
 
 
-def _reap() -> list[tuple[int, int]]:
-    """The children that have ended: pid and exit status, or minus the signal."""
-    ended = []
+def _reap() -> dict[int, int]:
+    """The children that have ended: pid to exit status, or minus the signal."""
+    ended = {}
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended.append((found[0], os.waitstatus_to_exitcode(found[1])))
+            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
     return ended
 
 
@@ -288,7 +292,8 @@ def _forked(worker: str) -> Callable[[str], object]:
     getattr(module, "warm", lambda: None)()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at
-    return module.main
+    play: Callable[[str], object] = module.main
+    return play
 
 
 def _spawned(worker: str) -> Callable[[str], NoReturn]:

@@ -37,13 +37,27 @@ class Shape(Protocol):
     def ffn_hidden(self) -> int: ...
 
 
+class Linear(nn.Linear):
+    """Left empty: :func:`_initialise` draws all weights, so none are drawn twice."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Table(nn.Embedding):
+    """Left empty, like :class:`Linear`."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 class Embedding(nn.Module):
     """Tokens ``[batch, sequence]`` to ``[batch, sequence, hidden]``: token plus learned position."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.token = nn.Embedding(shape.vocab, shape.hidden)
-        self.position = nn.Embedding(shape.sequence, shape.hidden)
+        self.token = Table(shape.vocab, shape.hidden)
+        self.position = Table(shape.sequence, shape.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.token(tokens) + self.position.weight[: tokens.shape[1]]
@@ -53,8 +67,8 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape, *, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal = shape.heads, causal
-        self.qkv = nn.Linear(shape.hidden, 3 * shape.hidden)
-        self.out = nn.Linear(shape.hidden, shape.hidden)
+        self.qkv = Linear(shape.hidden, 3 * shape.hidden)
+        self.out = Linear(shape.hidden, shape.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, hidden = x.shape
@@ -72,8 +86,8 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(shape.hidden)
         self.attention = Attention(shape, causal=causal)
         self.ffn_norm = nn.LayerNorm(shape.hidden)
-        self.ffn_in = nn.Linear(shape.hidden, shape.ffn_hidden)
-        self.ffn_out = nn.Linear(shape.ffn_hidden, shape.hidden)
+        self.ffn_in = Linear(shape.hidden, shape.ffn_hidden)
+        self.ffn_out = Linear(shape.ffn_hidden, shape.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -86,7 +100,7 @@ class Head(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(shape.hidden)
-        self.project = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.project = Linear(shape.hidden, shape.vocab, bias=False)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.project(self.norm(x))
@@ -157,9 +171,8 @@ class Transformer(ABC):
         """Build one stage; see :func:`engine.runtime.models.build_stage`."""
 
         def part(place: int) -> nn.Module:
-            with torch.device("meta"):  # no memory and no draws before the real ones
-                module = {EMBEDDING: self.embedding, HEAD: self.head}.get(place, self.layer)()
-            return _initialise(module.to(dtype).to_empty(device=device), (seed, place), self.shape.layers)
+            module = {EMBEDDING: self.embedding, HEAD: self.head}.get(place, self.layer)()
+            return _initialise(module.to(device, dtype), (seed, place), self.shape.layers)
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])

@@ -1,0 +1,159 @@
+"""``meshwave run`` and ``meshwave runs``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from engine.design import Design
+from engine.errors import InputError, MeshwaveError
+from engine.launch import Entry, Record, Run, State, launchers, reconcile
+from engine.predict import Prediction, predict
+from engine.recording import read_recording
+from engine.timeline import overlay
+from engine.units import quantity
+
+
+def run(design: Design, options: argparse.Namespace) -> int:
+    """Launch a design, follow it to its end, and say how it compares; returns the exit status."""
+    if options.steps is not None:
+        if options.steps < 1:
+            raise InputError(f"--steps {options.steps}: a run has at least one step")
+        design = design.model_copy(update={"training": design.training.model_copy(update={"steps": options.steps})})
+    prediction = predict(design)
+    with closing(Record()) as record, closing(launchers[options.launcher](record)) as launcher:
+        data = Path(options.data) if options.data else None
+        started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data)
+        print(f"run {started.id}: {design.name}, {started.entry.processes} processes", file=sys.stderr)
+        try:
+            state = started.wait(_say_progress)
+        except KeyboardInterrupt:
+            started.cancel()
+            raise
+        if options.json:
+            print(json.dumps(_summary(started, prediction), indent=2))
+        else:
+            print("\n".join(_told(started, prediction)))
+        return 0 if state is State.SUCCEEDED else 1
+
+
+def _say_progress(run: Run) -> None:
+    metrics = run.metrics()
+    if metrics:
+        last = metrics[-1]
+        said = f"step {len(metrics)} of {run.progress.total}  loss {last['loss']:.4f}  {quantity(last['seconds'], 's')} a step"
+        print(said, file=sys.stderr, flush=True)
+
+
+def _summary(run: Run, prediction: Prediction) -> dict[str, Any]:
+    """What ``meshwave run --json`` prints."""
+    entry = run.entry
+    return {
+        "run": run.id,
+        "state": str(entry.state),
+        "reason": entry.reason,
+        "folder": str(run.folder),
+        "digest": prediction.program.digest,
+        "metrics": run.metrics(),
+        "comparison": _comparison(run, prediction),
+    }
+
+
+def _comparison(run: Run, prediction: Prediction) -> dict[str, Any] | None:
+    try:
+        measured = read_recording(run.folder).timeline()
+        joined = overlay(prediction.timeline, measured)
+    except MeshwaveError:
+        return None  # it ended before its first step
+    return {
+        "unit": prediction.costs.unit,
+        "bubble_ratio": {"predicted": prediction.timeline.bubble_ratio, "measured": measured.bubble_ratio},
+        **joined.summary(),
+    }
+
+
+def _told(run: Run, prediction: Prediction) -> list[str]:
+    entry, metrics, found = run.entry, run.metrics(), _comparison(run, prediction)
+    lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
+    if metrics:
+        lines.append(f"loss      {metrics[0]['loss']:.4f} at the first step, {metrics[-1]['loss']:.4f} at the last of {len(metrics)}")
+    if found:
+        seconds = found["unit"] == "s"
+        expected = quantity(found["predicted_s"], "s") if seconds else f"{found['predicted_s']:g} units"
+        error = f", off by {found['error']:+.0%}" if seconds else ""
+        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{error}")
+        bubble = found["bubble_ratio"]
+        lines.append(f"bubble    {bubble['predicted']:.1%} predicted, {bubble['measured']:.1%} measured")
+    return [*lines, f"folder    {run.folder}"]
+
+
+def runs(options: argparse.Namespace) -> int:
+    """``meshwave runs list | show | logs | cancel``."""
+    with closing(Record()) as record:
+        reconcile(record)
+        if options.action == "list":
+            return _list(record, options)
+        entry = _chosen(record, options.run)
+        return {"show": _show, "logs": _logs, "cancel": _cancel}[options.action](Run(record, entry.id), options)
+
+
+def _chosen(record: Record, text: str | None) -> Entry:
+    if text:
+        return record.find(text)
+    newest = record.all(1)
+    if not newest:
+        raise InputError("nothing ran yet; start a run by: meshwave run DESIGN")
+    return newest[0]
+
+
+def _list(record: Record, options: argparse.Namespace) -> int:
+    entries = record.all()
+    if options.json:
+        print(json.dumps({"runs": [_entry(entry) for entry in entries]}, indent=2))
+        return 0
+    for entry in entries:
+        when = datetime.fromtimestamp(entry.created_s)
+        print(f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  {entry.name}")
+    if not entries:
+        print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
+    return 0
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    columns = ("id", "name", "reason", "launcher", "digest", "processes", "steps", "created_s", "started_s", "finished_s")
+    return {**{column: getattr(entry, column) for column in columns}, "state": str(entry.state)}
+
+
+def _show(run: Run, options: argparse.Namespace) -> int:
+    from engine.launch import read_bundle
+
+    prediction = predict(read_bundle(run.folder).design)
+    if options.json:
+        print(json.dumps({**_entry(run.entry), **_summary(run, prediction)}, indent=2))
+    else:
+        print("\n".join([f"{run.id}  {run.entry.name}", *_told(run, prediction)]))
+    return 0
+
+
+def _logs(run: Run, options: argparse.Namespace) -> int:
+    lines = run.log(10_000)
+    if options.json:
+        print(json.dumps({"log": [{"process": line.process, "text": line.text} for line in lines]}, indent=2))
+    else:
+        print("\n".join(map(str, lines)))
+    return 0
+
+
+def _cancel(run: Run, options: argparse.Namespace) -> int:
+    run.cancel()
+    state = run.wait(timeout_s=5)
+    if options.json:
+        print(json.dumps({"run": run.id, "state": str(state)}))
+    else:
+        print(f"{run.id}: {str(state).lower()}")
+    return 0 if state.is_over else 1
