@@ -65,6 +65,7 @@ class Studio:
 
 def page(studio: Studio) -> pn.viewable.Viewable:
     """One tab."""
+    pn.config.raw_css = [read_static("app.css")]
     draft = _draft_id()
     session = Session(studio.open(draft))
     session.param.watch(lambda event: studio.keep(draft, event.new), "design")

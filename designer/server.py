@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import webbrowser
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -54,7 +53,7 @@ def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
     """A server that is ready but whose loop the caller runs."""
     access = TokenAccess(token, port)
     return pn.serve(
-        {"/": partial(page, studio)},
+        {"/": lambda: page(studio)},  # Panel takes plain functions only
         port=port,
         address=ADDRESS,
         websocket_origin=access.hosts,

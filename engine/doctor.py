@@ -202,7 +202,8 @@ def _processes() -> Iterator[Finding]:
     if _parent_death_signal():
         yield Finding("orphans", "ok", "the kernel ends a run's processes when what started them dies")
     else:
-        yield Finding("orphans", "limited", "no parent-death signal here", remedy)
+        found = "no parent-death signal here: processes can outlive a launcher that was killed"
+        yield Finding("orphans", "limited", found, "meshwave runs cancel ends what is left of a run")
 
 
 def _parent_death_signal() -> bool:

@@ -36,19 +36,17 @@ def simulate(
     """
     serial = transfer_model == "link-serial"
     graph = program.serial_graph if serial else program.graph
-    lag = np.zeros(len(graph.edge_source))
-    if not serial:
-        _add(lag, seconds, graph.edge_message)
+    transfer = graph.edge_message  # the SEND that lies on each edge, if any
     if transfer_model == "sender-blocking":
-        _add(lag, seconds, graph.edge_blocked)
+        transfer = np.where(transfer >= 0, transfer, graph.edge_blocked)
+    lag = np.zeros(len(transfer))
+    if not serial:
+        lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
     start, end = _play(graph, seconds[graph.nodes], lag)
-    cause = _causes(graph, start, end, lag)
+    by_edge = _causes(graph, start, end, lag)
+    by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
+    cause = np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)
     return _timeline(program, graph, start, end, cause, seconds, serial, meshes)
-
-
-def _add(lag: Floats, seconds: Floats, sends: NDArray[np.int64]) -> None:
-    there = sends >= 0
-    lag[there] += seconds[sends[there]]
 
 
 def _play(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
@@ -67,12 +65,12 @@ def _play(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
 
 
 def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
-    """``[nodes + 1]`` the edge over which each node's last input arrived."""
+    """``[nodes]`` the edge over which each node's last input arrived."""
     into = np.repeat(np.arange(len(start)), np.diff(graph.edge_ptr))
     on_time = np.flatnonzero(end[graph.edge_source] + lag == start[into])
     cause = np.full(len(start), -1, np.int64)
     cause[into[on_time][::-1]] = on_time[::-1]  # of several, the first: what the rank did before
-    return cause
+    return cause[1:]
 
 
 def _timeline(
@@ -87,12 +85,7 @@ def _timeline(
 ) -> Timeline:
     rows = program.spans
     begins, ends, caused = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1, np.int64)
-    begins[graph.nodes], ends[graph.nodes] = start[1:], end[1:]
-
-    row_of_node = np.concatenate(([-1], graph.nodes))
-    edge = cause[1:]
-    by_message = graph.edge_message[edge]
-    caused[graph.nodes] = np.where(by_message >= 0, by_message, row_of_node[graph.edge_source[edge]])
+    begins[graph.nodes], ends[graph.nodes], caused[graph.nodes] = start[1:], end[1:], cause
     if not serial:
         sends, makers = program.senders
         begins[sends] = ends[makers]
@@ -111,4 +104,3 @@ def _timeline(
         end=ends[rows],
         cause=program.span_of_row[caused[rows]],
     )
-

@@ -43,12 +43,12 @@ class WaveCanvas(Canvas):
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
         super().__init__(on_edit, **params)
-        self._design: Design | None = None
+        self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
     def show(self, design: Design, program: Program, costs: Costs) -> None:
         """Draw ``design`` with the program that it was lowered to and its prices."""
-        self._design, self._layers = design, costs.layers
+        self._drawn_design, self._layers = design, costs.layers
         self.param.update(picture=describe(design, program, costs), thumbnails=choices(design))
 
     # one method a gesture
@@ -102,9 +102,9 @@ class WaveCanvas(Canvas):
 
     @property
     def _open(self) -> Design:
-        if self._design is None:
+        if self._drawn_design is None:
             raise InputError("no design is open")
-        return self._design
+        return self._drawn_design
 
     @property
     def _pipeline(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -96,13 +97,18 @@ class Zygote:
         with self._process.stdout as events:
             for line in events:
                 with suppress(ValueError):  # cut short by its end
-                    event = json.loads(line)
-                    if event["event"] == "ready":
-                        self._ready.set()
-                    self._on_event(event)
+                    self._heard(json.loads(line))
         self._process.wait()
-        self._on_end(self, self._how_it_ended())
-        self._log.close()
+        with self._log:
+            self._on_end(self, self._how_it_ended())
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "ready":
+            self._ready.set()
+        try:
+            self._on_event(event)
+        except Exception:  # the next run still has to be heard of
+            logging.getLogger(__name__).exception("an event of the process that starts runs was lost: %s", event)
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode

@@ -62,8 +62,8 @@ def write_bundle(
         InputError: the design trains on a text of the user's and ``data`` is no readable file.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_text(folder / "design.json", design.to_json())
-    write_json(folder / "program.json", {**to_json(program), "layers": list(layers)})
+    write_private(folder / "design.json", design.to_json())
+    write_private(folder / "program.json", json.dumps({**to_json(program), "layers": list(layers)}) + "\n")
     if data is not None:
         _bring(data, folder / "data.txt")
     elif design.training.data is not None:
@@ -88,19 +88,15 @@ def read_bundle(folder: Path) -> Bundle:
         raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
 
 
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """The same as :func:`write_text`, of a JSON document."""
-    write_text(path, json.dumps(document) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole and for good: after a crash there is all of it or what was there before."""
+def write_private(path: Path, text: str, *, for_good: bool = False) -> None:
+    """Write a file whole, for its owner alone; ``for_good`` it also outlives a loss of power."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(descriptor)
+        if for_good:
+            file.flush()
+            os.fsync(descriptor)
     os.replace(temporary, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ from engine.launch._process import Handle, handle, own_handle
 from engine.launch._run import Run, read_result
 from engine.launch._verdict import Exit, Verdict, cancelled, judge, to_json
 from engine.launch._zygote import Zygote
-from engine.launch.bundle import Bundle, write_json, write_text
+from engine.launch.bundle import Bundle, write_private
 from engine.launch.record import Record, State
 
 MOST_PROCESSES = 64
@@ -116,7 +117,7 @@ class LocalLauncher(Launcher):
     def _cancel(self, run: Run, why: str) -> None:
         if run.state.is_over:
             return
-        write_text(run.folder / "cancel", why)  # seen by whoever watches its processes
+        write_private(run.folder / "cancel", why)  # seen by whoever watches its processes
         with self._lock:
             _, zygote = self._own.get(run.id, (None, None))
             if zygote is not None and not zygote.is_ready:  # then there are none to wait for
@@ -170,7 +171,8 @@ class LocalLauncher(Launcher):
         """Write the result for good, and then say so in the record."""
         bundle, _ = self._own.pop(run)
         with suppress(OSError):  # a full disk; the record may still have room
-            write_json(bundle.folder / "result.json", to_json(run, verdict, bundle.design, exits))
+            result = json.dumps(to_json(run, verdict, bundle.design, exits), indent=2) + "\n"
+            write_private(bundle.folder / "result.json", result, for_good=True)
         self.record.move(run, verdict.state, verdict.reason)
         self._settled.notify_all()
 

@@ -75,9 +75,10 @@ def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     """
     edges = _Edges()
     table = program.tables
-    _chains(program, edges, table)
+    sends = _sends(program, table)
+    _chains(program, edges, sends)
     _data(program, edges, table, serial_links)
-    _updates(program, edges, table)
+    _updates(program, edges, table, sends)
     played = program.is_compute | (program.op >= Op.REDUCE_GRAD)
     if serial_links:
         played = played | (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
@@ -97,15 +98,20 @@ class _Edges:
         return source, target, message, blocked
 
 
-def _chains(program: Program, edges: _Edges, table: Tables) -> None:
+def _sends(program: Program, table: Tables) -> Rows:
+    """``[rows]`` the SEND of what a computation makes, -1 for none."""
+    sends = np.full(len(program), -1, np.int64)
+    for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
+        made = (computed >= 0) & (sent >= 0)
+        sends[computed[made]] = sent[made]
+    return sends
+
+
+def _chains(program: Program, edges: _Edges, sends: Rows) -> None:
     """A rank computes in order, and steps after its last computation."""
     rows = np.flatnonzero(program.is_compute | (program.op == Op.STEP))
     same = program.rank[rows[1:]] == program.rank[rows[:-1]]
     source, target = rows[:-1][same], rows[1:][same]
-    sends = np.full(len(program), -1, np.int64)  # the message that a computation makes
-    for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
-        made = (computed >= 0) & (sent >= 0)
-        sends[computed[made]] = sent[made]
     edges.add(source, target, blocked=sends[source])
 
 
@@ -148,7 +154,7 @@ def _within_rank(program: Program, edges: _Edges, source: Rows, target: Rows) ->
     edges.add(source[against], target[against])
 
 
-def _updates(program: Program, edges: _Edges, table: Tables) -> None:
+def _updates(program: Program, edges: _Edges, table: Tables, sends: Rows) -> None:
     """Gradients are reduced once all copies are complete; a rank steps when its gradients are there."""
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     last = table.weight.max(axis=1, initial=-1)  # of one copy; other copies are looked up below
@@ -161,7 +167,7 @@ def _updates(program: Program, edges: _Edges, table: Tables) -> None:
             owner = program.rank[of_stage]
             finals = [int(of_stage[owner == rank].max(initial=-1)) for rank in program.ranks_of(stage)]
         sources = np.array([final for final in finals if final >= 0], np.int64)
-        edges.add(sources, np.full(len(sources), row))
+        edges.add(sources, np.full(len(sources), row), blocked=sends[sources])
     owner = program.rank[reduces]
     same = owner[1:] == owner[:-1]
     edges.add(reduces[:-1][same], reduces[1:][same])  # one communicator after the other

@@ -153,15 +153,27 @@ def from_columns(
     rows = np.concatenate([*orders, np.empty((0, 3), np.int32)])
     if placement is None or replica is None:
         placement, replica = _read_placement(rows, offsets)
+    placement, replica = np.asarray(placement, np.int32), np.asarray(replica, np.int32)
     return Program(
         op=rows[:, 0].astype(np.int8),
         stage=np.ascontiguousarray(rows[:, 1]),
         microbatch=np.ascontiguousarray(rows[:, 2]),
-        peer=np.full(len(rows), -1, np.int32),
+        peer=_peers(rows, placement, replica),
         offsets=offsets,
-        placement=np.asarray(placement, np.int32),
-        replica=np.asarray(replica, np.int32),
+        placement=placement,
+        replica=replica,
     )
+
+
+def _peers(rows: NDArray[np.int32], placement: Ints, replica: Ints) -> Ints:
+    """The other rank of every SEND and RECV, which the notation leaves out; -1 where there is none."""
+    peer = np.full(len(rows), -1, np.int32)
+    for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
+        at = np.flatnonzero(rows[:, 0] == op)
+        stage, microbatch = rows[at, 1] + towards, rows[at, 2]
+        there = (stage >= 0) & (stage < placement.shape[1]) & (microbatch >= 0) & (microbatch < len(replica))
+        peer[at[there]] = placement[replica[microbatch[there]], stage[there]]
+    return peer
 
 
 def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tuple[Ints, Ints]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.program.action import Action, Op
-from engine.program.graph import Tables
 from engine.program.program import Program
 
 SHOWN = 8
 """So many faults of one kind are told; a program that is wrong throughout says so in a few lines."""
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 
 def verify(program: Program) -> list[str]:
@@ -22,157 +27,190 @@ def verify(program: Program) -> list[str]:
 
     Checked: every computation stands once, on its stage's rank; every tensor that changes ranks
     is sent after it is made and received before it is taken; per pair of ranks receives are posted
-    in the order of the sends (NCCL knows no tags); ranks that reduce gradients together do so in the
-    same order; and no rank waits for ever.
+    in the order of the sends (NCCL knows no tags); gradients are reduced and weights updated once
+    they are complete, replicas in one order; and no rank waits for ever.
     """
     return (
         complete(program, program.microbatches)
         or _messages(program)
-        or _channel_orders(program) + _collective_orders(program)
+        or _channel_orders(program) + _updates(program)
         or _deadlock(program)
     )
 
 
-def verify_compute(program: Program, microbatches: int) -> list[str]:
-    """The same for the computations alone, before transfers are added."""
-    return complete(program, microbatches) or _deadlock(program)
+# ---- computations ----
 
 
 def complete(program: Program, microbatches: int) -> list[str]:
     """Is every computation there, once, on its stage's rank? What adding transfers relies on."""
-    compute = program.is_compute
-    stages = program.stages
-    if not stages:
+    if not program.stages:
         return ["there is not a single computation; give every mesh its actions, such as 0F0 0B0"]
-    op, stage, mb, rank = (c[compute] for c in (program.op, program.stage, program.microbatch, program.rank))
-    counts = _counts((4, stages, microbatches), op, stage, mb)
-    forwards, backwards, inputs, weights = counts
-    faults = list(_first(_missing(Op.F, forwards == 0), SHOWN))
-    faults += _first(_missing(Op.B, (backwards + inputs + weights) == 0), SHOWN)
-    for kind, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True):
-        faults += _first((f"{_name(kind, s, m)} stands {count[s, m]} times; keep one" for s, m in _where(count > 1)), SHOWN)
-    faults += _first(_split_backwards(backwards, inputs, weights), SHOWN)
-    if faults:
+    if faults := list(_first(_outside(program, microbatches))):
         return faults
-    home = program.placement[program.replica[mb], stage]
-    for at in np.flatnonzero(home != rank)[:SHOWN].tolist():
-        faults.append(
-            f"{_name(op[at], stage[at], mb[at])} is on rank {rank[at]}, but rank {home[at]} "
-            f"holds stage {stage[at]} of microbatch {mb[at]}; a stage's forward and backward belong on one rank"
+    forward, backward, inputs, weights = counts = [_count(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)]
+    kinds = [
+        _missing(Op.F, forward == 0),
+        _missing(Op.B, (backward + inputs + weights) == 0),
+        *(_repeated(op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
+        _halves(backward, inputs, weights),
+    ]
+    return [fault for kind in kinds for fault in _first(kind)] or list(_first(_homes(program)))
+
+
+def _outside(program: Program, microbatches: int) -> Iterator[str]:
+    """Actions of a stage or a microbatch that is not there."""
+    of_stage, of_microbatch = program.op != Op.STEP, program.op < Op.REDUCE_GRAD
+    for row in np.flatnonzero(of_stage & ((program.stage < 0) | (program.stage >= program.stages))).tolist():
+        yield f"{program.row(row)} is of no stage: there are {program.stages} (0 to {program.stages - 1}); remove it"
+    beyond = (program.microbatch < 0) | (program.microbatch >= microbatches)
+    for row in np.flatnonzero(of_microbatch & beyond).tolist():
+        yield f"{program.row(row)} is of no microbatch: there are {microbatches} (0 to {microbatches - 1}); remove it"
+
+
+def _count(program: Program, op: Op, microbatches: int) -> Rows:
+    """``[stages, microbatches]`` how often each action of one kind stands."""
+    shape, rows = (program.stages, microbatches), program.op == op
+    place = program.stage[rows].astype(np.int64) * microbatches + program.microbatch[rows]
+    return np.bincount(place, minlength=math.prod(shape)).reshape(shape)
+
+
+def _missing(op: Op, absent: Mask) -> Iterator[str]:
+    for stage, mb in _where(absent):
+        yield f"{Action(op, stage, mb)} is missing; every stage runs every microbatch forward and backward"
+
+
+def _repeated(op: Op, count: Rows) -> Iterator[str]:
+    for stage, mb in _where(count > 1):
+        yield f"{Action(op, stage, mb)} stands {count[stage, mb]} times; keep one"
+
+
+def _halves(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[str]:
+    for s, mb in _where((backward > 0) & (inputs + weights > 0)):
+        yield f"stage {s} runs {s}B{mb} and also a half of it; use either B, or I and W"
+    for s, mb in _where((backward == 0) & (inputs != weights) & (inputs * weights == 0)):
+        there, missing = (Op.I, Op.W) if inputs[s, mb] else (Op.W, Op.I)
+        yield f"{Action(missing, s, mb)} is missing; {Action(there, s, mb)} is only half of the backward"
+
+
+def _homes(program: Program) -> Iterator[str]:
+    compute = np.flatnonzero(program.is_compute)
+    home = program.placement[program.replica[program.microbatch[compute]], program.stage[compute]]
+    for at in np.flatnonzero(home != program.rank[compute]).tolist():
+        row = compute[at]
+        yield (
+            f"{program.row(row)} is on rank {program.rank[row]}, but rank {home[at]} holds stage {program.stage[row]} "
+            f"of microbatch {program.microbatch[row]}; a stage's forward and backward belong on one rank"
         )
-    return faults
+    for rank in np.flatnonzero(np.bincount(program.rank[compute], minlength=program.ranks) == 0).tolist():
+        yield f"rank {rank} computes nothing; give it actions such as 0F0 0B0, or take its mesh away"
 
 
-def _counts(shape: tuple[int, ...], *index: NDArray[Any]) -> NDArray[np.int64]:
-    """How often each place of ``shape`` is named."""
-    flat = np.ravel_multi_index([column.astype(np.intp) for column in index], shape)
-    return np.bincount(flat, minlength=math.prod(shape)).reshape(shape)
+def _where(mask: Mask) -> Iterator[tuple[int, int]]:
+    yield from zip(*(places.tolist() for places in np.nonzero(mask)), strict=True)
 
 
-def _missing(op: Op, absent: NDArray[np.bool_]) -> Iterator[str]:
-    for stage, microbatch in _where(absent):
-        yield f"{_name(op, stage, microbatch)} is missing; every stage runs every microbatch forward and backward"
+def _first(faults: Iterable[str]) -> Iterator[str]:
+    faults = iter(faults)
+    yield from islice(faults, SHOWN)
+    if next(faults, None):
+        yield "... and more of this kind"
 
 
-def _split_backwards(backwards: NDArray[np.int64], inputs: NDArray[np.int64], weights: NDArray[np.int64]) -> Iterator[str]:
-    for s, m in _where((backwards > 0) & (inputs + weights > 0)):
-        yield f"stage {s} runs {s}B{m} and also a half of it; use either B, or I and W"
-    for s, m in _where((backwards == 0) & (inputs != weights)):
-        there, missing = (Op.I, Op.W) if inputs[s, m] else (Op.W, Op.I)
-        yield f"{_name(missing, s, m)} is missing; {_name(there, s, m)} is only half of the backward"
+# ---- messages ----
 
 
-def _where(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    for s, m in zip(*(i.tolist() for i in np.nonzero(mask)), strict=True):
-        yield s, m
+class _Hops(NamedTuple):
+    """All tensors of one direction on their way from a stage to its neighbour."""
 
+    send_op: Op
+    recv_op: Op
+    source: Rows  # [hops] the stage that makes the tensor
+    target: Rows  # [hops] the stage that takes it
+    maker: Rows  # [hops, microbatches] the row of the computation that makes it
+    taker: Rows  # [hops, microbatches]
 
-def _name(op: int, stage: int, microbatch: int) -> str:
-    return str(Action(Op(int(op)), int(stage), int(microbatch)))
-
-
-def _first(faults: Iterator[str], limit: int) -> Iterator[str]:
-    for number, fault in enumerate(faults):
-        if number == limit:
-            yield "... and more of this kind"
-            return
-        yield fault
+    def ends(self, hop: int, mb: int) -> tuple[Action, Action]:
+        """The SEND and the RECV of a tensor."""
+        return Action(self.send_op, int(self.source[hop]), mb), Action(self.recv_op, int(self.target[hop]), mb)
 
 
 def _messages(program: Program) -> list[str]:
     """Every hop between ranks has one send, after its maker, and one receive, before its taker."""
-    table = program.tables
-    faults: list[str] = []
-    shape = (program.stages, program.microbatches)
-    sends, recvs = (
-        [_counts(shape, program.stage[rows], program.microbatch[rows]) for op in ops for rows in [np.flatnonzero(program.op == op)]]
-        for ops in ((Op.SEND_F, Op.SEND_B), (Op.RECV_F, Op.RECV_B))
-    )
-    recv_rows = _recv_rows(program)
-    for direction, (maker, taker, send, recv) in enumerate(_hops(table, recv_rows)):
-        send_op, recv_op = ((Op.SEND_F, Op.RECV_F), (Op.SEND_B, Op.RECV_B))[direction]
-        step = 1 if direction == 0 else -1
-        across = program.rank[maker] != program.rank[taker]
-        from_stage = np.arange(program.stages - 1) + (direction == 1)
-        sent, received = sends[direction][from_stage], recvs[direction][from_stage + step]
-        for s, m in _first_pairs((sent != across) | (received != across)):
-            stage = int(from_stage[s])
-            faults.append(_unmatched(program, stage, stage + step, m, int(sent[s, m]), int(received[s, m]), bool(across[s, m]), send_op, recv_op))
-        if faults:
-            continue
-        late = across & ((send < maker) | (recv > taker))
-        wrong_peer = across & ((program.peer[send] != program.rank[taker]) | (program.peer[recv] != program.rank[maker]))
-        for s, m in _first_pairs(late):
-            faults.append(_out_of_place(program, int(send[s, m]), int(maker[s, m]), int(recv[s, m]), int(taker[s, m])))
-        for s, m in _first_pairs(wrong_peer):
-            faults.append(
-                f"{program.row(int(send[s, m]))} goes to rank {program.peer[send[s, m]]} and {program.row(int(recv[s, m]))} "
-                f"expects rank {program.peer[recv[s, m]]}; the tensor goes from rank {program.rank[maker[s, m]]} to rank {program.rank[taker[s, m]]}"
-            )
-    used = sends[0][-1].any() or sends[1][0].any() or recvs[0][0].any() or recvs[1][-1].any()
-    if used:
-        faults.append("the first stage receives no activation and the last no gradient; remove that send or receive")
-    return faults
+    table, stage = program.tables, np.arange(program.stages)
+    directions = [
+        _Hops(Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:]),
+        _Hops(Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1]),
+    ]
+    faults = [fault for hops in directions for fault in _first(_unmatched(program, hops))]
+    faults += _first(_nowhere(program))
+    return faults or [fault for hops in directions for fault in _first(_misplaced(program, hops))]
 
 
-def _first_pairs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    return list(_where(mask))[:SHOWN] if mask.any() else []
+def _unmatched(program: Program, hops: _Hops) -> Iterator[str]:
+    across = program.rank[hops.maker] != program.rank[hops.taker]
+    sent = _count(program, hops.send_op, program.microbatches)[hops.source]
+    received = _count(program, hops.recv_op, program.microbatches)[hops.target]
+    for hop, mb in _where((sent != across) | (received != across)):
+        send, recv = hops.ends(hop, mb)
+        match bool(across[hop, mb]), int(sent[hop, mb]), int(received[hop, mb]):
+            case False, sends, _:
+                yield f"{send if sends else recv} is not needed: both stages lie on one rank; remove it"
+            case True, 0, 0:
+                yield (
+                    f"the tensor from stage {send.stage} to stage {recv.stage} of microbatch {mb} is never sent; "
+                    f"add {send} and {recv}"
+                )
+            case True, 1, 0:
+                yield f"{send} is never received: its other end needs {recv}"
+            case True, 0, 1:
+                yield f"{recv} waits for ever: nobody runs {send}"
+            case _, sends, recvs:
+                yield f"{send} stands {sends} times and {recv} {recvs} times; each stands once"
 
 
-def _recv_rows(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    found = []
-    for op in (Op.RECV_F, Op.RECV_B):
-        table = np.full((program.stages, program.microbatches), -1, np.int64)
-        rows = np.flatnonzero(program.op == op)
-        table[program.stage[rows], program.microbatch[rows]] = rows
-        found.append(table)
-    return found[0], found[1]
+def _nowhere(program: Program) -> Iterator[str]:
+    """The first stage takes no activation and sends no gradient, the last stage the other way round."""
+    for ops, stage, beyond in (
+        ((Op.RECV_F, Op.SEND_B), 0, "before the first stage"),
+        ((Op.SEND_F, Op.RECV_B), program.stages - 1, "after the last stage"),
+    ):
+        for row in np.flatnonzero(np.isin(program.op, ops) & (program.stage == stage)).tolist():
+            yield f"{program.row(row)} has no other end: there is nobody {beyond}; remove it"
 
 
-def _hops(table: Tables, recv: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Iterator[tuple[NDArray[np.int64], ...]]:
-    yield table.forward[:-1], table.forward[1:], table.send_forward[:-1], recv[0][1:]
-    yield table.backward[1:], table.backward[:-1], table.send_backward[1:], recv[1][:-1]
+def _misplaced(program: Program, hops: _Hops) -> Iterator[str]:
+    """Ends of a message that stand on the wrong rank, name the wrong one, or stand on the wrong side."""
+    send, recv = _rows(program, hops.send_op)[hops.source], _rows(program, hops.recv_op)[hops.target]
+    rank, peer = program.rank, program.peer
+    sender, receiver = rank[hops.maker], rank[hops.taker]
+    across = sender != receiver
+    for end, computed, other in ((send, hops.maker, receiver), (recv, hops.taker, sender)):
+        for at in _where(across & (rank[end] != rank[computed])):
+            row, made = end[at], computed[at]
+            home = f"rank {rank[made]} beside {program.row(made)}"
+            yield f"{program.row(row)} is on rank {rank[row]}; it belongs on {home}"
+        for at in _where(across & (rank[end] == rank[computed]) & (peer[end] != other)):
+            row = end[at]
+            yield f"{program.row(row)} of rank {rank[row]} names rank {peer[row]}; its other end is on rank {other[at]}"
+    for at in _where(across & (sender == rank[send]) & (send < hops.maker)):
+        made = hops.maker[at]
+        yield (
+            f"rank {rank[made]} runs {program.row(send[at])} before {program.row(made)} has made the tensor; "
+            "move it after"
+        )
+    for at in _where(across & (receiver == rank[recv]) & (recv > hops.taker)):
+        taken = hops.taker[at]
+        yield (
+            f"rank {rank[taken]} runs {program.row(taken)} before {program.row(recv[at])}; move the receive before it"
+        )
 
 
-def _unmatched(
-    program: Program, source: int, target: int, mb: int, sent: int, received: int, across: bool, send: Op, recv: Op
-) -> str:
-    sending, receiving = Action(send, source, mb), Action(recv, target, mb)
-    if not across:
-        return f"{sending} or {receiving} is not needed: both stages lie on one rank; remove it"
-    if sent == 1 and received == 0:
-        return f"{sending} is never received: its other end needs {receiving}"
-    if sent == 0 and received == 1:
-        return f"{receiving} waits for ever: nobody runs {sending}"
-    if sent == received == 0:
-        return f"the tensor from stage {source} to stage {target} of microbatch {mb} is never sent; add {sending} and {receiving}"
-    return f"{sending} stands {sent} times and {receiving} {received} times; each stands once"
-
-
-def _out_of_place(program: Program, send: int, maker: int, recv: int, taker: int) -> str:
-    if send < maker:
-        return f"rank {program.rank[send]} runs {program.row(send)} before {program.row(maker)} has made the tensor; move it after"
-    return f"rank {program.rank[recv]} runs {program.row(taker)} before {program.row(recv)}; move the receive before it"
+def _rows(program: Program, op: Op) -> Rows:
+    """``[stages, microbatches]`` the row of each action of one kind, -1 where there is none."""
+    table = np.full((program.stages, program.microbatches), -1, np.int64)
+    rows = np.flatnonzero(program.op == op)
+    table[program.stage[rows], program.microbatch[rows]] = rows
+    return table
 
 
 def _channel_orders(program: Program) -> list[str]:
@@ -193,81 +231,163 @@ def _channel_orders(program: Program) -> list[str]:
     )
     wrong = np.flatnonzero(~matches)[:1].tolist()
     return [
-        f"rank {program.rank[sends[at]]} sends {program.row(sends[at])} to rank {program.peer[sends[at]]}, which expects "
-        f"{program.row(recvs[at])} at that place; receives from one rank must stand in the order of its sends"
+        f"rank {program.rank[sends[at]]} sends {program.row(sends[at])} to rank {program.peer[sends[at]]}, which "
+        f"expects {program.row(recvs[at])} at that place; receives from one rank must stand in the order of its sends"
         for at in wrong
     ]
 
 
-def _collective_orders(program: Program) -> list[str]:
-    """Ranks that share two reductions run them in the same order."""
-    faults = []
-    order: dict[int, list[int]] = {}
-    for row in np.flatnonzero(program.op == Op.REDUCE_GRAD).tolist():
-        order.setdefault(int(program.rank[row]), []).append(int(program.stage[row]))
-    sharing = {stage: program.ranks_of(stage) for stages in order.values() for stage in stages}
-    for rank, stages in order.items():
-        for other in {peer for stage in stages for peer in sharing[stage] if peer > rank}:
-            both = set(stages) & set(order.get(other, ()))
-            mine, theirs = ([s for s in held if s in both] for held in (stages, order.get(other, [])))
-            lacking = [s for s in stages if other in sharing[s] and s not in both]
-            if lacking:
-                faults.append(f"rank {rank} reduces the gradients of stage {lacking[0]} with rank {other}, which never does")
-            elif mine != theirs:
-                faults.append(f"ranks {rank} and {other} reduce stages {mine} and {theirs} together; use one order on both")
-    return faults
+# ---- updates ----
+
+
+def _updates(program: Program) -> list[str]:
+    """Gradients are reduced and weights updated once, when they are complete.
+
+    A program without any of these is not that far yet: nothing is said of it.
+    """
+    if not (program.op >= Op.REDUCE_GRAD).any():
+        return []
+    rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
+    reduces = [program.stage[rows[program.rank[rows] == rank]].tolist() for rank in range(program.ranks)]
+    return (
+        [fault for rank in range(program.ranks) for fault in (*_steps(program, rank), *_reduces(program, rank))]
+        or list(_replicas(program, reduces))
+        or _reduction_orders(program, reduces)
+    )
+
+
+def _steps(program: Program, rank: int) -> Iterator[str]:
+    rows = program.rows(rank)
+    steps = np.flatnonzero(program.op[rows] == Op.STEP) + rows.start
+    if len(steps) != 1:
+        yield f"rank {rank} has {len(steps) or 'no'} STEP{'s' if len(steps) else ''}; it needs one, at its end"
+    elif steps[0] != rows.stop - 1:
+        yield f"rank {rank} runs STEP before {program.row(rows.stop - 1)}; move STEP to its end"
+
+
+def _reduces(program: Program, rank: int) -> Iterator[str]:
+    """A stage's gradients are reduced after its last backward, on a rank that holds it, once."""
+    rows, held, seen = program.rows(rank), program.stages_of(rank), set()
+    for row in np.flatnonzero(program.op[rows] == Op.REDUCE_GRAD) + rows.start:
+        reduce, later = program.row(row), slice(row, rows.stop)
+        late = np.flatnonzero(program.is_compute[later] & (program.stage[later] == reduce.stage))
+        if reduce.stage not in held:
+            yield f"rank {rank} runs {reduce}, but holds no copy of stage {reduce.stage}; remove it"
+        elif reduce.stage in seen:
+            yield f"rank {rank} runs {reduce} more than once; keep one"
+        elif len(late):
+            yield f"rank {rank} runs {reduce} before {program.row(row + late[-1])}; move it after"
+        seen.add(reduce.stage)
+
+
+def _replicas(program: Program, reduces: list[list[int]]) -> Iterator[str]:
+    """All ranks that hold a copy of a stage reduce its gradients, or the copies drift apart."""
+    for stage in range(program.stages):
+        holders = program.ranks_of(stage)
+        for rank in holders:
+            if len(holders) > 1 and stage not in reduces[rank]:
+                yield (
+                    f"rank {rank} never runs {Action(Op.REDUCE_GRAD, stage)}, and stage {stage} has copies on ranks "
+                    f"{' and '.join(map(str, holders))}; add it after the stage's last backward"
+                )
+
+
+def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[str]:
+    """There is one order of all shared reductions that every rank follows, so that nobody waits in a ring."""
+    shared = {stage for stage in range(program.stages) if len(program.ranks_of(stage)) > 1}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    orders = [[stage for stage in stages if stage in shared] for stages in reduces]
+    for stages in orders:
+        for before, after in pairwise(stages):
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        before, after = error.args[1][:2]
+        rank = next(rank for rank, stages in enumerate(orders) if (before, after) in pairwise(stages))
+        return [
+            f"rank {rank} reduces stage {before} before stage {after}, and ranks that it shares them with wait for "
+            "each other in another order; reduce shared stages in ascending order on every rank"
+        ]
+    return []
+
+
+# ---- deadlock ----
+
+
+class _Wait(NamedTuple):
+    """A rank that stands still for ever."""
+
+    rank: int
+    at: int  # the row that it stands at
+    needs: int  # a row that has to run before that one, and cannot
 
 
 def _deadlock(program: Program) -> list[str]:
-    """The shortest ring of ranks that wait for each other, told from one of them."""
+    """The shortest ring of ranks that wait for each other, and the move that opens it."""
+    waits = _waits(program)
+    rings = [ring for rank in waits if (ring := _shortest_ring(program, waits, rank))]
+    return [_told(program, _from_the_move(program, min(rings, key=len)))] if rings else []
+
+
+def _waits(program: Program) -> dict[int, list[_Wait]]:
+    """For each rank that stands still, the action it stands at and each that this one needs."""
     graph = program.graph
-    if not len(graph.stuck):
-        return []
     stuck = np.zeros(len(program), np.bool_)
     stuck[graph.stuck] = True
-    head: dict[int, int] = {}  # the action that each rank waits at
-    for row in graph.stuck.tolist():
-        if program.is_compute[row]:
-            head.setdefault(int(program.rank[row]), row)
+    head: dict[int, int] = {}
+    for row in np.flatnonzero(stuck & program.is_compute).tolist():
+        head.setdefault(int(program.rank[row]), row)
+    waits: dict[int, list[_Wait]] = {rank: [] for rank in head}
     source, target = graph.waits
-    needs: dict[int, int] = {}  # what it waits for: not the action before it, which is done
-    at_heads = np.isin(target, list(head.values())) & stuck[source]
-    for before, row in zip(source[at_heads].tolist(), target[at_heads].tolist(), strict=True):
-        needs[row] = before
-    ring = min((_ring(program, rank, head, needs) for rank in head), key=len)
-    return [_told(program, ring)]
+    blocking = stuck[source] & np.isin(target, list(head.values()))  # what came before a head on its rank has run
+    for needed, row in zip(source[blocking].tolist(), target[blocking].tolist(), strict=True):
+        rank = int(program.rank[row])
+        waits[rank].append(_Wait(rank, row, needed))
+    return waits
 
 
-Ring = list[tuple[int, int, int]]  # (rank, the action it waits at, the action it needs)
+def _shortest_ring(program: Program, waits: dict[int, list[_Wait]], start: int) -> list[_Wait]:
+    """From ``start`` over the ranks that each one waits for back to it; empty if no way leads back."""
+    paths = deque([[wait] for wait in waits[start]])
+    seen = set()
+    while paths:
+        path = paths.popleft()
+        rank = int(program.rank[path[-1].needs])
+        if rank == start:
+            return path
+        if rank not in seen:
+            seen.add(rank)
+            paths.extend([*path, wait] for wait in waits[rank])
+    return []
 
 
-def _ring(program: Program, rank: int, head: dict[int, int], needs: dict[int, int]) -> Ring:
-    seen: dict[int, int] = {}
-    walked: Ring = []
-    while rank not in seen:
-        seen[rank] = len(walked)
-        row = head[rank]
-        walked.append((rank, row, needs[row]))
-        rank = int(program.rank[needs[row]])
-    return walked[seen[rank] :]
+def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
+    """The ring told from a rank that can run what the others wait for before what it stands at.
+
+    There always is one: every action comes later in the step than those it needs, so that round the
+    ring not every rank can stand at something earlier than what is needed of it. As each such move
+    lets an earlier action go first, taking the advice again and again ends with a sound program.
+    """
+    for first, wait in enumerate(ring):
+        if _depth(program, ring[first - 1].needs) < _depth(program, wait.at):
+            return ring[first:] + ring[:first]
+    raise AssertionError("what a computation needs comes before it")
 
 
-def _told(program: Program, ring: Ring) -> str:
-    rank, row, needed = ring[0]
-    owner = int(program.rank[needed])
-    told = f"rank {rank} waits for ever at {program.row(row)}: it needs {program.row(needed)} first"
-    if owner == rank:
-        return f"{told}, which stands later on the same rank; move {program.row(row)} after it"
-    for number, (at, blocked, _) in enumerate(ring[1:], start=1):
-        wanted = program.row(ring[number - 1][2])
-        lead = f", which rank {at} runs only after" if ring[number - 1][2] != blocked else f"; rank {at} itself waits at"
-        told += f"{lead} {program.row(blocked)}" if ring[number - 1][2] != blocked else f"{lead} {wanted}"
-        told += f", and that needs {program.row(ring[number][2])}"
-    last = ring[-1][2]
-    closing = f", which rank {rank} runs only after {program.row(row)}" if last != row else ""
-    return f"{told}{closing}. Move {program.row(row)} after {_following(program, rank, row, last)}"
+def _depth(program: Program, row: int) -> tuple[int, int]:
+    """How far down the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
+    op, stage, mb = program.row(row)
+    last = 2 * program.stages
+    return {Op.F: stage, Op.W: last}.get(op, last - 1 - stage), mb
 
 
-def _following(program: Program, rank: int, row: int, last: int) -> str:
-    """What has to run before the blocked action so that the ring opens."""
-    return str(program.row(last)) if last != row else "what it waits for"
+def _told(program: Program, ring: list[_Wait]) -> str:
+    first, last = ring[0], ring[-1]
+    told = f"rank {first.rank} waits for ever at {program.row(first.at)}: it needs {program.row(first.needs)} first"
+    for before, wait in pairwise(ring):
+        if before.needs != wait.at:
+            told += f", which rank {wait.rank} runs only after {program.row(wait.at)}"
+        told += f", and that needs {program.row(wait.needs)}"
+    moved, after = program.row(first.at), program.row(last.needs)
+    return f"{told}, which rank {first.rank} runs only after {moved}. Move {moved} after {after}"

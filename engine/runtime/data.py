@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class Text:
         self._window = window
         self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
 
-    def window(self, chance: np.random.Generator) -> NDArray[np.uint8]:
+    def window(self, chance: Generator) -> NDArray[np.uint8]:
         start = int(chance.integers(len(self._bytes) - self._window + 1))
         return np.asarray(self._bytes[start : start + self._window])
 
@@ -88,5 +89,5 @@ class Batches:
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
     def _example(self, step: int, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        chance = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, step, sequence]))
+        chance = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
         return self._model.example(self._text.window(chance), chance)

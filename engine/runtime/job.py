@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.design import Design, parse_design
 from engine.errors import InputError
 from engine.program.action import parse_action
 from engine.program.program import Program, build
 from engine.runtime.data import DEFAULT_TEXT
 from engine.runtime.layout import Layout, with_peers
-
-if TYPE_CHECKING:
-    from engine.design import Design
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ def read_job(folder: Path) -> Job:
     Raises:
         InputError: a document is wrong, or asks for what this version does not run.
     """
-    from engine.design import parse_design  # pydantic is the slower half of a worker's imports
-
     design = parse_design(json.loads((folder / "design.json").read_text("utf-8")))
     document = json.loads((folder / "program.json").read_text("utf-8"))
     text = folder / "data.txt"

@@ -11,7 +11,6 @@ from engine.runtime.data import Batches
 from engine.runtime.job import Job
 from engine.runtime.models import build_stage, models
 from engine.runtime.stages import DTYPES
-from engine.runtime.update import make_optimizer
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,7 @@ class Reference:
 def train(job: Job, steps: int | None = None) -> Reference:
     """Train the whole model of ``job`` on the CPU, microbatch after microbatch.
 
-    It shares the model's parts, the data and the optimizer's settings with the runtime, and
-    nothing of how a step is played.
+    It shares the model's parts and the data with the runtime, and nothing of how a step is played.
     """
     design, layout = job.design, job.layout
     training = design.training
@@ -40,7 +38,8 @@ def train(job: Job, steps: int | None = None) -> Reference:
         microbatches=layout.copies * job.program.microbatches,  # the global batch, as one copy's
         micro_batch_size=training.micro_batch_size,
     )
-    optimizer = make_optimizer(training, list(model.parameters()))
+    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
+    optimizer = kind(model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
     losses, norms = [], []
     gradients: dict[str, Tensor] = {}
     for step in range(training.steps if steps is None else steps):

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from engine.runtime.optimizers import OPTIMIZERS
 from engine.runtime.wire import Pending, Wire
 
 BUCKET = 2**23  # numbers that are reduced in one message
@@ -25,24 +26,6 @@ class Training(Protocol):
     def weight_decay(self) -> float: ...
     @property
     def clip_norm(self) -> float | None: ...
-
-
-def make_optimizer(training: Training, parameters: Collection[nn.Parameter]) -> torch.optim.Optimizer:
-    _leave_the_compiler_out()
-    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
-    return kind(parameters, lr=training.lr, weight_decay=training.weight_decay)
-
-
-def _leave_the_compiler_out() -> None:
-    """Spare every process the import of torch.compile: 800 modules and 1.7 s of computing.
-
-    The first optimizer imports it for nothing but to exempt two of its methods from it. torch
-    keeps the exempted method under this name; a torch that keeps it elsewhere imports as before.
-    """
-    for method in (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad):
-        plain = getattr(method, "__wrapped__", None)
-        if plain is not None and not hasattr(plain, "__dynamo_disable"):
-            setattr(plain, "__dynamo_disable", plain)  # noqa: B010 - the two underscores would be mangled in a class
 
 
 class Update:
@@ -66,8 +49,8 @@ class Update:
         self._wire = wire
         self._clip_norm = training.clip_norm
         self._watch = watch
-        parameters = [p for stage in stages.values() for p in stage.parameters()]
-        self._optimizer = make_optimizer(training, parameters) if parameters else None
+        self._parameters = [p for stage in stages.values() for p in stage.parameters()]
+        self._optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], Pending]] = []
         self.square = torch.zeros((), dtype=torch.float64)  # this process's share of the squared norm
 
@@ -94,13 +77,13 @@ class Update:
         """Clip, update the weights, and forget the gradients."""
         if self._watch is not None:
             self._watch(dict(self._named_gradients()))
-        if self._clip_norm is not None:
+        gradients = [_gradient(parameter) for parameter in self._parameters]
+        if self._clip_norm is not None and gradients:
             scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
-            for _, gradient in self._named_gradients():
-                gradient.mul_(scale.to(gradient))
-        if self._optimizer is not None:
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            torch._foreach_mul_(gradients, scale.to(gradients[0]))
+        self._optimizer.step(gradients)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _own_square(self) -> Tensor:
         gradients = [gradient for _, gradient in self._named_gradients(self._counted)]

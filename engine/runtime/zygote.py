@@ -289,11 +289,22 @@ def _forked(worker: str) -> Callable[[str], object]:
     """Import everything a worker needs, here and once."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the other way to count GPUs forbids to fork
     module = importlib.import_module(worker)
-    getattr(module, "warm", lambda: None)()
+    if worker == WORKER:
+        _import_the_rest()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at
     play: Callable[[str], object] = module.main
     return play
+
+
+def _import_the_rest() -> None:
+    """What a worker imports when it comes to it, which is seconds in each: the first optimizer, for
+    one, wants torch's compiler to be there."""
+    for module in ("engine.design", "numpy.ma", "torch._dynamo"):
+        importlib.import_module(module)
+    from engine.runtime.models import models
+
+    tuple(models)  # a registry imports its members when somebody looks
 
 
 def _spawned(worker: str) -> Callable[[str], NoReturn]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.random import Generator, SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -151,7 +152,7 @@ class Transformer(ABC):
         self.shape = shape
 
     @abstractmethod
-    def example(self, window: NDArray[np.uint8], chance: np.random.Generator) -> tuple[Ints, Ints]:
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
         """Turn ``sequence + lookahead`` bytes into inputs and targets, ``[sequence]`` each.
 
         Every example has the same number of targets, so that the mean over microbatches of the
@@ -189,7 +190,7 @@ def _initialise(part: nn.Module, key: tuple[int, int], layers: int) -> nn.Module
 
     Drawn on the CPU in float32 whatever device and precision, so that all start alike.
     """
-    chance = torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+    chance = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
     for name, parameter in part.named_parameters():
         if name.endswith("bias"):
             parameter.zero_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from engine.runtime.models import models
@@ -27,7 +28,7 @@ class Bert(Transformer):
     smallest_vocab: ClassVar = MASK + 1
     lookahead: ClassVar = 0
 
-    def example(self, window: NDArray[np.uint8], chance: np.random.Generator) -> tuple[Ints, Ints]:
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
         inputs = window.astype(np.int64)
         targets = np.full_like(inputs, IGNORED)
         masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)

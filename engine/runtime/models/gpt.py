@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from engine.runtime.models import models
@@ -19,6 +20,6 @@ class Gpt(Transformer):
     smallest_vocab: ClassVar = 256
     lookahead: ClassVar = 1
 
-    def example(self, window: NDArray[np.uint8], chance: np.random.Generator) -> tuple[Ints, Ints]:
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
         tokens = window.astype(np.int64)
         return tokens[:-1], tokens[1:]

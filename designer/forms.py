@@ -1,0 +1,553 @@
+"""The form of a design, read off the document's own schema: its fields are its form.
+
+:func:`fields` is what the page is given, :func:`change` what becomes of an input; both are plain
+functions. Only the order of the sections, the units and a few spellings are written down here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict, get_args
+
+import numpy as np
+import param
+
+from designer import edits
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.session import Session
+from engine.cost.presets import presets
+from engine.design import Design
+from engine.errors import DesignError, InputError, Problem
+from engine.program.program import format_program
+from engine.schedules import schedules
+from engine.units import quantity
+
+# Experts and transfer stay in the document untouched: nothing prices or runs them in this version.
+SECTIONS = ("model", "training", "pipeline", "cluster", "cost")
+LONGEST_LIST = 2_000  # entries; a longer one is no longer read by a person and stays out of the form
+
+Kind = Literal["integer", "number", "text", "choice", "switch", "list", "lines"]
+Json = Mapping[str, Any]
+Edit = tuple[str, Any, str]
+"""The path, value and label of one edit of the session."""
+
+
+class Option(TypedDict):
+    """One entry of a choice."""
+
+    value: Any
+    title: str
+    help: str
+
+
+class Field(TypedDict):
+    """One input of the form, as plain data."""
+
+    path: str
+    label: str
+    unit: str
+    kind: Kind
+    value: Any
+    text: str
+    """The value as a person types it; empty for null."""
+    optional: bool
+    placeholder: str
+    hint: str
+    """The value in words, or what null means."""
+    help: str
+    group: str
+    wide: bool
+    options: NotRequired[list[Option]]
+
+
+class Section(TypedDict):
+    """A part of the document."""
+
+    key: str
+    title: str
+    help: str
+    fields: list[Field]
+
+
+# ---- from the document to its form ----
+
+
+def fields(design: Design) -> list[Section]:
+    """The sections of the form with their fields and values, in the order of the page."""
+    schema, document = _schema(), design.model_dump(mode="json")
+    sections = []
+    for key in SECTIONS:
+        node = schema["properties"][key]
+        part = _part(node, document[key])
+        found = [*_preset_fields(key, document[key]), *_tag_fields(key, node, document[key])]
+        found += _fields(part, document[key], key, "", skip=_tag(node))
+        found.sort(key=lambda field: field["kind"] in ("list", "lines"))  # what is wide and seldom used comes last
+        sections.append(Section(key=key, title=titled(key), help=_line(part.get("description", "")), fields=found))
+    return sections
+
+
+@cache
+def _schema() -> Json:
+    return Design.model_json_schema()
+
+
+def _fields(part: Json, values: Json, path: str, group: str, skip: str = "") -> Iterator[Field]:
+    for name, node in part["properties"].items():
+        if name != skip and not _misplaced(f"{path}.{name}", values):
+            yield from _field(name, node, values.get(name), f"{path}.{name}", group)
+
+
+def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator[Field]:
+    """The inputs of one key: one, none where a person has nothing to choose, many for a part."""
+    node, optional = _required(_resolved(node))
+    if "properties" in node:
+        yield from _nested(name, node, value, path, optional)
+        return
+    kind = _kind(node)
+    if kind is None or "const" in node or _too_long(kind, value):
+        return
+    label, unit = _named(name)
+    help, default = _described(node)
+    field = Field(
+        path=path,
+        label=label,
+        unit=unit,
+        kind=kind,
+        value=value,
+        text=as_text(kind, value),
+        optional=optional,
+        placeholder="auto" if optional else "",
+        hint=default if value is None else _humanised(value, unit),
+        help=help,
+        group=group,
+        wide=kind in ("list", "lines"),
+    )
+    if kind == "choice":
+        field["options"] = [Option(value=each, title=_word(str(each)), help="") for each in node["enum"]]
+    yield field
+
+
+def _nested(name: str, node: Json, value: Any, path: str, optional: bool) -> Iterator[Field]:
+    """The fields of a part inside a part; an optional one that is there can be taken away."""
+    if value is None:
+        return
+    label = titled(name)
+    if optional:
+        yield _switch(path, label, _described(node)[0], value)
+    yield from _fields(node, value, path, label)
+
+
+def _switch(path: str, label: str, help: str, value: Any) -> Field:
+    return Field(
+        path=path, label=label, unit="", kind="switch", value=value is not None, text="", optional=True,
+        placeholder="", hint="", help=help, group=label, wide=True,
+    )  # fmt: skip
+
+
+def _tag(node: Json) -> str:
+    return str(node["discriminator"]["propertyName"]) if "discriminator" in node else ""
+
+
+def _part(node: Json, values: Json) -> Json:
+    """The schema of a part; of a union the member that the document has chosen."""
+    if tag := _tag(node):
+        node = {"$ref": node["discriminator"]["mapping"][values[tag]]}
+    return _resolved(node)
+
+
+def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
+    """The choice between the members of a union, such as the schedules."""
+    tag = _tag(node)
+    if not tag:
+        return
+    chosen = values[tag]
+    members = {name: _resolved({"$ref": ref}) for name, ref in node["discriminator"]["mapping"].items()}
+    title = _titles(key, tag)
+    options = [
+        Option(value=name, title=title(name), help=_line(member.get("description", "")))
+        for name, member in members.items()
+        if name == chosen or _can_be_made(member, values, tag)
+    ]
+    yield _choice(f"{key}.{tag}", titled(tag), chosen, options, _line(members[chosen].get("description", "")))
+
+
+def _can_be_made(member: Json, values: Json, tag: str) -> bool:
+    """Whether what the document holds is enough for another member; its other keys have defaults."""
+    return set(member.get("required", ())) <= {tag, *values}
+
+
+def _titles(key: str, tag: str) -> Callable[[str], str]:
+    """What the members of a union are called: their own title where they have one."""
+    classes = get_args(Design.model_fields[key].annotation)
+    own = {member.model_fields[tag].default: getattr(member, "title", None) for member in classes}
+    return lambda name: own.get(name) or _word(name)
+
+
+def _preset_fields(key: str, values: Json) -> Iterator[Field]:
+    """A choice that fills a whole section with numbers to start from."""
+    if key not in _PRESETS:
+        return
+    known = _PRESETS[key]()
+    chosen = next((name for name, preset in known.items() if preset["value"] == values), None)
+    options = [Option(value=name, title=preset["title"], help=preset["help"]) for name, preset in known.items()]
+    help = known[chosen]["help"] if chosen else f"Fill the {key} with the numbers of a known one."
+    yield {**_choice(key, "Preset", chosen, options, help), "optional": True, "placeholder": "own numbers"}
+
+
+def _choice(path: str, label: str, value: Any, options: list[Option], help: str) -> Field:
+    return Field(
+        path=path, label=label, unit="", kind="choice", value=value, text="", optional=False, placeholder="",
+        hint="", help=help, group="", wide=True, options=options,
+    )  # fmt: skip
+
+
+@cache
+def _cluster_presets() -> Mapping[str, Json]:
+    return {
+        name: {"title": preset.title, "help": preset.source, "value": preset.cluster.model_dump(mode="json")}
+        for name, preset in presets().items()
+    }
+
+
+_PRESETS: Mapping[str, Callable[[], Mapping[str, Json]]] = {"cluster": _cluster_presets}
+
+
+def _misplaced(path: str, values: Json) -> bool:
+    """A hand-drawn order is for the schedule custom alone; beside another it would be an empty box in the way."""
+    return path == "pipeline.actions" and values["actions"] is None and values["schedule"] != "custom"
+
+
+# ---- the schema, node by node ----
+
+
+def _resolved(node: Json) -> Json:
+    if "$ref" not in node:
+        return node
+    rest = {key: value for key, value in node.items() if key != "$ref"}
+    return {**_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]], **rest}
+
+
+def _required(node: Json) -> tuple[Json, bool]:
+    """What a value must be where it is not null, and whether it may be."""
+    members = [member for member in node.get("anyOf", ()) if member.get("type") != "null"]
+    if len(members) != 1:
+        return node, False
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**_resolved(members[0]), **rest}, True
+
+
+def _kind(node: Json) -> Kind | None:
+    """The input that a scalar, or a list of them, is typed into; None where it takes another canvas."""
+    if "enum" in node:
+        return "choice"
+    if node.get("type") == "array":
+        return _kind_of_list(node.get("items", {}))
+    kinds: Mapping[str, Kind] = {"integer": "integer", "number": "number", "string": "text", "boolean": "switch"}
+    return kinds.get(node.get("type", ""))
+
+
+def _kind_of_list(items: Json) -> Kind | None:
+    if items.get("type") == "integer":
+        return "list"
+    return "lines" if items.get("type") == "array" and items["items"].get("type") == "string" else None
+
+
+def _too_long(kind: Kind, value: Any) -> bool:
+    if value is None or kind not in ("list", "lines"):
+        return False
+    return (len(value) if kind == "list" else sum(map(len, value))) > LONGEST_LIST
+
+
+def _described(node: Json) -> tuple[str, str]:
+    """The help of a field, and what leaving it open means: descriptions say "...; null: balanced by cost"."""
+    text, _, default = _line(node.get("description", "")).partition("; null: ")
+    return text.rstrip(".") + "." if text else "", default.rstrip(".")
+
+
+def _line(text: str) -> str:
+    """A docstring as a sentence of the page."""
+    return " ".join(text.replace("``", "").split())
+
+
+# ---- words and numbers ----
+
+_UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
+_SPELLINGS = {
+    "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "ffn": "FFN width", "gpt": "GPT", "lr": "learning rate",
+    "moe": "MoE", "nics": "NICs", "sgd": "SGD", "vocab": "vocabulary",
+}  # fmt: skip
+
+
+def _named(name: str) -> tuple[str, str]:
+    """``latency_s`` is "Latency" in s."""
+    for ending, unit, letters in _UNITS:
+        if name.endswith(ending):
+            return titled(name[: len(name) - letters]), unit
+    return titled(name), ""
+
+
+def titled(name: str) -> str:
+    """``micro_batch_size`` as a label: Micro batch size."""
+    return _word(" ".join(_SPELLINGS.get(word, word) for word in name.split("_")))
+
+
+def _word(text: str) -> str:
+    text = _SPELLINGS.get(text, text)
+    return text if any(letter.isdigit() for letter in text) else text[:1].upper() + text[1:]
+
+
+def plain(value: float) -> str:
+    """A number as a person types it: 80e9, 5e-6, 0.0003."""
+    size = abs(value)
+    if isinstance(value, int) or not size:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    power = 3 * math.floor(math.log10(size) / 3) if size >= 1e5 else 0
+    text = f"{value / 10.0**power:.12g}" + (f"e{power}" if power else "")
+    text = re.sub(r"e-0*(\d)", r"e-\1", text)
+    return text if float(text) == value else repr(value)
+
+
+def as_text(kind: Kind, value: Any) -> str:
+    """A value as it stands in its input."""
+    if value is None or kind in ("choice", "switch"):
+        return ""
+    if kind in ("integer", "number"):
+        return plain(value)
+    if kind == "list":
+        return ", ".join(map(str, value))
+    if kind == "lines":
+        return "\n".join(" ".join(line) for line in value)
+    return str(value)
+
+
+def _humanised(value: Any, unit: str) -> str:
+    return quantity(float(value), unit) if unit and isinstance(value, (int, float)) else ""
+
+
+# ---- from an input to an edit ----
+
+
+def change(design: Design, field: Field, given: Any) -> Edit:
+    """The edit that an input asks for.
+
+    Raises:
+        InputError: what was typed is no value of this field; the sentence says what to type.
+    """
+    value = read(field, given)
+    shown = _shown(field, value)
+    return _TOGETHER.get(field["path"], _alone)(design, field["path"], value, f"{_inner(field)} {shown}")
+
+
+def read(field: Field, given: Any) -> Any:
+    """What was typed or chosen, as the document has it."""
+    kind = field["kind"]
+    if kind == "choice":
+        if given not in [option["value"] for option in field["options"]]:
+            raise InputError(f"{given!r} is none of the choices")
+        return given
+    if kind == "switch":
+        return bool(given) if not field["optional"] else None
+    text = str(given).strip()
+    if not text and field["optional"]:
+        return None
+    return _READERS[kind](text)
+
+
+_TOO_LARGE = "this number is too large; write one such as 80e9"
+
+
+def _read_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(_not_a_number(text)) from None
+    if not math.isfinite(value):
+        raise InputError(_TOO_LARGE)
+    return value
+
+
+def _not_a_number(text: str) -> str:
+    if not text:
+        return "this needs a number"
+    scaled = re.fullmatch(r"([\d.]+)\s*([kMGTP])i?\s*[A-Za-z/]*", text)
+    if scaled and scaled[1].count(".") < 2 and scaled[1] != ".":
+        power = 3 * ("kMGTP".index(scaled[2]) + 1)
+        return f"write it as a plain number: {scaled[1]}e{power}"
+    return f"{text!r} is not a number; write one such as 0.5 or 80e9"
+
+
+def _read_integer(text: str) -> int:
+    exact = re.fullmatch(r"[+-]?\d{1,20}", text)  # also above 2**53
+    value = int(text) if exact else _read_number(text)
+    if value != int(value):
+        raise InputError(f"{text} is not a whole number; use {math.floor(value)} or {math.ceil(value)}")
+    if abs(value) >= 2**63:
+        raise InputError(_TOO_LARGE)
+    return int(value)
+
+
+def _read_list(text: str) -> list[int]:
+    return [_read_integer(word) for word in re.split(r"[\s,;]+", text) if word]
+
+
+def _read_lines(text: str) -> list[list[str]]:
+    return [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "integer": _read_integer, "number": _read_number, "text": str, "list": _read_list, "lines": _read_lines,
+}  # fmt: skip
+
+
+def _shown(field: Field, value: Any) -> str:
+    """The new value in the words of an undo step."""
+    if field["kind"] == "choice":
+        return next(option["title"] for option in field["options"] if option["value"] == value)
+    if field["kind"] == "switch":
+        return "on" if value else "off"
+    if value is None:
+        return "auto"
+    text = _humanised(value, field["unit"]) or as_text(field["kind"], value).replace("\n", " / ")
+    return text if len(text) <= 24 else f"{text[:23]}…"
+
+
+def _inner(field: Field) -> str:
+    """A label inside a sentence, with the part it belongs to: "device memory"."""
+    words = f"{field['group']} {field['label']}" if field["group"] and field["kind"] != "switch" else field["label"]
+    return " ".join(word if word in _SPELLINGS.values() or word.isupper() else word.lower() for word in words.split())
+
+
+def _alone(design: Design, path: str, value: Any, label: str) -> Edit:
+    return path, value, label
+
+
+def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
+    chosen = _PRESETS[path]()[value]
+    return path, chosen["value"], f"{path} of {chosen['title']}"
+
+
+def _nodes(design: Design, path: str, value: Any, label: str) -> Edit:
+    cluster, _ = edits.set_nodes(*_drawn(design), value)
+    return path, cluster["nodes"], label
+
+
+def _devices_per_node(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Devices are numbered through all nodes, so the meshes' lists change with them."""
+    cluster, meshes = edits.set_devices_per_node(*_drawn(design), value)
+    return "", {"cluster": cluster, "meshes": [dict(mesh) for mesh in meshes]}, label
+
+
+def _drawn(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    document = design.model_dump(mode="json", include={"meshes", "cluster"})
+    return document["meshes"], document["cluster"]
+
+
+def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Another schedule with its own options; `custom` starts from the order that stands."""
+    old = design.pipeline.model_dump(mode="json")
+    member = schedules[value]
+    options = {name: field.default for name, field in member.model_fields.items()}
+    new = member(**{name: old.get(name, default) for name, default in options.items()})
+    routes = (np.array(each.routes(design.pipe)) for each in (new, design.pipeline))
+    chosen = edits.choose_schedule(old, value, options, same_path=np.array_equal(*routes))
+    if value == "custom" and not design.pipeline.refuses(design.pipe):
+        chosen["actions"] = format_program(design.pipeline.program(design.pipe), compute_only=True)
+    return "pipeline", chosen, f"schedule {member.title}"
+
+
+def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Another model of cost keeps the keys that both know."""
+    node = _schema()["properties"]["cost"]
+    known = _part(node, {"kind": value})["properties"]
+    kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
+    return "cost", {**kept, "kind": value}, f"{value} costs"
+
+
+_TOGETHER: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
+    "cluster": _preset,
+    "cluster.nodes": _nodes,
+    "cluster.devices_per_node": _devices_per_node,
+    "pipeline.schedule": _schedule,
+    "cost.kind": _cost_kind,
+}
+"""The fields that change more than their own key."""
+
+
+# ---- problems at their fields ----
+
+
+def field_of(where: str, paths: Sequence[str]) -> str | None:
+    """The field that a problem's place belongs to: itself, or the nearest one that holds it."""
+    holding = [path for path in paths if where == path or where.startswith((f"{path}.", f"{path}["))]
+    return max(holding, key=len, default=None)
+
+
+def at_fields(problems: Sequence[Problem], paths: Sequence[str]) -> dict[str, list[dict[str, str]]]:
+    """The problems of each field that has any."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for problem in problems:
+        path = field_of(problem.where, paths)
+        if path is not None:
+            found.setdefault(path, []).append({"severity": problem.severity, "message": problem.message})
+    return found
+
+
+# ---- the widget ----
+
+
+class Form(Canvas):
+    """All numbers and choices of the open design, section by section; each change is one edit."""
+
+    sections = param.List(default=[], doc="See fields().")
+    problems = param.Dict(default={}, doc="Path of a field to the problems shown at it.")
+
+    _esm = read_static("form.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("form.css")]
+    _gestures = ("change",)
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(session.edit, **params)
+        self._session = session
+        session.param.watch(lambda _: self._show(), ["design", "problems"])
+        self._show()
+
+    def focus_field(self, path: str) -> bool:
+        """Bring the field of a problem's place into view and give it the keyboard; False if there is none."""
+        field = field_of(path, list(self._by_path))
+        if field is not None:
+            self._send_msg({"type": "focus", "path": field})
+        return field is not None
+
+    def _show(self) -> None:
+        sections = fields(self._session.design)
+        self._by_path = {field["path"]: field for section in sections for field in section["fields"]}
+        self.param.update(sections=sections, problems=at_fields(self._session.problems, list(self._by_path)))
+
+    def _on_change(self, gesture: Mapping[str, Any]) -> None:
+        """Make the edit, or say at the field why not."""
+        path = str(gesture["path"])
+        refused = None
+        try:
+            self._change(path, gesture["value"])
+        except DesignError as error:
+            refused = _refusal(error, path)
+        except InputError as error:
+            refused = str(error)
+        self._send_msg({"type": "changed", "path": path, "refused": refused})
+
+    def _change(self, path: str, given: Any) -> None:
+        field = self._by_path.get(path)
+        if field is None:
+            raise InputError("the design has changed and this field is gone")
+        self._edit(*change(self._session.design, field, given))
+
+    _by_path: Mapping[str, Field] = {}
+
+
+def _refusal(error: DesignError, path: str) -> str:
+    """Why an edit was refused, without the place where the words are shown anyway."""
+    return "; ".join(problem.message if problem.where == path else str(problem) for problem in error.problems)

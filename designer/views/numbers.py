@@ -1,0 +1,256 @@
+"""The numbers of the predicted step, each with its change against the pinned design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import param
+
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.session import Session
+from engine.predict import Prediction
+from engine.units import quantity
+
+Numbers_ = Mapping[str, Any]
+Verdict = Literal["better", "worse", "same"]
+
+NOTHING = "–"
+UNIT_COSTS = "Unit costs are no seconds: choose roofline costs to see this."
+UNPREDICTED = "The design cannot be simulated yet."
+SAME = 5e-4  # a change that would be written as 0.0 %
+
+
+class Figure(NamedTuple):
+    """One number of the strip and how to read it."""
+
+    key: str
+    label: str
+    help: str
+    value: Callable[[Numbers_], float | None]
+    """None where the design has no such number."""
+    written: Callable[[Numbers_, float], str]
+    small: Callable[[Numbers_, float], str]
+    better: Literal["less", "more"]
+    share: bool = False
+    """A part of 1: its change is a difference in points, since a percentage of one misleads."""
+
+
+def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
+    """The strip as plain data: a tile a figure, its change None where there is nothing to compare with."""
+    now = None if prediction is None else prediction.numbers
+    before = None if pinned is None or pinned is prediction else pinned.numbers
+    return [_tile(figure, now, before) for figure in FIGURES]
+
+
+def _tile(figure: Figure, now: Numbers_ | None, before: Numbers_ | None) -> dict[str, Any]:
+    value = None if now is None else figure.value(now)
+    known = now is not None and value is not None
+    return {
+        "key": figure.key,
+        "label": figure.label,
+        "value": figure.written(now, value) if known else NOTHING,
+        "small": figure.small(now, value) if known else "",
+        "help": figure.help if known else f"{UNPREDICTED if now is None else UNIT_COSTS}\n{figure.help}",
+        "change": None if now is None or before is None else change(figure, now, before),
+        **(_memory_bar(now) if figure.key == "memory" and now is not None else {"bar": None, "wrong": ""}),
+    }
+
+
+def _memory_bar(numbers: Numbers_) -> dict[str, Any]:
+    """How full the fullest device is, 0 to 1, and the word for it where that is too much."""
+    used = max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
+    return {"bar": min(used, 1.0), "wrong": "" if numbers["fits"] else "does not fit"}
+
+
+# ---- the change against the pinned design ----
+
+
+def change(figure: Figure, now: Numbers_, before: Numbers_) -> dict[str, str] | None:
+    """How a figure differs from the pinned design's; None where the two cannot be compared."""
+    value, old = figure.value(now), figure.value(before)
+    if value is None or old is None or (_timed(figure) and now["unit"] != before["unit"]):
+        return None
+    amount, size = _difference(figure, value, old)
+    verdict: Verdict = "same"
+    if size > SAME:
+        verdict = "better" if (value < old) == (figure.better == "less") else "worse"
+    arrow = "same" if verdict == "same" else ("fall" if value < old else "rise")
+    words = {"fall": f"{amount} less", "rise": f"{amount} more", "same": "as much"}[arrow]
+    sign = {"fall": "−", "rise": "+", "same": ""}[arrow]
+    was = figure.written(before, old)
+    name = before["name"]
+    return {
+        "arrow": arrow,
+        "verdict": verdict,
+        "text": f"{sign}{amount}" if arrow != "same" else "same",
+        "spoken": f"{words} than the {was} of the pinned {name!r}: {verdict}" if arrow != "same" else f"as in the pinned {name!r}",
+    }
+
+
+def _timed(figure: Figure) -> bool:
+    return not figure.share and figure.key != "memory"
+
+
+def _difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
+    """A change in words without its sign, and its size as a part of 1."""
+    if figure.share:
+        size = abs(value - old)
+        return f"{100 * size:.1f} points", size
+    if not old:
+        return (NOTHING, 0.0) if not value else ("from none", 1.0)
+    ratio = value / old
+    if ratio >= 10:
+        return f"{ratio:.3g} times", ratio
+    return f"{100 * abs(ratio - 1):.1f} %", abs(ratio - 1)
+
+
+# ---- the figures ----
+
+
+def _time(numbers: Numbers_, value: float) -> str:
+    return quantity(value, "s") if numbers["unit"] == "s" else _units(value)
+
+
+def _units(value: float) -> str:
+    return f"{value:.4g} unit{'' if value == 1 else 's'}"
+
+
+def _in_seconds(key: str) -> Callable[[Numbers_], float | None]:
+    return lambda numbers: numbers[key] if numbers["unit"] == "s" else None
+
+
+def _percent(numbers: Numbers_, value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _tokens(numbers: Numbers_, value: float) -> str:
+    return quantity(numbers["tokens_per_s"], "tokens/s")
+
+
+def _fullest(numbers: Numbers_, value: float) -> str:
+    held = numbers["peak_memory_bytes"]
+    return f"of {quantity(numbers['capacity_bytes'], 'B')}, mesh {numbers['meshes'][held.index(max(held))]}"
+
+
+def _exposed(numbers: Numbers_) -> float:
+    waits = numbers["exposed_communication_s"]
+    return float(sum(waits) / len(waits))
+
+
+def _of_iteration(numbers: Numbers_, value: float) -> str:
+    makespan = numbers["makespan_s"]
+    return f"{100 * value / makespan:.1f} % of the iteration" if makespan else ""
+
+
+FIGURES = (
+    Figure(
+        "iteration",
+        "Iteration",
+        "Time of one training step, from the first start to the last end on any mesh (the makespan).",
+        lambda numbers: numbers["makespan_s"],
+        _time,
+        lambda numbers, value: f"{len(numbers['meshes'])} meshes, {len(numbers['layers_per_stage'])} stages",
+        better="less",
+    ),
+    Figure(
+        "throughput",
+        "Throughput",
+        "Sequences that are trained on in a second: dp × microbatches × micro batch size ÷ iteration time. "
+        "Tokens are sequences × their length.",
+        _in_seconds("samples_per_s"),
+        lambda numbers, value: quantity(value, "seq/s"),
+        _tokens,
+        better="more",
+    ),
+    Figure(
+        "bubble",
+        "Bubble",
+        "Share of all meshes' time in which they do not compute: 1 − busy ÷ (meshes × iteration time). "
+        "The span bubble counts each mesh from its own first start to its own last end.",
+        lambda numbers: numbers["bubble_ratio"],
+        _percent,
+        lambda numbers, value: f"span {_percent(numbers, numbers['span_bubble_ratio'])}",
+        better="less",
+        share=True,
+    ),
+    Figure(
+        "mfu",
+        "MFU",
+        "Model FLOPs utilization: FLOPs that the model needs ÷ (peak FLOP/s of all devices used × iteration time). "
+        "Recomputing does not count.",
+        lambda numbers: numbers["mfu"],
+        _percent,
+        lambda numbers, value: "of the peak FLOP/s",
+        better="more",
+        share=True,
+    ),
+    Figure(
+        "memory",
+        "Peak memory",
+        "The most that any device holds at once: weights, gradients, optimizer states, activations in flight "
+        "and working space, against the memory of a device.",
+        lambda numbers: max(numbers["peak_memory_bytes"]),
+        lambda numbers, value: quantity(value, "B"),
+        _fullest,
+        better="less",
+    ),
+    Figure(
+        "exposed",
+        "Exposed comm.",
+        "Time in which a mesh has nothing to do but wait for a transfer or a reduction that is under way; "
+        "the average over the meshes. Communication behind compute costs nothing and is not in it.",
+        _exposed,
+        _time,
+        _of_iteration,
+        better="less",
+    ),
+)
+
+
+# ---- the widget ----
+
+
+class Numbers(Canvas):
+    """The strip of numbers, and the button that pins the design to compare with."""
+
+    tiles = param.List(default=[], doc="See tiles().")
+    stale = param.Dict(default={}, doc="Title and detail where the numbers are of an earlier design; empty else.")
+    pinned = param.String(default="", doc="Name of the pinned design.")
+    is_pinned = param.Boolean(default=False)
+    can_pin = param.Boolean(default=False)
+
+    _esm = read_static("numbers.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("numbers.css")]
+    _gestures = ("pin",)
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self._session = session
+        session.param.watch(lambda _: self._show(), ["design", "prediction", "problems", "pinned"])
+        self._show()
+
+    def _show(self) -> None:
+        session = self._session
+        prediction, pinned = session.prediction, session.pinned
+        self.param.update(
+            tiles=tiles(prediction, pinned),
+            stale=staleness(session),
+            is_pinned=pinned is not None,
+            pinned="" if pinned is None else pinned.design.name,
+            can_pin=prediction is not None,
+        )
+
+    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
+        self._session.pin()
+
+
+def staleness(session: Session) -> dict[str, str]:
+    """What to say where the numbers are not of the design as it stands."""
+    if not session.stale:
+        return {}
+    errors = session.errors
+    count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"
+    title = UNPREDICTED if session.prediction is None else f"Last good: {session.prediction.design.name}"
+    return {"title": title, "count": count, "detail": "\n".join(map(str, errors[:3]))}

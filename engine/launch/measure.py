@@ -1,0 +1,95 @@
+"""How long a click takes: to the first step, cold and warm, and from cancel to nothing left."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.design import Design
+from engine.errors import RunError
+from engine.launch._process import Handle
+from engine.launch._run import Run
+from engine.launch.local import LocalLauncher
+from engine.launch.record import Record
+from engine.program.program import Program
+
+LOOK_S = 0.001
+PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class LaunchTimes:
+    """Seconds on this machine, as a person at the page waits for them."""
+
+    cold_s: float  # from the click to the end of the first step, torch's import included
+    warm_s: float  # the same with a warm process
+    warm_processes_s: float  # of that, until all processes were there
+    cancel_s: float  # from the click to no process left
+
+
+def launch_times(design: Design, program: Program, layers: Sequence[int]) -> LaunchTimes:
+    """Launch a design three times, into a folder that is removed afterwards.
+
+    Raises:
+        RunError: it does not come to its first step.
+    """
+    with _launcher() as cold:
+        cold_s, run = _first_step(cold, design, program, layers)
+        _cancel(run)
+    with _launcher() as warm:
+        _warm_up(warm, design, program, layers)
+        warm_s, run = _first_step(warm, design, program, layers)
+        started_s = run.started_s or run.created_s
+        return LaunchTimes(cold_s, warm_s, started_s - run.created_s, _cancel(run))
+
+
+@contextmanager
+def _launcher() -> Iterator[LocalLauncher]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Record(Path(folder))) as record,
+        closing(LocalLauncher(record)) as launcher,
+    ):
+        yield launcher
+
+
+def _warm_up(launcher: LocalLauncher, design: Design, program: Program, layers: Sequence[int]) -> None:
+    """An import in the background is done when a run has come through it."""
+    _, run = _first_step(launcher, design, program, layers)
+    _cancel(run)
+
+
+def _first_step(launcher: LocalLauncher, design: Design, program: Program, layers: Sequence[int]) -> tuple[float, Run]:
+    clicked_s = time.time()
+    run = launcher.submit(design, program, layers)
+    for _ in _patiently():
+        if (first_s := run.first_step_s) is not None:
+            return first_s - clicked_s, run
+        if run.state.is_over:
+            break
+    raise RunError(f"run {run.id} came to no step: {run.reason}")
+
+
+def _cancel(run: Run) -> float:
+    """Seconds until the last process is gone; 0 where the run was over already."""
+    handles = [Handle(*process) for process in run.entry.handle["processes"]]
+    clicked_s = time.perf_counter()
+    run.cancel()
+    for _ in _patiently():
+        if not any(handle.is_alive() for handle in handles):
+            break
+    gone_s = time.perf_counter() - clicked_s
+    run.wait(timeout_s=PATIENCE_S)
+    return gone_s
+
+
+def _patiently() -> Iterator[None]:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(LOOK_S)
+    raise RunError(f"nothing happened for {PATIENCE_S:.0f} seconds")

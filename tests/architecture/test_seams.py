@@ -1,0 +1,63 @@
+"""A seam holds: a member is one file that lies in its folder, and nothing else knows of it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import engine
+from engine.registry import Registry
+
+
+def registries(*, of_runtime: bool) -> Iterator[Registry[Any]]:
+    """The registries of the packages of ``engine``; those of the runtime need torch."""
+    seen: set[int] = set()
+    for module in pkgutil.walk_packages(engine.__path__, "engine."):
+        if module.name.startswith("engine.runtime") == of_runtime and module.ispkg:
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Registry) and id(value) not in seen:
+                    seen.add(id(value))
+                    yield value
+
+
+def hold(registry: Registry[Any]) -> None:
+    """Each member has a file to itself, in the folder of its registry, and says what it is."""
+    files = [inspect.getmodule(member) for member in registry.values()]
+    names = [file.__name__ for file in files if file is not None]
+    assert len(names) == len(set(names)) == len(registry) > 0, f"one file a member: {names}"
+    for name, file in zip(registry, names, strict=True):
+        package, _, own = file.rpartition(".")
+        assert package == registry._package, f"{name} lies in {file}"
+        assert not own.startswith("_"), f"{name} lies in {file}, a helper's name"
+        assert inspect.getdoc(registry[name]), f"{name} does not say what it is"
+
+
+def test_every_member_is_one_file_in_its_folder() -> None:
+    found = list(registries(of_runtime=False))
+
+    assert len(found) >= 3  # schedules, cost models, launchers
+    for registry in found:
+        hold(registry)
+
+
+@pytest.mark.torch
+def test_every_model_is_one_file_in_its_folder() -> None:
+    found = list(registries(of_runtime=True))
+
+    assert found
+    for registry in found:
+        hold(registry)
+
+
+def test_every_file_among_the_schedules_is_a_schedule() -> None:
+    from engine import schedules
+
+    files = {module.name for module in pkgutil.iter_modules(schedules.__path__) if not module.name.startswith("_")}
+    members = {inspect.getmodule(member) for member in schedules.schedules.values()}
+
+    assert {module.__name__.rpartition(".")[2] for module in members if module} == files

@@ -1,0 +1,79 @@
+"""What works without torch and Panel, and what stays unimported where they are: asked of fresh interpreters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_HEAVY_LIBRARIES = """
+    import importlib, pkgutil, sys
+
+    class Absent:
+        names = {"torch", "panel", "panel_material_ui", "bokeh", "param", "tornado", "pandas", "PIL"}
+
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in self.names:
+                raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+    sys.meta_path.insert(0, Absent())
+"""
+
+
+def python(program: str) -> str:
+    """What a program prints in an interpreter of its own; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_planning_half_imports_without_torch_and_panel() -> None:
+    program = """
+        import engine
+        for module in pkgutil.walk_packages(engine.__path__, "engine.", onerror=lambda name: None):
+            if not module.name.startswith("engine.runtime"):
+                importlib.import_module(module.name)
+        print("all")
+    """
+
+    assert python(textwrap.dedent(WITHOUT_HEAVY_LIBRARIES) + textwrap.dedent(program)) == "all"
+
+
+def test_the_planning_commands_work_without_torch_and_panel() -> None:
+    program = """
+        from engine import cli
+        from engine.resources import examples
+        name = next(iter(examples()))
+        for command in (["check", name], ["program", name], ["schema"], ["simulate", name, "--json"]):
+            assert cli.main(command) == 0, command
+    """
+
+    assert '"makespan_s"' in python(textwrap.dedent(WITHOUT_HEAVY_LIBRARIES) + textwrap.dedent(program))
+
+
+def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
+    program = """
+        import sys
+        from designer.main import main
+        assert main(["examples"]) == 0
+        print([name for name in ("torch", "panel", "bokeh", "pandas") if name in sys.modules])
+    """
+
+    assert python(program).splitlines()[-1] == "[]"
+
+
+def test_the_designer_never_imports_torch() -> None:
+    program = """
+        import importlib, pkgutil, sys
+        import designer
+        for module in pkgutil.walk_packages(designer.__path__, "designer."):
+            importlib.import_module(module.name)
+        print("torch" in sys.modules)
+    """
+
+    assert python(program).splitlines()[-1] == "False"

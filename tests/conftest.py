@@ -1,0 +1,175 @@
+"""What every test can ask for: a Chromium, a page that must stay clean, a served app, a home of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+SERVED_S = 15.0
+"""How long a served app may take to answer; it needs well under a second."""
+
+CHROMIUM_FLAGS = (
+    "--no-sandbox",  # containers and root have none
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+IDLE = "window.Bokeh?.documents?.length > 0 && window.Bokeh.documents[0].is_idle"
+
+settings.register_profile("default", deadline=None)
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only a missing GPU skips a test: everything else that is missing, ``make test`` installs."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def _has_gpu() -> bool:
+    if shutil.which("nvidia-smi") is None:
+        return False
+    return subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def meshwave_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The folder of drafts and runs while tests run: never the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("meshwave-home"))
+        patch.setenv("MESHWAVE_HOME", folder)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium that starts. A missing one fails the test: nobody should ship an unseen page."""
+    from engine.doctor import CHROMIUM_REMEDY, find_chromium
+
+    found = find_chromium()
+    if found is None:
+        pytest.fail(f"no Chromium was found; {CHROMIUM_REMEDY}", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """One headless Chromium for all tests, with a profile of its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=list(CHROMIUM_FLAGS))
+        yield browser
+        browser.close()
+
+
+def watch(page: Page, complaints: list[str]) -> None:
+    """Write down what the page does that it must not do: fetch from elsewhere, log errors, throw."""
+
+    def address(url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost"):
+            complaints.append(f"fetched from elsewhere: {url}")
+
+    def console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            complaints.append(f"console error: {message.text} ({message.location.get('url', '')})")
+
+    page.on("request", lambda request: address(request.url))
+    page.on("websocket", lambda socket: address(socket.url))
+    page.on("console", console)
+    page.on("pageerror", lambda error: complaints.append(f"thrown in the page: {error}"))
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the page did that it must not do, so far; a test that provokes an error clears it."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
+    """A fresh page of 1440 x 900; the test fails at its end if there are complaints about it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    watch(page, complaints)
+    yield page
+    context.close()
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture
+def visit(page: Page) -> Callable[[str], Page]:
+    """Open a link and come back when Bokeh has drawn everything and has nothing left to do."""
+
+    def open_and_settle(url: str) -> Page:
+        page.goto(url)
+        page.wait_for_function(IDLE)
+        return page
+
+    return open_and_settle
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """Serve an app (an object, a function that makes one, or a mapping of them) in this process; returns its link.
+
+    In this process, so that a test looks at the Python objects themselves; on a free port of
+    the loopback; stopped when the test ends. Keywords go to ``pn.serve``.
+    """
+    servers: list[Any] = []
+
+    def start(app: Any, **options: Any) -> str:
+        import panel as pn
+
+        port = _free_port()
+        standing = {"port": port, "address": "127.0.0.1", "threaded": True, "show": False, "verbose": False}
+        servers.append(pn.serve(app, **{**standing, **options}))
+        _wait_for(port)
+        return f"http://127.0.0.1:{port}/"
+
+    yield start
+    for server in servers:
+        server.stop()
+        server.join(SERVED_S)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _wait_for(port: int) -> None:
+    import socket
+    import time
+
+    end = time.monotonic() + SERVED_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,146 @@
+"""The doctor answers for any machine, the broken ones too, and never falls ill itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import doctor
+from engine.doctor import Finding
+
+
+def found(findings: list[Finding], name: str) -> Finding:
+    return next(finding for finding in findings if finding.name == name)
+
+
+@pytest.mark.torch
+def test_this_machine_is_told_what_it_can_do(tmp_path: Path) -> None:
+    findings = doctor.doctor(tmp_path)
+
+    assert {finding.name for finding in findings} >= {
+        "python", "numpy", "pydantic", "panel", "torch", "gpus", "gloo", "cores", "memory", "fork", "orphans",
+        "loopback", "runs", "chromium",
+    }  # fmt: skip
+    assert doctor.to_json(findings)["healthy"]
+    assert all(finding.remedy for finding in findings if finding.state == "missing")
+
+
+def test_the_doctor_itself_imports_no_torch() -> None:
+    program = "import sys, engine.doctor as d; d.doctor(); print('torch' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
+
+
+def test_a_missing_torch_is_a_finding_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+
+    [finding] = doctor._torch()
+
+    assert finding.state == "missing"
+    assert "pip install torch" in finding.remedy
+
+
+def test_a_broken_torch_is_told_by_its_own_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        doctor, "TORCH_QUESTION", "raise ImportError('libcudart.so.13: cannot open shared object file')"
+    )
+
+    [finding] = doctor._torch()
+
+    assert finding.state == "missing"
+    assert "libcudart.so.13" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("answer", "names", "states"),
+    [
+        ({"gloo": True, "nccl": False, "gpus": []}, ["gloo"], ["ok"]),
+        ({"gloo": True, "nccl": "2.29.7", "gpus": ["H200"]}, ["gloo", "nccl"], ["ok", "ok"]),
+        ({"gloo": True, "nccl": False, "gpus": ["H200"]}, ["gloo", "nccl"], ["ok", "limited"]),
+        ({"gloo": False, "nccl": False, "gpus": []}, ["gloo"], ["missing"]),
+    ],
+)
+def test_the_backends_follow_from_what_torch_says(answer: dict[str, Any], names: list[str], states: list[str]) -> None:
+    findings = list(doctor._backends(answer))
+
+    assert [finding.name for finding in findings] == names
+    assert [finding.state for finding in findings] == states
+
+
+def test_gpus_are_counted_by_name_and_a_torch_without_cuda_beside_a_driver_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert doctor._gpus(["H200", "H200", "A100"]).found == "2 x H200, 1 x A100"
+
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    finding = doctor._gpus([])
+
+    assert finding.state == "limited"
+    assert "pytorch.org" in finding.remedy
+
+
+def test_a_folder_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    [unwritable] = doctor._runs(tmp_path / "file")
+    [new] = doctor._runs(tmp_path / "not" / "there" / "yet")
+
+    assert unwritable.state == "missing"
+    assert new.state == "ok"
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_stub_that_only_asks_to_be_installed_is_no_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = script(tmp_path / "chromium", "echo 'requires the chromium snap' >&2; exit 1")
+    monkeypatch.setattr(doctor, "_chromium_candidates", lambda: iter([str(stub)]))
+
+    [finding] = doctor._chromium()
+
+    assert finding.state == "limited"
+    assert "apt-get install chromium" in finding.remedy
+
+
+def test_chrome_bin_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = script(tmp_path / "mine", "echo Chromium 1.2.3")
+    monkeypatch.setenv("CHROME_BIN", str(mine))
+
+    assert doctor.find_chromium() == str(mine)
+
+
+def test_a_question_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Finding]:
+        raise OSError("no such file")
+        yield
+
+    monkeypatch.setattr(doctor, "_memory", broken)
+    monkeypatch.setattr(doctor, "_torch", broken)
+
+    findings = doctor.doctor()
+
+    assert "no such file" in found(findings, "memory").found
+    assert found(findings, "cores").state == "ok"
+
+
+def test_the_text_has_a_line_a_finding_and_its_way_out_below() -> None:
+    findings = [Finding("numpy", "ok", "2.4.6"), Finding("torch", "missing", "not installed", "pip install torch")]
+
+    assert doctor.to_text(findings).splitlines() == [
+        "ok      numpy         2.4.6",
+        "missing torch         not installed",
+        "                      pip install torch",
+    ]
+    assert json.loads(json.dumps(doctor.to_json(findings)))["healthy"] is False
+
+
+def script(path: Path, body: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path

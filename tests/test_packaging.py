@@ -1,0 +1,84 @@
+"""What a person gets from ``pip install``: the wheel holds all that the commands need, away from the source tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built with the tools that are here: nothing is fetched."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", folder, ROOT)
+    [built] = folder.glob("meshwave-*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command ``meshwave`` of an environment that holds the wheel; it borrows the libraries of this one."""
+    place = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(place, symlinks=os.name != "nt")
+    packages = next(place.glob("lib/python*/site-packages"))
+    lent = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages / "lent.pth").write_text("\n".join(lent) + "\n")
+    run(sys.executable, "-m", "pip", "--python", place, "install", "--quiet", "--no-deps", "--ignore-installed", wheel)
+    return place / "bin" / "meshwave"
+
+
+def run(*command: object, folder: Path | None = None) -> str:
+    """What a command prints; it must end well."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=clean, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def tree(folder: str, pattern: str = "*") -> set[str]:
+    """Names of the files of a folder of the source tree, as paths inside it."""
+    base = ROOT / folder
+    return {
+        str(path.relative_to(base)) for path in base.rglob(pattern) if path.is_file() and "__pycache__" not in str(path)
+    }
+
+
+def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    assert names >= {f"designer/static/{name}" for name in tree("static")}
+    assert names >= {f"engine/examples/{name}" for name in tree("examples")}
+    for package in ("engine", "designer"):
+        assert names >= {f"{package}/{name}" for name in tree(package)}, "a file is left out"
+    assert any(name.startswith("engine/cost/presets/") and name.endswith(".json") for name in names)
+    assert "engine/runtime/texts/default.txt" in names
+
+
+def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"engine", "designer", "meshwave"}
+    assert not [name for name in names if "__pycache__" in name or name.startswith(("engine/tests", "designer/tests"))]
+
+
+def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
+    assert "simulate" in run(installed, "--help", folder=tmp_path)
+    examples = run(installed, "examples", folder=tmp_path)
+    assert all(Path(name).stem in examples for name in tree("examples", "*.json"))
+    assert '"makespan_s"' in run(installed, "simulate", Path(min(tree("examples"))).stem, "--json", folder=tmp_path)
+
+
+def test_the_page_finds_its_files_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    program = "import designer, designer.app; print(designer.__file__)"
+
+    assert str(installed.parents[1]) in run(installed.parent / "python", "-c", program, folder=tmp_path)
