@@ -70,7 +70,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     session = Session(studio.open(draft))
     session.param.watch(lambda event: studio.keep(draft, event.new), "design")
     widgets = Widgets(session, studio)
-    pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
+    pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000), log=False)
     return widgets.layout()
 
 
@@ -80,9 +80,13 @@ def _draft_id() -> str:
     if _DRAFT.fullmatch(given):
         return given
     fresh = secrets.token_hex(6)
-    if pn.state.location is not None:
-        pn.state.location.search = f"?draft={fresh}"
+    pn.state.onload(lambda: _put_in_link(fresh))  # the page takes no link before it stands
     return fresh
+
+
+def _put_in_link(draft: str) -> None:
+    if pn.state.location is not None:
+        pn.state.location.search = f"?draft={draft}"
 
 
 class Widgets:

@@ -8,6 +8,7 @@ refuse with an :class:`~engine.errors.InputError` that says what is in the way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import gcd
 from string import ascii_uppercase
 from typing import Any
@@ -21,7 +22,7 @@ NAME_LENGTH = 24
 BY_HAND = ("stages", "placement")  # what a person may set a stage, or leave to the schedule
 
 
-# ── meshes ──────────────────────────────────────────────────────────────────────────────────
+# meshes
 
 
 def draw(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name: str | None = None) -> Meshes:
@@ -37,9 +38,8 @@ def move(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[
     devices = _inside(cluster, devices)
     old = _mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
-        raise InputError(
-            f"mesh {old['name']} has {len(old['devices'])} devices and cannot move onto {len(devices)}; resize it instead"
-        )
+        has = _count(len(old["devices"]), "device")
+        raise InputError(f"mesh {old['name']} has {has} and cannot move onto {len(devices)}; resize it instead")
     _refuse_taken(meshes, devices, but=mesh)
     return _replace(meshes, mesh, devices=devices)
 
@@ -80,7 +80,8 @@ def reorder(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
     """Make a mesh the ``rank``-th of the pipeline; the others keep their order."""
     moved = _mesh(meshes, mesh)
     if not 0 <= rank < len(meshes):
-        raise InputError(f"the pipeline has ranks 0 to {len(meshes) - 1}; mesh {moved['name']} cannot become rank {rank}")
+        ranks = f"the pipeline has ranks 0 to {len(meshes) - 1}"
+        raise InputError(f"{ranks}; mesh {moved['name']} cannot become rank {rank}")
     others = [*meshes[:mesh], *meshes[mesh + 1 :]]
     return (*others[:rank], moved, *others[rank:])
 
@@ -103,7 +104,7 @@ def tile(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
             "devices": tuple(range_of(cluster, row, column, row + height - 1, column + width - 1)),
             "axes": {"dp": dp, "tp": tp},
         }
-        for name, (row, column) in zip(_names(pp), corners)
+        for name, (row, column) in zip(_names(pp), corners, strict=False)
     )
 
 
@@ -115,7 +116,7 @@ def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, st
     total = cluster["nodes"] * cluster["devices_per_node"]
     used = pp * dp * tp
     meshes = _count(pp, "mesh", "meshes")
-    rest = "every device used" if used == total else f"{total - used} of {total} devices unused"
+    rest = "all used" if used == total else f"{total - used} unused"
     return True, f"{meshes} of {_count(dp * tp, 'device')}, {rest}"
 
 
@@ -130,7 +131,7 @@ def factors(size: int) -> list[tuple[int, int]]:
     return [(size // tp, tp) for tp in range(1, size + 1) if size % tp == 0]
 
 
-# ── the cluster ─────────────────────────────────────────────────────────────────────────────
+# the cluster
 
 
 def set_nodes(meshes: Sequence[Mesh], cluster: Cluster, nodes: int) -> tuple[Cluster, Meshes]:
@@ -169,7 +170,7 @@ def range_of(cluster: Cluster, node0: int, column0: int, node1: int, column1: in
     )
 
 
-# ── the pipeline ────────────────────────────────────────────────────────────────────────────
+# the pipeline
 
 
 def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1) -> tuple[int, ...]:
@@ -180,8 +181,8 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
     giver, taker = (boundary, boundary + 1) if count >= 0 else (boundary + 1, boundary)
     left = layers[giver] - abs(count)
     if left < least:
-        has = _count(layers[giver], "layer")
-        raise InputError(f"stage {giver} has {has} and keeps at least {least}; it cannot give {abs(count)} to stage {taker}")
+        has = f"stage {giver} has {_count(layers[giver], 'layer')} and keeps at least {least}"
+        raise InputError(f"{has}; it cannot give {abs(count)} to stage {taker}")
     moved = list(layers)
     moved[giver] = left
     moved[taker] += abs(count)
@@ -191,7 +192,7 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
 def choose_schedule(
     pipeline: Mapping[str, Any], name: str, options: Mapping[str, Any], *, same_path: bool
 ) -> dict[str, Any]:
-    """Another schedule with its own ``options``: of those only the common keys keep their values.
+    """Another schedule with its own ``options``, of which the common keys keep their values.
 
     Layers and places set by hand stay where the stages keep their number and meshes
     (``same_path``), else they go back to automatic.
@@ -202,18 +203,7 @@ def choose_schedule(
     return {**chosen, **by_hand, "actions": pipeline.get("actions") if name == "custom" else None}
 
 
-def automatic(pipeline: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """The pipeline with ``changes`` that make another number of stages, so that layers and places
-    set by hand for the old number go back to automatic."""
-    return {**pipeline, **dict.fromkeys(BY_HAND), **changes}
-
-
-def set_by_hand(pipeline: Mapping[str, Any]) -> bool:
-    """Whether layers or places of stages are set by hand."""
-    return any(pipeline.get(key) is not None for key in BY_HAND)
-
-
-# ── in common ───────────────────────────────────────────────────────────────────────────────
+# in common
 
 
 def _size(cluster: Cluster) -> tuple[int, int]:
@@ -300,7 +290,7 @@ def _words(length: int) -> Iterator[str]:
 
 
 def _names(count: int) -> list[str]:
-    return [name for name, _ in zip(_all_names(), range(count))]
+    return list(islice(_all_names(), count))
 
 
 def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
@@ -321,7 +311,8 @@ def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> str | None:
     if needed > total:
         return f"{pp} x {dp} x {tp} needs {needed} devices; the cluster has {total}"
     if next(_shapes(cluster, pp, dp * tp, tp), None) is None:
-        return f"{pp} rectangles of {dp * tp} devices do not fit on {nodes} x {per_node}; use another dp x tp"
+        rectangles = _count(pp, "rectangle")
+        return f"{rectangles} of {dp * tp} devices do not fit on {nodes} x {per_node}; use another dp x tp"
     return None
 
 

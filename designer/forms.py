@@ -512,7 +512,7 @@ class Form(Canvas):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(session.edit, **params)
         self._session = session
-        session.param.watch(lambda _: self._show(), ["design", "problems"])
+        session.param.watch(lambda *_: self._show(), ["design", "problems"])
         self._show()
 
     def focus_field(self, path: str) -> bool:

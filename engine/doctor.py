@@ -202,8 +202,8 @@ def _processes() -> Iterator[Finding]:
     if _parent_death_signal():
         yield Finding("orphans", "ok", "the kernel ends a run's processes when what started them dies")
     else:
-        found = "no parent-death signal here: processes can outlive a launcher that was killed"
-        yield Finding("orphans", "limited", found, "meshwave runs cancel ends what is left of a run")
+        found = "no parent-death signal here; a run ends when the pipe from what started it closes"
+        yield Finding("orphans", "limited", found)
 
 
 def _parent_death_signal() -> bool:

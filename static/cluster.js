@@ -4,7 +4,7 @@
 import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, perFrame, s, stepper } from "static/canvas.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
-const TILE = { width: 92, height: 54 }; // px, at most
+const TILE = { width: 112, height: 62 }; // px, at most
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const HANDLES = { nw: [0, 0], n: [0, 1], ne: [0, 2], e: [1, 2], se: [2, 2], s: [2, 1], sw: [2, 0], w: [1, 0] };
 
@@ -308,8 +308,8 @@ class Cluster {
     const boxes = panels.map((panel, node) => {
       const box = h("div", { class: "mw-panel", style: px(panel) });
       if (headed) {
-        const room = panel.width > 190 && intra && perNode > 1 && !this.bridged(node);
-        box.append(h("div", { class: "mw-panel-head" }, h("span", {}, `node ${node}`), room ? h("span", { class: "mw-rate" }, intra) : ""));
+        const rate = intra && perNode > 1 && panel.width > 120 && !this.bridged(node) && (panel.width > 190 ? intra : short(intra));
+        box.append(h("div", { class: "mw-panel-head" }, h("span", {}, `node ${node}`), rate ? h("span", { class: "mw-rate" }, rate) : ""));
         if (perNode > 1) lines.push(bus(tiles, node, perNode, panel.y + head + 2 * pad + tile.height + foot / 2 - 3, pad));
       }
       return box;
@@ -328,7 +328,7 @@ class Cluster {
       });
     }
     const label = headed && inter ? this.interLabel(inter) : [];
-    this.written = { intra: headed && panels[0].width > 190, inter: label.length > 0 };
+    this.written = { intra: headed && panels[0].width > 120, inter: label.length > 0 };
     lines.push(...label);
     this.panelLayer.replaceChildren(...boxes);
     this.links.replaceChildren(...lines);
@@ -354,7 +354,7 @@ class Cluster {
     const [top, bottom] = [column[0], column.at(-1)];
     const middle = (top.y + bottom.y + bottom.height) / 2;
     const span = bottom.y + bottom.height - top.y;
-    const shown = text.length * 5.6 < span ? text : text.split(" ").slice(0, 2).join(" ");
+    const shown = text.length * 5.6 < span ? text : short(text);
     if (rows < 2 || shown.length * 5.6 > span) return [];
     const x = top.x - 15;
     return [s("text", { class: "mw-rate", "text-anchor": "middle", transform: `translate(${x} ${middle}) rotate(-90)` }, shown)];
@@ -379,6 +379,7 @@ class Cluster {
     for (const [key, value] of Object.entries(px(box))) tile.style.setProperty(key, value);
     tile.style.setProperty("--c", mesh ? meshColour(this.model.palette, rank) : "");
     tile.classList.toggle("mw-used", Boolean(mesh));
+    tile.classList.toggle("mw-first", Boolean(mesh) && device === Math.min(...mesh.devices));
     tile.tabIndex = device === this.focus ? 0 : -1;
     tile.lastChild.textContent = mesh && mesh.devices.length > 1 && mesh.name.length < 4 ? mesh.name : "";
     tile.setAttribute("aria-label", this.describe(device));
@@ -417,7 +418,7 @@ class Cluster {
     const label = h("div", { class: roomy ? "mw-mesh-label mw-named" : "mw-mesh-label", "data-mesh": rank, title: `rank ${rank} of the pipeline, mesh ${mesh.name}: double click to rename` });
     label.style.maxWidth = `${box.width - 6}px`;
     label.append(h("b", { class: "mw-rank" }, String(rank)), h("span", { class: "mw-name" }, mesh.name));
-    if (mesh.devices.length > 1 && box.width > 120 + 7 * mesh.name.length && this.root.dataset.density === "full") {
+    if (mesh.devices.length > 1 && box.width > 120 + 7 * mesh.name.length + (rank === this.model.selected ? 22 : 0) && this.root.dataset.density === "full") {
       label.append(this.axesChip(mesh, rank));
     }
     return label;
@@ -827,6 +828,9 @@ const hop = (from, to) => {
   const y = Math.min(from.y, to.y) - 5;
   return `M${from.x - 8} ${from.y + from.height / 2}V${y}H${to.x - 8}V${to.y + to.height / 2}`;
 };
+
+/** "300 GB/s" of "300 GB/s NVLink-class". */
+const short = (rate) => rate.split(" ").slice(0, 2).join(" ");
 
 const dot = () => h("span", { "aria-hidden": "true" }, "·");
 

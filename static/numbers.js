@@ -13,7 +13,7 @@ class Numbers {
   constructor(model) {
     this.model = model;
     this.parts = new Map();
-    this.tiles = h("dl", { class: "mw-tiles" });
+    this.tiles = h("div", { class: "mw-tiles" });
     this.label = h("span", {}, "Pin");
     this.pin = button("Pin", { content: icon("pin"), onclick: () => model.send_msg({ type: "pin" }) });
     this.pin.append(this.label);
@@ -34,29 +34,29 @@ class Numbers {
 
   drawTile({ key, label, value, small, help, change, bar, wrong }) {
     const part = this.parts.get(key) ?? this.makeTile(key);
+    const [amount, ...unit] = value.split(" ");
+    part.tile.setAttribute("aria-label", [`${label}: ${value}`, wrong, small, change?.spoken].filter(Boolean).join(", "));
     part.tile.dataset.tip = change ? `${help}\n\nNow ${value}: ${change.spoken}.` : help;
-    part.tile.setAttribute("aria-description", part.tile.dataset.tip);
     part.name.textContent = label;
-    part.value.textContent = value;
+    part.value.replaceChildren(amount, h("span", { class: "mw-value-unit" }, ` ${unit.join(" ")}`));
     part.value.toggleAttribute("data-none", value === "–");
-    part.small.replaceChildren(...(wrong ? [h("span", { class: "mw-wrong" }, wrong), ` ${small.replace(/,.*/, "")}`] : [small]));
-    part.change.replaceChildren(...(change ? drawChange(change) : []));
-    part.change.dataset.verdict = change?.verdict ?? "";
-    part.bar.hidden = bar === null;
-    if (bar !== null) {
-      part.fill.style.width = `${100 * bar}%`;
-      part.fill.toggleAttribute("data-wrong", Boolean(wrong));
-    }
+    part.small.replaceChildren(...(wrong ? [h("span", { class: "mw-wrong" }, `${wrong} `)] : []), small);
+    part.change.replaceChildren(...(change?.text ? [icon(change.arrow), change.text] : []));
+    part.verdict.textContent = change?.verdict ?? "";
+    part.tile.dataset.verdict = change?.verdict ?? "";
+    part.track.hidden = bar === null;
+    part.fill.style.width = `${100 * (bar ?? 0)}%`;
+    part.fill.toggleAttribute("data-wrong", Boolean(wrong));
   }
 
   makeTile(key) {
-    const [name, value, small, change, fill] = ["", "mw-value", "mw-small", "mw-change", "mw-bar-fill"].map((kind, place) =>
-      h(place === 0 || place === 3 ? "span" : place === 4 ? "div" : "dd", { class: kind }),
-    );
-    const bar = h("div", { class: "mw-bar-track", "aria-hidden": "true" }, fill);
-    const tile = h("div", { class: "mw-tile", "data-key": key, tabindex: 0, role: "group" }, h("dt", {}, name, change), value, small, bar);
-    this.tiles.append(tile);
-    const part = { tile, name, value, small, change, bar, fill };
+    const box = (kind) => h("div", { class: kind });
+    const part = { name: box("mw-name-of"), change: box("mw-change"), value: box("mw-value"), verdict: box("mw-verdict"), small: box("mw-small") };
+    part.fill = box("mw-bar-fill");
+    part.track = h("div", { class: "mw-bar-track" }, part.fill);
+    part.tile = h("div", { class: "mw-tile", "data-key": key, tabindex: 0, role: "group" });
+    part.tile.append(part.name, part.change, part.value, part.verdict, part.small, part.track);
+    this.tiles.append(part.tile);
     this.parts.set(key, part);
     return part;
   }
@@ -74,9 +74,4 @@ class Numbers {
     this.note.textContent = stale.title ? stale.title : isPinned ? pinned : "to compare with";
     this.note.dataset.tip = stale.title ? `${stale.title}; ${stale.count}.\n${stale.detail}` : this.pin.dataset.tip;
   }
-}
-
-function drawChange({ arrow, verdict, text, spoken }) {
-  const shown = [arrow === "same" ? null : icon(arrow), h("span", { "aria-hidden": "true" }, text)];
-  return [...shown.filter(Boolean), h("span", { class: "mw-sr" }, spoken || verdict)];
 }

@@ -5,20 +5,19 @@ import { h, s } from "static/canvas.js";
 const BOX = { width: 84, height: 38 };
 const OPS = ["f", "b", "i", "w"]; // by number of the op
 
-/** A timeline of columns (rank, op, stage, start, end) as a small picture; a pencil where there is none. */
+/** A timeline of columns (rank, op, shade, start, end) as a small picture; a pencil where there is none. */
 export function drawSchedule(spans) {
-  const picture = s("svg", { class: "mw-mini", viewBox: `0 0 ${BOX.width} ${BOX.height}`, "aria-hidden": "true" });
+  const picture = s("svg", { class: "mw-mini", viewBox: `0 0 ${BOX.width} ${BOX.height}`, preserveAspectRatio: spans ? "none" : "xMidYMid", "aria-hidden": "true" });
   if (!spans) {
     picture.append(s("path", { class: "mw-pencil", d: "M30 27 46 11l6 6-16 16h-6z M43 14l6 6" }));
     return picture;
   }
   const lane = BOX.height / spans.ranks;
   const scale = BOX.width / spans.makespan;
-  const gap = Math.min(0.7, lane / 8);
+  const gap = Math.min(0.7, lane / 8, Math.min(...spans.end.map((end, i) => end - spans.start[i])) * scale * 0.14);
   const shapes = new Map();
   spans.rank.forEach((rank, i) => {
-    const shade = Math.floor(spans.stage[i] / spans.ranks) % 2;
-    const kind = `mw-op mw-op-${OPS[spans.op[i]]} mw-shade-${shade}`;
+    const kind = `mw-op mw-op-${OPS[spans.op[i]]} mw-shade-${spans.shade[i]}`;
     const width = Math.max(0.5, (spans.end[i] - spans.start[i]) * scale - gap);
     const block = `M${round(spans.start[i] * scale)} ${round(rank * lane + gap)}h${round(width)}v${round(lane - 2 * gap)}h${-round(width)}z`;
     shapes.set(kind, (shapes.get(kind) ?? "") + block);

@@ -30,8 +30,9 @@ function arrange(picture, layers, width, height) {
   let x = edge.left;
   layers.forEach((number, stage) => {
     const size = (EQUAL * span) / stages + perLayer * number;
-    const box = { width: Math.min(BOX.width, size * BOX.part), height: clamp(lane * 0.76, 2, BOX.height) * clamp(shares[stage] / most, 0.16, 1) };
-    slots.push({ x, size, middle: x + size / 2, ...box });
+    const tall = clamp(lane * 0.8, 2, BOX.height);
+    const height = tall * clamp(shares[stage] / most, Math.min(1, 16 / tall), 1); // low ones still hold their number
+    slots.push({ x, size, middle: x + size / 2, width: Math.min(BOX.width, size * BOX.part), height });
     x += size;
   });
   const y = (mesh) => edge.top + (mesh + 0.5) * lane;
@@ -148,6 +149,7 @@ class Wave {
     if (!width || !height || !picture.layers?.length) return;
     this.row.set(this.model.thumbnails, picture.schedule);
     this.drawControls();
+    this.root.toggleAttribute("data-stale", picture.stale);
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("height", height);
@@ -164,7 +166,8 @@ class Wave {
     this.drawToggles(picture.toggles);
     const total = picture.layers.reduce((sum, number) => sum + number, 0);
     const copies = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
-    this.words.textContent = `${count(picture.layers.length, "stage")} of ${count(total, "layer")}${copies}`;
+    this.words.textContent = `${count(picture.layers.length, "stage")}, ${count(total, "layer")}${copies}`;
+    this.words.title = this.words.textContent;
     this.balance.allow(!picture.balanced, picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost");
   }
 
@@ -304,11 +307,13 @@ class Wave {
     }
     if (replica) box.removeAttribute("tabindex");
     for (const [key, value] of Object.entries({ x: middle - width / 2, y: top, width, height, rx: Math.min(7, width / 4, height / 3) })) rect.setAttribute(key, r(value));
-    const two = width >= 40 && height >= 30;
+    const two = width >= 40 && height >= 27;
     const one = width >= 7 + 6.5 * String(layers).length && height >= 12;
-    number.textContent = one ? (two && width >= 62 ? count(layers, "layer") : String(layers)) : "";
-    share.textContent = two ? `${percent(this.share(stage))}` : "";
-    for (const [text, at] of [[number, two ? -3 : 4], [share, 10]]) {
+    const part = percent(this.share(stage));
+    const words = width >= 62 ? count(layers, "layer") : String(layers);
+    number.textContent = one ? (width >= 100 && !two ? `${words} · ${part}` : words) : "";
+    share.textContent = two ? part : "";
+    for (const [text, at] of [[number, two ? -2 : 4], [share, 10]]) {
       text.setAttribute("x", r(middle));
       text.setAttribute("y", r(y(mesh) + at));
     }
@@ -329,7 +334,7 @@ class Wave {
   /** What parts two stages can be taken anywhere between them, where there is room to take it. */
   drawGrips() {
     const { slots, edge, height, y, pitch, lane } = this.layout;
-    if (pitch < 11) return this.grips.replaceChildren();
+    if (pitch < 11 || this.picture.stale) return this.grips.replaceChildren();
     const route = this.picture.routes[0];
     const parts = slots.slice(1).map((slot, boundary) => {
       const before = slots[boundary];

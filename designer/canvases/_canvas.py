@@ -10,16 +10,11 @@ from typing import Any, ClassVar
 import param
 from panel.custom import JSComponent
 
-from engine.errors import InputError
+from engine.errors import DesignError, InputError
+from engine.palette import MESHES
 
 Edit = Callable[[str, Any, str], None]
 """``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
-
-# Twelve hues that stay apart for colour-blind eyes in their order of use (after Paul Tol's sets).
-PALETTE = (
-    "#4477aa", "#ee7733", "#228833", "#aa3377", "#33bbee", "#ccaa22",
-    "#cc3311", "#009988", "#7755bb", "#997700", "#ee6699", "#667788",
-)  # fmt: skip
 
 
 def read_static(name: str) -> str:
@@ -31,7 +26,7 @@ def read_static(name: str) -> str:
     raise FileNotFoundError(f"static/{name} is missing from this installation")
 
 
-def shared_modules(*names: str) -> dict[str, Any]:
+def shared_modules(*names: str) -> Any:
     """An import map that gives widgets ``import ... from "static/NAME"`` without a route to serve it."""
     return {"imports": {f"static/{name}": _data_url(read_static(name)) for name in names}}
 
@@ -48,7 +43,7 @@ class Canvas(JSComponent):
     ``{"type": "answered", "refused": sentence or None}``.
     """
 
-    palette = param.List(default=list(PALETTE), item_type=str, doc="Colours of meshes, reused in turn.")
+    palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, reused in turn.")
 
     _gestures: ClassVar[tuple[str, ...]] = ()
 
@@ -71,5 +66,13 @@ class Canvas(JSComponent):
         try:
             getattr(self, f"_on_{name}")(message)
         except InputError as error:
-            refused = str(error)
+            refused = _sentence(error)
         self._send_msg({"type": "answered", "gesture": name, "refused": refused})
+
+
+def _sentence(error: InputError) -> str:
+    """What is said at the cursor: the first problem alone, since the problems panel lists them all."""
+    if not isinstance(error, DesignError) or not error.problems:
+        return str(error)
+    more = len(error.problems) - 1
+    return error.problems[0].message + (f" (and {more} more)" if more else "")

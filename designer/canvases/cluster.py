@@ -32,20 +32,19 @@ class ClusterCanvas(Canvas):
     _importmap: ClassVar = shared_modules("canvas.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("cluster.css")]
     _gestures = (
-        "draw", "move", "resize", "delete", "rename", "axes", "reorder", "tile", "try_tile", "nodes", "devices_per_node",
+        "draw", "move", "resize", "delete", "rename", "axes", "reorder",
+        "tile", "try_tile", "nodes", "devices_per_node",
     )  # fmt: skip
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
         super().__init__(on_edit, **params)
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
         self._meshes: edits.Meshes = ()
-        self._pipeline: Mapping[str, Any] = {}
 
-    def show(self, document: Mapping[str, Any]) -> None:
+    def show(self, document: Mapping[str, Any]) -> None:  # type: ignore[override]  # Panel's own serves a page
         """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
         self._cluster = dict(document["cluster"])
         self._meshes = tuple(document["meshes"])
-        self._pipeline = document.get("pipeline", {})
         self.param.update(
             nodes=self._cluster["nodes"],
             devices_per_node=self._cluster["devices_per_node"],
@@ -114,13 +113,7 @@ class ClusterCanvas(Canvas):
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
     def _put(self, meshes: edits.Meshes, label: str) -> None:
-        """Other meshes; with another number of them, stages set by hand for the old are let go."""
-        changes: dict[str, Any] = {"meshes": _listed(meshes)}
-        if len(meshes) != len(self._meshes) and edits.set_by_hand(self._pipeline):
-            changes["pipeline"] = edits.automatic(self._pipeline)
-            self._edit("", changes, f"{label}, stages balanced anew")
-        else:
-            self._edit("meshes", changes["meshes"], label)
+        self._edit("meshes", _listed(meshes), label)
 
 
 def link_labels(cluster: Mapping[str, Any]) -> dict[str, str]:

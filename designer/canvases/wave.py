@@ -16,6 +16,7 @@ from engine.cost import Costs
 from engine.design import Design
 from engine.errors import InputError
 from engine.lowering.transfers import add_transfers
+from engine.palette import OPS, shades
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.schedules import Pipe, Schedule, schedules
@@ -23,6 +24,13 @@ from engine.simulate import simulate
 
 THUMBNAIL = Pipe(ranks=4, microbatches=4)
 MICROBATCHES = 1_000_000
+
+
+def _op_colours() -> str:
+    """The palette's colours of computations as --op-f, --op-b, ... for the small pictures."""
+    computations = [op.name for op in Op if op.is_compute]
+    colours = [f"--op-{op.lower()}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for op in computations]
+    return f".mw-wave {{ {' '.join(colours)} }}"
 
 
 class WaveCanvas(Canvas):
@@ -33,12 +41,12 @@ class WaveCanvas(Canvas):
     ``pipeline``, or with one key of it where nothing else has to change.
     """
 
-    picture = param.Dict(default={}, doc="Stages, their meshes and what can be changed; see describe().")
+    picture = param.Dict(default={}, doc="The path and what can be changed; see stages() and controls().")
     thumbnails = param.List(default=[], doc="Schedules to choose from; see choices().")
 
     _esm = read_static("wave.js")
     _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css")]
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
     _gestures = ("move_layers", "balance", "dial", "option", "microbatches", "schedule")
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
@@ -46,14 +54,26 @@ class WaveCanvas(Canvas):
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
-    def show(self, design: Design, program: Program, costs: Costs) -> None:
-        """Draw ``design`` with the program that it was lowered to and its prices."""
-        self._drawn_design, self._layers = design, costs.layers
-        self.param.update(picture=describe(design, program, costs), thumbnails=choices(design))
+    def show(  # type: ignore[override]  # Panel's own serves a page; a canvas shows a design
+        self, design: Design, program: Program | None = None, costs: Costs | None = None
+    ) -> None:
+        """Draw ``design`` with the program that it was lowered to and its prices.
+
+        A draft that cannot be lowered yet has neither: then its schedule and options are shown,
+        and the stages of the last sound design stay, faded.
+        """
+        self._drawn_design = design
+        picture = {**self.picture, **controls(design), "stale": True}
+        if program is not None and costs is not None:
+            self._layers = costs.layers
+            picture.update(stages(design, program, costs), stale=False)
+        self.param.update(picture=picture, thumbnails=choices(design))
 
     # one method a gesture
 
     def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
+        if self.picture.get("stale"):
+            raise InputError("these are the stages of the last sound design; solve its problems first")
         boundary, count = int(gesture["boundary"]), int(gesture["count"])
         layers = edits.move_layers(self._layers, boundary, count)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
@@ -69,36 +89,28 @@ class WaveCanvas(Canvas):
         if found is None:
             raise InputError("this schedule has no waves or chunks to add")
         key, value = found["key"], int(gesture["value"])
-        self._set({key: value}, f"{value} {found['label']}", same_stages=False)
+        self._edit(f"pipeline.{key}", value, f"{value} {found['label']}")
 
     def _on_option(self, gesture: Mapping[str, Any]) -> None:
         key, value = str(gesture["key"]), str(gesture["value"])
-        self._set({key: value}, f"{key} {value}", same_stages=True)
+        self._edit(f"pipeline.{key}", value, f"{key} {value}")
 
     def _on_microbatches(self, gesture: Mapping[str, Any]) -> None:
         value = int(gesture["value"])
-        self._set({"microbatches": value}, f"{value} microbatches", same_stages=True)
+        self._edit("pipeline.microbatches", value, f"{value} microbatches")
 
     def _on_schedule(self, gesture: Mapping[str, Any]) -> None:
         name = str(gesture["name"])
-        design, old = self._open, self._pipeline
+        design = self._open
+        old = _dumped(design)
         if name == old["schedule"]:
             return
         reason = _refusal(name, design)
         if reason:
             raise InputError(reason)
-        new = _made(name, old)
-        pipe = design.pipe
-        same_path = np.array_equal(np.array(new.routes(pipe)), np.array(design.pipeline.routes(pipe)))
+        same_path = _path(_made(name, old), design) == _path(_pipeline(design), design)
         pipeline = edits.choose_schedule(old, name, _options(name), same_path=same_path)
         self._edit("pipeline", pipeline, f"schedule {schedules[name].title}")
-
-    def _set(self, changes: Mapping[str, Any], label: str, *, same_stages: bool) -> None:
-        if not same_stages and edits.set_by_hand(self._pipeline):
-            self._edit("pipeline", edits.automatic(self._pipeline, **changes), f"{label}, stages balanced anew")
-            return
-        ((key, value),) = changes.items()
-        self._edit(f"pipeline.{key}", value, label)
 
     @property
     def _open(self) -> Design:
@@ -106,35 +118,34 @@ class WaveCanvas(Canvas):
             raise InputError("no design is open")
         return self._drawn_design
 
-    @property
-    def _pipeline(self) -> dict[str, Any]:
-        pipeline: dict[str, Any] = self._open.pipeline.model_dump(mode="json")
-        return pipeline
+
+# what the widget is given
 
 
-# ── what the widget is given ────────────────────────────────────────────────────────────────
-
-
-def describe(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
-    """All that the wave draws: ``routes[replica][stage]`` are meshes, ``shares[stage]`` parts of the
-    step's compute time that add up to 1."""
-    pipeline = design.pipeline.model_dump(mode="json")
-    found = dial(design)
+def controls(design: Design) -> dict[str, Any]:
+    """What the pipeline is set to, and what it can be set to; of drafts too."""
+    name = _name(design)
     return {
-        "meshes": [
-            {"name": mesh.name, "node": design.cluster.node_of(min(mesh.devices))} for mesh in design.meshes
-        ],
+        "schedule": name,
+        "title": schedules[name].title,
+        "microbatches": _pipeline(design).microbatches,
+        "most_microbatches": MICROBATCHES,
+        "balanced": _pipeline(design).stages is None,
+        "dial": dial(design),
+        "toggles": _toggles(design),
+    }
+
+
+def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
+    """The path: ``routes[replica][stage]`` are meshes, ``shares[stage]`` parts of the compute time
+    of a step that add up to 1."""
+    meshes = [{"name": mesh.name, "node": design.cluster.node_of(min(mesh.devices))} for mesh in design.meshes]
+    return {
+        "meshes": meshes,
         "routes": program.placement.tolist(),
         "layers": list(costs.layers),
         "shares": stage_shares(program, costs),
-        "balanced": pipeline["stages"] is None,
-        "schedule": pipeline["schedule"],
-        "title": schedules[pipeline["schedule"]].title,
-        "microbatches": design.pipeline.microbatches,
-        "most_microbatches": MICROBATCHES,
-        "dial": found,
-        "groups": _groups(found, program.stages),
-        "toggles": _toggles(design),
+        "groups": _groups(dial(design), program.stages),
     }
 
 
@@ -147,13 +158,13 @@ def stage_shares(program: Program, costs: Costs) -> list[float]:
 
 def dial(design: Design) -> dict[str, Any] | None:
     """The option by which a schedule cuts the model finer (waves, chunks), if it has one."""
-    name, pipeline = _name(design), design.pipeline.model_dump(mode="json")
+    name, pipeline = _name(design), _dumped(design)
     for key, value in _options(name).items():
         now = pipeline.get(key, value)
         if not isinstance(now, int) or isinstance(now, bool):
             continue
-        more = _stages_with(name, pipeline, {key: now + 1}, design.ranks)
-        if more is None or more == design.stages:
+        stages_now, more = (_stages_with(name, pipeline, {key: number}, design.ranks) for number in (now, now + 1))
+        if more is None or more == stages_now:
             continue
         layers = design.model.layers
         reason = f"{more} stages need {more} layers; the model has {layers}" if more > layers else None
@@ -163,7 +174,7 @@ def dial(design: Design) -> dict[str, Any] | None:
 
 def choices(design: Design) -> list[dict[str, Any]]:
     """Every schedule with its small picture, and why it cannot be chosen where it cannot."""
-    return [
+    found = [
         {
             "name": name,
             "title": schedule.title,
@@ -173,6 +184,7 @@ def choices(design: Design) -> list[dict[str, Any]]:
         }
         for name, schedule in schedules.items()
     ]
+    return sorted(found, key=lambda choice: choice["spans"] is None)
 
 
 @lru_cache(maxsize=64)
@@ -186,16 +198,27 @@ def thumbnail(name: str) -> dict[str, Any] | None:
     seconds = np.where(program.op == Op.F, 1.0, np.where(program.op == Op.B, 2.0, 1.0)) * program.is_compute
     timeline = simulate(program, seconds)
     shown = timeline.is_compute
-    columns = ("rank", "op", "stage", "start", "end")
-    spans: dict[str, Any] = {column: getattr(timeline, column)[shown].tolist() for column in columns}
-    return {**spans, "ranks": THUMBNAIL.ranks, "stages": program.stages, "makespan": float(timeline.end.max())}
+    passes = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
+    columns = {column: getattr(timeline, column)[shown].tolist() for column in ("rank", "op", "start", "end")}
+    alternating = (passes ^ (passes >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk
+    return {**columns, "shade": alternating.tolist(), "ranks": THUMBNAIL.ranks, "makespan": float(timeline.end.max())}
 
 
-# ── schedules and their options ─────────────────────────────────────────────────────────────
+# schedules and their options
+
+
+def _pipeline(design: Design) -> Any:
+    """The section as what it is: the model that was made for its schedule."""
+    return design.pipeline
+
+
+def _dumped(design: Design) -> dict[str, Any]:
+    pipeline: dict[str, Any] = _pipeline(design).model_dump(mode="json")
+    return pipeline
 
 
 def _name(design: Design) -> str:
-    return str(design.pipeline.model_dump()["schedule"])
+    return str(_pipeline(design).schedule)
 
 
 def _options(name: str) -> dict[str, Any]:
@@ -212,21 +235,28 @@ def _made(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Schedule:
 def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
     try:
         return _made(name, pipeline, **changes).stage_count(ranks)
-    except ValidationError:
+    except (ValidationError, InputError):
+        return None
+
+
+def _path(schedule: Schedule, design: Design) -> list[list[int]] | None:
+    """The mesh of each stage, for every replica; None where there is none yet."""
+    try:
+        return [list(route) for route in schedule.routes(design.pipe)]
+    except InputError:
         return None
 
 
 def _refusal(name: str, design: Design) -> str | None:
     """Why a schedule cannot be chosen for these meshes, microbatches and layers, in a sentence."""
-    if name not in schedules:
-        schedules[name]  # says which there are
-    pipeline = design.pipeline.model_dump(mode="json")
+    pipeline = _dumped(design)
     if name == "custom" and not pipeline.get("actions"):
         return "Custom plays orders of your own; open a design that has pipeline.actions"
     schedule = _made(name, pipeline)
     stages, layers = schedule.stage_count(design.ranks), design.model.layers
     if stages > layers:
-        return f"{schedule.title} cuts {stages} stages here, and the model has {layers} layers; use fewer meshes or more layers"
+        words = f"{schedule.title} cuts {stages} stages here, and the model has {layers} layers"
+        return f"{words}; use fewer meshes or more layers"
     return schedule.refuses(design.pipe)
 
 
@@ -236,12 +266,15 @@ def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]
         return []
     size = stages // found["value"]
     one = str(found["label"]).removesuffix("s")
-    return [{"label": f"{one} {group + 1}", "first": group * size, "end": (group + 1) * size} for group in range(found["value"])]
+    return [
+        {"label": f"{one} {group + 1}", "first": group * size, "end": (group + 1) * size}
+        for group in range(found["value"])
+    ]
 
 
 def _toggles(design: Design) -> list[dict[str, Any]]:
     """The options of a schedule that are one word of several."""
-    name, pipeline = _name(design), design.pipeline.model_dump(mode="json")
+    name, pipeline = _name(design), _dumped(design)
     toggles = []
     for key, field in schedules[name].model_fields.items():
         words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -259,6 +292,6 @@ def _toggles(design: Design) -> list[dict[str, Any]]:
 
 
 def _idle(key: str, design: Design) -> str | None:
-    if key == "grouping" and design.pipeline.microbatches <= design.ranks:
+    if key == "grouping" and _pipeline(design).microbatches <= design.ranks:
         return f"grouping matters with more microbatches than the {design.ranks} meshes"
     return None

@@ -12,12 +12,12 @@ from designer.session import Session
 from engine.predict import Prediction
 from engine.units import quantity
 
-Numbers_ = Mapping[str, Any]
+Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "same"]
 
 NOTHING = "–"
-UNIT_COSTS = "Unit costs are no seconds: choose roofline costs to see this."
-UNPREDICTED = "The design cannot be simulated yet."
+NO_SECONDS = ("unit costs: no seconds", "Unit costs are no seconds: choose roofline costs to see this.")
+UNPREDICTED = ("not simulated yet", "This design cannot be simulated yet: see its problems.")
 SAME = 5e-4  # a change that would be written as 0.0 %
 
 
@@ -27,10 +27,10 @@ class Figure(NamedTuple):
     key: str
     label: str
     help: str
-    value: Callable[[Numbers_], float | None]
+    value: Callable[[Values], float | None]
     """None where the design has no such number."""
-    written: Callable[[Numbers_, float], str]
-    small: Callable[[Numbers_, float], str]
+    written: Callable[[Values, float], str]
+    small: Callable[[Values, float], str]
     better: Literal["less", "more"]
     share: bool = False
     """A part of 1: its change is a difference in points, since a percentage of one misleads."""
@@ -43,21 +43,25 @@ def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> li
     return [_tile(figure, now, before) for figure in FIGURES]
 
 
-def _tile(figure: Figure, now: Numbers_ | None, before: Numbers_ | None) -> dict[str, Any]:
+def _tile(figure: Figure, now: Values | None, before: Values | None) -> dict[str, Any]:
     value = None if now is None else figure.value(now)
-    known = now is not None and value is not None
+    if now is None or value is None:
+        reason, explained = UNPREDICTED if now is None else NO_SECONDS
+        written, small, help = NOTHING, reason, f"{explained}\n{figure.help}"
+    else:
+        written, small, help = figure.written(now, value), figure.small(now, value), figure.help
     return {
         "key": figure.key,
         "label": figure.label,
-        "value": figure.written(now, value) if known else NOTHING,
-        "small": figure.small(now, value) if known else "",
-        "help": figure.help if known else f"{UNPREDICTED if now is None else UNIT_COSTS}\n{figure.help}",
+        "value": written,
+        "small": small,
+        "help": help,
         "change": None if now is None or before is None else change(figure, now, before),
         **(_memory_bar(now) if figure.key == "memory" and now is not None else {"bar": None, "wrong": ""}),
     }
 
 
-def _memory_bar(numbers: Numbers_) -> dict[str, Any]:
+def _memory_bar(numbers: Values) -> dict[str, Any]:
     """How full the fullest device is, 0 to 1, and the word for it where that is too much."""
     used = max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
     return {"bar": min(used, 1.0), "wrong": "" if numbers["fits"] else "does not fit"}
@@ -66,7 +70,7 @@ def _memory_bar(numbers: Numbers_) -> dict[str, Any]:
 # ---- the change against the pinned design ----
 
 
-def change(figure: Figure, now: Numbers_, before: Numbers_) -> dict[str, str] | None:
+def change(figure: Figure, now: Values, before: Values) -> dict[str, str] | None:
     """How a figure differs from the pinned design's; None where the two cannot be compared."""
     value, old = figure.value(now), figure.value(before)
     if value is None or old is None or (_timed(figure) and now["unit"] != before["unit"]):
@@ -76,16 +80,12 @@ def change(figure: Figure, now: Numbers_, before: Numbers_) -> dict[str, str] | 
     if size > SAME:
         verdict = "better" if (value < old) == (figure.better == "less") else "worse"
     arrow = "same" if verdict == "same" else ("fall" if value < old else "rise")
-    words = {"fall": f"{amount} less", "rise": f"{amount} more", "same": "as much"}[arrow]
-    sign = {"fall": "−", "rise": "+", "same": ""}[arrow]
-    was = figure.written(before, old)
-    name = before["name"]
-    return {
-        "arrow": arrow,
-        "verdict": verdict,
-        "text": f"{sign}{amount}" if arrow != "same" else "same",
-        "spoken": f"{words} than the {was} of the pinned {name!r}: {verdict}" if arrow != "same" else f"as in the pinned {name!r}",
-    }
+    pinned = f"{figure.written(before, old)} of the pinned {before['name']!r}"
+    if verdict == "same":
+        return {"arrow": arrow, "verdict": verdict, "text": "", "spoken": f"as the {pinned}"}
+    words, sign = {"fall": ("less", "−"), "rise": ("more", "+")}[arrow]
+    spoken = f"{amount.replace('pts', 'percentage points')} {words} than the {pinned}: {verdict}"
+    return {"arrow": arrow, "verdict": verdict, "text": f"{sign}{amount}", "spoken": spoken}
 
 
 def _timed(figure: Figure) -> bool:
@@ -96,7 +96,7 @@ def _difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
     """A change in words without its sign, and its size as a part of 1."""
     if figure.share:
         size = abs(value - old)
-        return f"{100 * size:.1f} points", size
+        return f"{100 * size:.1f} pts", size
     if not old:
         return (NOTHING, 0.0) if not value else ("from none", 1.0)
     ratio = value / old
@@ -108,7 +108,7 @@ def _difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
 # ---- the figures ----
 
 
-def _time(numbers: Numbers_, value: float) -> str:
+def _time(numbers: Values, value: float) -> str:
     return quantity(value, "s") if numbers["unit"] == "s" else _units(value)
 
 
@@ -116,29 +116,30 @@ def _units(value: float) -> str:
     return f"{value:.4g} unit{'' if value == 1 else 's'}"
 
 
-def _in_seconds(key: str) -> Callable[[Numbers_], float | None]:
+def _in_seconds(key: str) -> Callable[[Values], float | None]:
     return lambda numbers: numbers[key] if numbers["unit"] == "s" else None
 
 
-def _percent(numbers: Numbers_, value: float) -> str:
+def _percent(numbers: Values, value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _tokens(numbers: Numbers_, value: float) -> str:
-    return quantity(numbers["tokens_per_s"], "tokens/s")
+def _rate(value: float, unit: str) -> str:
+    """``1.2 k tokens/s``: the prefix belongs to the number, not to a kilotoken."""
+    return " ".join(quantity(value, f" {unit}").split())
 
 
-def _fullest(numbers: Numbers_, value: float) -> str:
+def _fullest(numbers: Values, value: float) -> str:
     held = numbers["peak_memory_bytes"]
     return f"of {quantity(numbers['capacity_bytes'], 'B')}, mesh {numbers['meshes'][held.index(max(held))]}"
 
 
-def _exposed(numbers: Numbers_) -> float:
+def _exposed(numbers: Values) -> float:
     waits = numbers["exposed_communication_s"]
     return float(sum(waits) / len(waits))
 
 
-def _of_iteration(numbers: Numbers_, value: float) -> str:
+def _of_iteration(numbers: Values, value: float) -> str:
     makespan = numbers["makespan_s"]
     return f"{100 * value / makespan:.1f} % of the iteration" if makespan else ""
 
@@ -159,8 +160,8 @@ FIGURES = (
         "Sequences that are trained on in a second: dp × microbatches × micro batch size ÷ iteration time. "
         "Tokens are sequences × their length.",
         _in_seconds("samples_per_s"),
-        lambda numbers, value: quantity(value, "seq/s"),
-        _tokens,
+        lambda numbers, value: _rate(value, "seq/s"),
+        lambda numbers, value: _rate(numbers["tokens_per_s"], "tokens/s"),
         better="more",
     ),
     Figure(
@@ -228,7 +229,7 @@ class Numbers(Canvas):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self._session = session
-        session.param.watch(lambda _: self._show(), ["design", "prediction", "problems", "pinned"])
+        session.param.watch(lambda *_: self._show(), ["design", "prediction", "problems", "pinned"])
         self._show()
 
     def _show(self) -> None:
@@ -252,5 +253,5 @@ def staleness(session: Session) -> dict[str, str]:
         return {}
     errors = session.errors
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"
-    title = UNPREDICTED if session.prediction is None else f"Last good: {session.prediction.design.name}"
+    title = "Not simulated yet" if session.prediction is None else f"Last good: {session.prediction.design.name}"
     return {"title": title, "count": count, "detail": "\n".join(map(str, errors[:3]))}

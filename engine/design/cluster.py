@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from engine.part import Part
+
+Rate = Annotated[float, Field(ge=1, le=1e24)]
+"""A number of bytes, FLOP or either of them a second; within what any sum of them can still hold."""
 
 
 class Device(Part):
@@ -14,22 +17,22 @@ class Device(Part):
 
     name: str = "device"
     """What people call it."""
-    peak_flops: PositiveFloat
+    peak_flops: Rate
     """Dense matrix FLOP/s at the training precision."""
-    memory_bytes: PositiveFloat
+    memory_bytes: Rate
     """Memory of one device."""
-    memory_bandwidth: PositiveFloat
+    memory_bandwidth: Rate
     """Bytes/s between a device and its own memory."""
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 0.5
+    efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
     """The share of the peak that large matrix products reach."""
 
 
 class Link(Part):
     """A connection that costs ``latency_s + bytes / bandwidth``, each direction on its own."""
 
-    latency_s: NonNegativeFloat
+    latency_s: Annotated[float, Field(ge=0, le=1e6)]
     """Seconds that any message takes at least (alpha)."""
-    bandwidth: PositiveFloat
+    bandwidth: Rate
     """Bytes/s in one direction of one link or NIC."""
 
 

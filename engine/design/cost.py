@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field
 
 from engine.part import Part
+
+Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
 class UnitCost(Part):
@@ -14,15 +16,15 @@ class UnitCost(Part):
 
     kind: Literal["unit"] = "unit"
     """Every stage costs its share of these numbers."""
-    forward: PositiveFloat = 1.0
+    forward: Units = 1.0
     """One microbatch's forward through the whole model, divided by the number of meshes."""
-    backward: PositiveFloat = 2.0
+    backward: Units = 2.0
     """The same for its backward."""
-    transfer: NonNegativeFloat = 0.0
+    transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """One boundary between two different meshes."""
-    weight: NonNegativeFloat | None = None
+    weight: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """The part of backward that is the weight gradient; null: half."""
-    fused: PositiveFloat | None = None
+    fused: Units | None = None
     """A slot that overlaps a forward with a backward; null: their sum."""
     transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
     """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
@@ -42,7 +44,7 @@ class CalibratedCost(Part):
 
     kind: Literal["calibrated"] = "calibrated"
     """Seconds from a measured profile."""
-    profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00]+$")]
+    profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")]
     """File name of the profile."""
 
 

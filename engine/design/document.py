@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -103,12 +104,23 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
 
 def _read_json(text: str | bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         message = f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}"
         raise DesignError([Problem("", "json", message)]) from None
-    except (UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise DesignError([Problem("", "json", "the file nests its parts too deeply to be a design")]) from None
+    except ValueError as error:  # not the text of any encoding, or a number of thousands of digits
         raise DesignError([Problem("", "json", f"the file is not JSON text: {error}")]) from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a key that stands twice only one would be read, so it is refused."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise DesignError([Problem("", "key_repeated", f"the key {repeated!r} stands twice in one object; keep one")])
+    return found
 
 
 def load_design(path: Path | str) -> Design:
@@ -118,22 +130,26 @@ def load_design(path: Path | str) -> Design:
         InputError: the file cannot be read.
         DesignError: what is in it is no design.
     """
-    path = Path(path)
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{path} is larger than a design can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-        return parse_design(path.read_bytes())
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot read {str(path)!r}: {error}") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{path} is larger than a design can be ({LARGEST_FILE_BYTES // 10**6} MB)")
+    return parse_design(content)
 
 
 def save_design(design: Design, path: Path | str) -> None:
     """Write a design; a crash leaves the old file or the new one, never half of one."""
     path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(design.to_json())
+        temporary.write_text(design.to_json(), "utf-8")
         os.replace(temporary, path)
     except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise InputError(f"cannot write {path}: {error.strerror}") from None

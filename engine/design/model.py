@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.part import Part
+
+Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class MoE(Part):
     """Mixture of experts in every n-th block."""
 
-    experts: PositiveInt
+    experts: Size
     """Experts in a layer."""
-    top_k: PositiveInt = 2
+    top_k: Size = 2
     """Experts that a token visits."""
     capacity_factor: PositiveFloat | None = 1.25
     """Room of an expert over an even share; null: dropless."""
-    every: PositiveInt = 2
+    every: Size = 2
     """Every n-th block has experts."""
 
     @model_validator(mode="after")
@@ -40,15 +42,15 @@ class Model(Part):
     """gpt predicts the next token, bert the masked ones."""
     layers: Annotated[int, Field(ge=1, le=100_000)]
     """Transformer layers."""
-    hidden: PositiveInt
+    hidden: Size
     """Width of the residual stream."""
-    heads: PositiveInt
+    heads: Size
     """Attention heads; they divide the width."""
-    sequence: PositiveInt
+    sequence: Size
     """Tokens of one sample."""
-    vocab: PositiveInt
+    vocab: Size
     """Tokens that the embedding and the head know."""
-    ffn: PositiveInt | None = None
+    ffn: Size | None = None
     """Width inside the MLP; null: four times hidden."""
     moe: MoE | None = None
     """Experts instead of some MLPs; null: none."""

@@ -6,6 +6,7 @@ that look at several parts at once.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -26,16 +27,30 @@ if TYPE_CHECKING:
 
 def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list[Problem]:
     """Every error of a validation as a problem of the document."""
-    found = [_in_words(detail, document) for detail in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    found = [_in_words(detail, document) for detail in details if not _follows(detail)]
     first = {problem.where: problem for problem in reversed(found)}  # a union complains once a member
     return [problem for problem in found if first[problem.where] is problem]
+
+
+def _follows(detail: ErrorDetails) -> bool:
+    """A list whose members were refused is also refused as too short: that says nothing new."""
+    return detail["type"] == "too_short" and len(detail["input"]) > 0
 
 
 def _in_words(detail: ErrorDetails, document: Mapping[str, Any]) -> Problem:
     location = _without_tags(detail["loc"], document)
     say = _WORDS.get(detail["type"])
     message = say(detail, location, document) if say else _plain(detail)
-    return Problem(path((*location, *_FIELD_OF.get(detail["type"], ()))), detail["type"], message)
+    field = _FIELD_OF.get(detail["type"], ())
+    if detail["type"].startswith("union_tag"):
+        field = (_tag_of(detail),)
+    return Problem(path((*location, *field)), detail["type"], message)
+
+
+def _tag_of(detail: ErrorDetails) -> str:
+    """The key that says which member of a union is meant."""
+    return str(detail["ctx"]["discriminator"]).strip("'")
 
 
 def path(location: tuple[str | int, ...]) -> str:
@@ -114,15 +129,15 @@ def _unknown_key(detail: ErrorDetails, location: tuple[str | int, ...], document
 def _unknown_name(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
     expected = str(detail.get("ctx", {}).get("expected", ""))
     known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-    if len(location) and not isinstance(detail["input"], str):
-        return f"{detail['input']!r} should be one of {', '.join(known)}"
+    if not isinstance(detail["input"], str):
+        return f"{_shown(detail['input'])} should be {'one of ' if len(known) > 1 else ''}{', '.join(known)}"
     return f"{detail['input']!r} is not known here. {nearest(str(detail['input']), known)}"
 
 
 def _unknown_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
     context = detail["ctx"]
     known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
-    what = str(context["discriminator"]).strip("'")
+    what = _tag_of(detail)
     return f"there is no {'cost model' if what == 'kind' else what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
 
 
@@ -131,8 +146,7 @@ def _missing(detail: ErrorDetails, location: tuple[str | int, ...], document: Ma
 
 
 def _missing_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
-    key = str(detail["ctx"]["discriminator"]).strip("'")
-    return f"{key!r} is missing; it says which kind this is"
+    return f"{_tag_of(detail)!r} is missing; it says which kind this is"
 
 
 def _wrong_type(noun: str) -> Any:
@@ -144,13 +158,20 @@ def _wrong_type(noun: str) -> Any:
 
 def _bound(words: str, key: str) -> Any:
     def say(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
-        return f"{_shown(detail['input'])} should be {words} {detail['ctx'][key]:,}"
+        limit = detail["ctx"][key]
+        if key == "gt" and limit == 0 and isinstance(limit, int):
+            return f"{_shown(detail['input'])} should be at least 1"
+        return f"{_shown(detail['input'])} should be {words} {limit:,.16g}"
 
     return say
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    """A value as it stands in the document, cut short."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = f"this {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -185,6 +206,10 @@ _WORDS: dict[str, Any] = {
     "less_than": _bound("less than", "lt"),
     "less_than_equal": _bound("at most", "le"),
     "too_short": lambda detail, location, document: "the list is empty; give at least one",
+    "string_too_short": lambda detail, location, document: "the text is empty; give it a name",
+    "string_too_long": lambda detail, location, document: (
+        f"the text has {len(detail['input'])} characters; use at most {detail['ctx']['max_length']}"
+    ),
 }
 
 
@@ -260,7 +285,8 @@ def _actions(design: Design) -> Iterator[Problem]:
         yield Problem("pipeline.actions", "actions_unused", message)
         return
     if len(actions) != design.ranks:
-        message = f"there are {len(actions)} lists of actions for {design.ranks} meshes; give one a mesh"
+        lists = "is 1 list" if len(actions) == 1 else f"are {len(actions)} lists"
+        message = f"there {lists} of actions for {design.ranks} mesh{'es' * (design.ranks > 1)}; give one a mesh"
         yield Problem("pipeline.actions", "actions_ranks", message)
     for rank, order in enumerate(actions):
         for number, cell in enumerate(order):
@@ -282,9 +308,12 @@ def _actions(design: Design) -> Iterator[Problem]:
 
 
 def _schedule(design: Design) -> Iterator[Problem]:
-    reason = design.pipeline.refuses(design.pipe)
+    pipeline = cast(Any, design.pipeline)
+    reason = pipeline.refuses(design.pipe)
     if reason:
-        yield Problem("pipeline.microbatches" if "microbatches" in reason else "pipeline.schedule", "schedule", reason)
+        options = (*schedules[pipeline.schedule].model_fields, "microbatches")
+        key = next((option for option in options if option in reason.split()), "schedule")
+        yield Problem(f"pipeline.{key}", "schedule", reason)
 
 
 def _experts(design: Design) -> Iterator[Problem]:
@@ -323,9 +352,27 @@ def _stages(design: Design) -> list[Problem]:
         message = f"the stages hold {sum(given)} layers, but the model has {layers}; change a stage or the model"
         found.append(Problem("pipeline.stages", "stage_layers", message))
     elif count > layers:
-        message = f"{count} stages need at least {count} layers, and the model has {layers}; use fewer stages or more layers"
+        message = (
+            f"{count} stages need at least {count} layers, and the model has {layers}; "
+            "use fewer stages or more layers"
+        )
         found.append(Problem("model.layers", "too_few_layers", message))
-    return found + list(_placement(design))
+    return found or [*_size(design), *_placement(design)]
+
+
+LARGEST_STEP = 5_000_000
+"""Computations that a step may have; beyond, a program no longer fits into a common machine's memory."""
+
+
+def _size(design: Design) -> Iterator[Problem]:
+    microbatches = cast(Any, design.pipeline).microbatches
+    computations = 2 * design.stages * microbatches
+    if computations > LARGEST_STEP:
+        message = (
+            f"{design.stages} stages x {microbatches} microbatches, forward and backward, are {computations:,} "
+            f"computations, and a step can have {LARGEST_STEP:,}; use fewer microbatches or stages"
+        )
+        yield Problem("pipeline.microbatches", "too_large", message)
 
 
 def _placement(design: Design) -> Iterator[Problem]:

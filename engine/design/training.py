@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from engine.part import Part
 
@@ -12,7 +12,7 @@ from engine.part import Part
 class Training(Part):
     """A training run."""
 
-    micro_batch_size: PositiveInt = 1
+    micro_batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Sequences in one microbatch of one data-parallel copy."""
     steps: Annotated[int, Field(ge=1, le=10_000_000)] = 20
     """Optimizer steps."""
@@ -28,5 +28,5 @@ class Training(Part):
     """Number format of the compute; weights stay in fp32 under bf16."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Names the initial weights and the order of the data."""
-    data: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00]+$")] | None = None
+    data: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")] | None = None
     """File name of a text to train on; null: the text that comes with Meshwave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -21,15 +22,18 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
         DesignError: the format is missing, unknown or newer than this Meshwave.
     """
     stated = document.get("format")
-    name, _, number = str(stated).partition("/")
     if stated is None:
         raise _wrong(f'the document does not say its format; add "format": "{FORMAT}"')
-    if name != "meshwave" or not number.isdecimal() or int(number) < 1:
-        raise _wrong(f'{stated!r} is no format of a design; it should be "{FORMAT}"')
-    if int(number) > VERSION:
-        raise _wrong(f"this design is of version {number}, and this Meshwave reads up to {VERSION}; update Meshwave to open it")
+    found = re.fullmatch(r"meshwave/([1-9][0-9]{0,8})", str(stated))
+    if not found:
+        raise _wrong(f'{str(stated)[:40]!r} is no format of a design; it should be "{FORMAT}"')
+    number = int(found[1])
+    if number > VERSION:
+        raise _wrong(
+            f"this design is of version {number}, and this Meshwave reads up to {VERSION}; update Meshwave to open it"
+        )
     current = dict(document)
-    for version in range(int(number), VERSION):
+    for version in range(number, VERSION):
         current = UPGRADES[version](current)
     return {**current, "format": FORMAT}
 

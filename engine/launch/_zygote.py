@@ -86,9 +86,11 @@ class Zygote:
         assert self._process.stdin is not None
         with self._lock, suppress(OSError):
             self._process.stdin.close()
+        if not self.is_ready:  # in the midst of an import, and with nothing started
+            self._process.kill()
         try:
             self._process.wait(CLOSING_S)
-        except subprocess.TimeoutExpired:  # in the midst of an import
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 

@@ -122,7 +122,10 @@ def _linked(source: Path, target: Path) -> bool:
 
 
 def _read_program(document: Mapping[str, Any]) -> Program:
-    orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
+    try:
+        orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
+    except InputError as error:
+        raise ValueError(str(error)) from None
     program = _with_peers(build(orders, document["placement"], document["replica"]))
     if program.digest != document["digest"]:
         raise InputError(

@@ -161,10 +161,10 @@ class LocalLauncher(Launcher):
             if self._zygote is zygote:
                 self._zygote = None
             for run in [run for run, (_, its) in self._own.items() if its is zygote]:
-                if self.record.get(run).state is State.RUNNING:
+                if zygote.is_ready:
                     reason = f"{why}, after {Run(self.record, run).progress}; what it wrote is kept"
                     self._settle(run, Verdict(State.LOST, reason), [])
-                else:
+                else:  # it could not import what it needs, so nothing was started
                     self._settle(run, Verdict(State.FAILED, why), [])
 
     def _settle(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:

@@ -116,7 +116,8 @@ class Record:
         self.place = (place or home()).absolute()
         self._lock = threading.RLock()
         try:
-            (self.place / "runs").mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.place / "runs").mkdir(mode=0o700, exist_ok=True)
             self._db = _open(self.place / "runs.sqlite")
         except (OSError, sqlite3.Error) as error:
             message = f"cannot keep runs in {self.place}: {error}; set MESHWAVE_HOME to a folder that you may write"

@@ -14,7 +14,7 @@ def add_updates(program: Program, copies: tuple[int, ...]) -> Program:
     """Reduce each stage that has copies, and step once a rank.
 
     ``copies`` is the data-parallel size of each rank's mesh. A stage of a single replica is
-    reduced as soon as its last backward is done, so that the reduction hides behind the rest;
+    reduced as soon as its last backward is done and sent, so that the reduction hides behind the rest;
     replicas share two ranks, and reduce their stages in ascending order at the end, so that both
     ranks meet in the same order.
     """
@@ -22,7 +22,7 @@ def add_updates(program: Program, copies: tuple[int, ...]) -> Program:
     stages: list[int] = []
     ops: list[int] = []
     added = np.zeros(program.ranks, np.int64)
-    backward = (program.op == Op.B) | (program.op == Op.W)
+    backward = np.isin(program.op, (Op.B, Op.W, Op.SEND_B))
     for rank in range(program.ranks):
         rows = program.rows(rank)
         held = [s for s in program.stages_of(rank) if program.replicas > 1 or copies[rank] > 1]

@@ -84,16 +84,19 @@ class Executor:
         for mb, (inputs, _) in enumerate(batch):
             self._shelf[forward(-1, mb)] = inputs
         rows = len(self._actions)
-        self._start, self._end, self._asked, self._held = ([0] * rows for _ in range(4))  # type: list[Stamp]
+        self._start: list[Stamp] = [0] * rows
+        self._end, self._asked, self._held = self._start.copy(), self._start.copy(), self._start.copy()
         self._clock.begin()
-        for self._row, action in enumerate(self._actions):
-            self._start[self._row] = self._asked[self._row] = self._held[self._row] = self._clock.stamp()
+        now = self._clock.stamp()
+        for row, action in enumerate(self._actions):
+            self._row = row
+            self._start[row] = self._asked[row] = self._held[row] = now
             try:
                 self._do[action.op](action.stage, action.microbatch)
             except Exception as error:
-                where = f"rank {self._rank}, action {self._row + 1} of {rows}, {action}"
+                where = f"rank {self._rank}, action {row + 1} of {rows}, {action}"
                 raise ExecutionError(f"{where}: {error!r}", self._rank, action) from error
-            self._end[self._row] = self._clock.stamp()
+            self._end[row] = now = self._clock.stamp()
         self._wire.flush()
         return self._measured()
 

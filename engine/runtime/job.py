@@ -62,7 +62,7 @@ def _program(document: Mapping[str, Any]) -> Program:
     program = with_peers(build(orders, document["placement"], document["replica"]))
     if program.digest != document["digest"]:
         raise InputError(
-            f"program.json is named {document['digest']} but holds the program {program.digest}; launch the design again"
+            f"program.json says it is {document['digest']}, but holds {program.digest}; launch the design again"
         )
     return program
 

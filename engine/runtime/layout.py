@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from engine.program.action import Op
 from engine.program.program import Program
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -43,7 +42,7 @@ class Layout:
     def reduced_stages(self) -> list[int]:
         """The stages whose gradients the program reduces, ascending."""
         program = self.program
-        return np.unique(program.stage[program.op == Op.REDUCE_GRAD]).tolist()
+        return sorted(set(program.stage[program.op == Op.REDUCE_GRAD].tolist()))
 
     def lanes(self) -> list[tuple[int, int]]:
         """Every pair of processes (from, to) that the program sends something along, ascending."""

@@ -76,4 +76,5 @@ class LocalStage:
         """The loss is where gradients start."""
         if gradient is None:
             gradient = torch.full_like(saved.y, self._loss_scale)
-        return _Pull.apply(saved.y, gradient)
+        scalar: Tensor = _Pull.apply(saved.y, gradient)  # type: ignore[no-untyped-call]
+        return scalar

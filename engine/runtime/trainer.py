@@ -13,7 +13,7 @@ from engine.runtime.data import Batches
 from engine.runtime.executor import Executor, Measured
 from engine.runtime.job import Job
 from engine.runtime.models import build_stage, models
-from engine.runtime.stages import MESSAGE_DTYPES, DTYPES, LocalStage
+from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.update import Update, Watch
 from engine.runtime.wire import Message
 from engine.runtime.world import World
@@ -59,9 +59,7 @@ class Trainer:
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device)
             for stage in program.stages_of(layout.rank(world.process))
         }
-        message = Message(
-            (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
-        )
+        message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
         self._wire = world.wire(layout, message)
         self._scale = 1 / (layout.copies * program.microbatches)
         counted = {stage for stage in self._modules if layout.holders(stage)[0] == world.process}

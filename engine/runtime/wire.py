@@ -16,6 +16,8 @@ from engine.program.action import Action, Op
 from engine.runtime.clock import Stamp
 from engine.runtime.layout import Layout
 
+Work = Any  # torch.distributed's handle of something that is on its way
+
 
 class Message(NamedTuple):
     """What every message between stages looks like: ``[micro_batch_size, sequence, hidden]``."""
@@ -50,7 +52,7 @@ class Wire(ABC):
         self._message = message
         self._device = device
         self._groups: dict[int, Any] = {}  # stage -> the group that reduces its gradients
-        self._sent: list[tuple[dist.Work, Tensor]] = []  # both must live until the message is gone
+        self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
 
     @abstractmethod
     def send(self, made: Action, tensor: Tensor, process: int) -> None:
@@ -134,7 +136,7 @@ class _Here(Pending):
 
 
 class _Gloo(Pending):
-    def __init__(self, work: dist.Work, host: Tensor, device: torch.device) -> None:
+    def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
         self._work, self._host, self._device = work, host, device
 
     def wait(self) -> Tensor:
@@ -145,7 +147,7 @@ class _Gloo(Pending):
 class _GlooReduction(_Gloo):
     """Collectives, unlike messages, say when they are done."""
 
-    def __init__(self, work: dist.Work, host: Tensor, device: torch.device) -> None:
+    def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
         super().__init__(work, host, device)
         self._arrived: int | None = None
         work.get_future().add_done_callback(self._done)
@@ -214,15 +216,18 @@ class NcclWire(Wire):
 
 
 class _Nccl(Pending):
-    """``Work.wait`` lets a stream wait, not the host; a stream of its own notes the arrival."""
+    """``Work.wait`` lets a stream wait, not the host; a stream of its own notes the arrival.
 
-    def __init__(self, work: dist.Work, tensor: Tensor, side: torch.cuda.Stream) -> None:
+    The tensor was made on the stream of the computations and is held here until that stream has
+    waited for it, so the allocator needs no ``record_stream`` to keep its memory.
+    """
+
+    def __init__(self, work: Work, tensor: Tensor, side: torch.cuda.Stream) -> None:
         self._work, self._tensor = work, tensor
         self._arrived = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(side):
             work.wait()
             self._arrived.record()
-        tensor.record_stream(side)
 
     def wait(self) -> Tensor:
         self._work.wait()

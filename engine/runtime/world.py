@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +53,8 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         dist.init_process_group(world.backend, timeout=TIMEOUT)
     else:
+        # All processes are on this machine: nothing need listen where others could knock.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         store = dist.FileStore(str(folder / "store"), size)
         dist.init_process_group(world.backend, store=store, rank=process, world_size=size, timeout=TIMEOUT)
     return world
@@ -65,13 +68,14 @@ def _choose(local: int, neighbours: int) -> tuple[torch.device, str, str]:
     """Device, backend and a sentence, for the ``local``-th of ``neighbours`` processes here."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
-        return torch.device("cpu"), "gloo", "no GPU: computes on the CPU, messages through gloo"
+        return torch.device("cpu"), "gloo", "no GPU: computes on the CPU, messages go through gloo"
     device = torch.device("cuda", local % gpus)
     if neighbours <= gpus and dist.is_nccl_available():
-        return device, "nccl", f"computes on {device}, messages through NCCL"
-    return (
-        device,
-        "gloo",
-        f"{neighbours} processes share {gpus} GPU{'s' if gpus > 1 else ''}: messages go through gloo and the host's "
-        "memory, since NCCL takes one process a GPU; times are no evidence for a GPU each",
+        return device, "nccl", f"computes on {device}, messages go through NCCL"
+    why = (
+        f"{neighbours} processes share {gpus} GPU{'s' if gpus > 1 else ''} and NCCL takes one a GPU, so times are no "
+        "evidence for a GPU each"
+        if neighbours > gpus
+        else "this torch has no NCCL"
     )
+    return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}"

@@ -30,7 +30,7 @@ class Interleaved1F1B(Schedule):
     def refuses(self, pipe: Pipe) -> str | None:
         group = self.group or pipe.ranks
         if group < pipe.ranks:
-            return f"groups of {group} microbatches cannot fill {pipe.ranks} meshes; use a group of {pipe.ranks} or more"
+            return f"a group of {group} cannot fill {pipe.ranks} meshes; use one of {pipe.ranks} or more"
         rest = pipe.microbatches % group
         if rest and rest < pipe.ranks or pipe.microbatches < pipe.ranks:
             more = pipe.microbatches - rest + group

@@ -35,7 +35,7 @@ class Player:
                 self.line("metrics.jsonl", step=step, loss=5.0 - step)
             if self.is_meant and self.verb != "train":
                 return int(getattr(self, f"do_{self.verb}")() or 0)
-            if self.verb == "raise" and (self.folder / "error-2.json").exists():
+            if self.verb == "raise" and self.process == 0 and (self.folder / "error-2.json").exists():
                 self.error("Connection closed by peer")
                 return 1
         print(f"process {self.process} is done")
@@ -43,7 +43,8 @@ class Player:
 
     def do_raise(self) -> int:
         self.error("rank 2, action 3 of 9, 2F1: ValueError('shapes differ')", rank=2, action="2F1")
-        time.sleep(0.3)  # an interpreter takes its time to leave
+        while not (self.folder / "error-0.json").exists():  # an interpreter takes its time to leave
+            time.sleep(STEP_S)
         return 1
 
     def do_leave(self) -> int:

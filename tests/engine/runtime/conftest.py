@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -58,7 +59,13 @@ class Crew:
     """Talks to ``crew.py``."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "MESHWAVE_DIE_WITH_PARENT": "1",
+        }
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("crew.py"))],
             stdin=subprocess.PIPE,
@@ -67,11 +74,25 @@ class Crew:
         )
 
     def play(self, document: Document, orders: str | None = None) -> list[Any]:
-        assert self._process.stdin is not None
+        return self._ask("play", document, orders)
+
+    def work(self, folder: Path, size: int) -> list[int]:
+        return self._ask("work", str(folder), size)
+
+    def _ask(self, *task: Any) -> Any:
+        self.start(*task)
         assert self._process.stdout is not None
-        pickle.dump((document, orders), self._process.stdin)
-        self._process.stdin.flush()
         return pickle.load(self._process.stdout)
+
+    def start(self, name: str, *arguments: Any) -> None:
+        """Give it a task, and do not wait for the answer."""
+        assert self._process.stdin is not None
+        pickle.dump((name, arguments), self._process.stdin)
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.end()
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -86,3 +107,32 @@ def crew() -> Iterator[Crew]:
     crew = Crew()
     yield crew
     crew.end()
+
+
+@pytest.fixture
+def another_crew() -> Iterator[Crew]:
+    """One that may come to harm."""
+    crew = Crew()
+    yield crew
+    crew.kill()
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a run folder for a design, with its own program or one written out by hand."""
+
+    def write_run(document: Document, orders: str | None = None) -> Path:
+        from engine.cost import layers_per_stage
+        from engine.design import parse_design
+        from engine.lowering import lower
+        from engine.program.program import parse_program, to_json
+        from engine.runtime.layout import with_peers
+
+        design = parse_design(document)
+        program = with_peers(parse_program(orders)) if orders else lower(design)
+        (tmp_path / "design.json").write_text(design.to_json())
+        layers = {"layers": list(layers_per_stage(design))}
+        (tmp_path / "program.json").write_text(json.dumps({**to_json(program), **layers}))
+        return tmp_path
+
+    return write_run

@@ -1,7 +1,7 @@
 """A warm process that forks the processes of one training after another, for tests.
 
-``python crew.py``: reads pickled trainings on standard input, answers each on standard output
-with a list of what its processes came to. Importing torch takes seconds, forking milliseconds.
+``python crew.py`` reads pickled tasks on standard input and answers each on standard output with
+what its processes came to. Importing torch takes seconds, forking milliseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pickle
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,11 @@ from engine.cost import layers_per_stage
 from engine.design import parse_design
 from engine.lowering import lower
 from engine.program.program import parse_program
+from engine.runtime import worker
 from engine.runtime.job import Job
 from engine.runtime.layout import with_peers
 from engine.runtime.trainer import Trainer
 from engine.runtime.world import join
-
-SECONDS = 60  # a training that takes longer is stuck
 
 
 def make_job(document: dict[str, Any], orders: str | None) -> Job:
@@ -54,8 +54,8 @@ def _train(document: dict[str, Any], orders: str | None, folder: Path) -> dict[s
     return outcome
 
 
-def _child(process: int, size: int, document: dict[str, Any], orders: str | None, folder: Path) -> None:
-    os.environ.update(RANK=str(process), WORLD_SIZE=str(size), LOCAL_RANK=str(process))
+def _answer(document: dict[str, Any], orders: str | None, folder: Path) -> None:
+    process = os.environ["RANK"]
     try:
         outcome: Any = _train(document, orders, folder)
     except Exception as error:
@@ -64,23 +64,33 @@ def _child(process: int, size: int, document: dict[str, Any], orders: str | None
     (folder / f"{process}.tmp").rename(folder / f"{process}.out")
 
 
+def _fork(size: int, task: Callable[[], Any]) -> list[int]:
+    """Run ``task`` in ``size`` new processes; their exit statuses."""
+    children = []
+    for process in range(size):
+        child = os.fork()
+        if not child:
+            os.environ.update(RANK=str(process), WORLD_SIZE=str(size), LOCAL_RANK=str(process))
+            try:
+                task()
+            finally:
+                os._exit(0)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
 def play(document: dict[str, Any], orders: str | None = None) -> list[Any]:
     """Train in as many processes as the design draws devices; what each came to, by process."""
     size = sum(len(mesh["devices"]) for mesh in document["meshes"])
     with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for process in range(size):
-            child = os.fork()
-            if not child:
-                try:
-                    _child(process, size, document, orders, Path(folder))
-                finally:
-                    os._exit(0)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
+        _fork(size, lambda: _answer(document, orders, Path(folder)))
         found = [Path(folder) / f"{process}.out" for process in range(size)]
         return [pickle.loads(path.read_bytes()) if path.exists() else "died" for path in found]
+
+
+def work(folder: str, size: int) -> list[int]:
+    """Run the workers of a run folder; their exit statuses."""
+    return _fork(size, lambda: worker.main(folder))
 
 
 def main() -> None:
@@ -88,10 +98,10 @@ def main() -> None:
     os.dup2(2, 1)  # what torch prints is no answer
     while True:
         try:
-            document, orders = pickle.load(sys.stdin.buffer)
+            task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(play(document, orders), answers)
+        pickle.dump({"play": play, "work": work}[task](*arguments), answers)
         answers.flush()
 
 

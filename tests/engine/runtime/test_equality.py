@@ -111,9 +111,7 @@ def test_bert_trains_like_one_process(pipeline: Document, pp: int, crew: Any, dr
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["gpt", "bert"])
-def test_it_does_so_in_other_precisions(
-    precision: str, kind: str, crew: Any, draw: Callable[..., Document]
-) -> None:
+def test_it_does_so_in_other_precisions(precision: str, kind: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
     document = draw(pipeline, dp=2, kind=kind, precision=precision, steps=4, optimizer="sgd")
     assert_equal(crew.play(document), reference(document), precision)
@@ -134,10 +132,11 @@ def test_clipping_and_weight_decay_are_those_of_one_process(
 
 
 def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
-    actions = [
-        "0F1 0F0 3F1 3B1 3F0 0B1 3B0 0B0".split(),
-        "1F1 2F1 1F0 2F0 2B1 1B1 2B0 1B0".split(),
-    ]
+    order = """
+        0F1 0F0 3F1 3B1 3F0 0B1 3B0 0B0
+        1F1 2F1 1F0 2F0 2B1 1B1 2B0 1B0
+    """
+    actions = [line.split() for line in order.strip().splitlines()]
     document = draw({"schedule": "custom", "microbatches": 2, "actions": actions})
     assert_equal(crew.play(document), reference(document))
 

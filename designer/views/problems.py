@@ -1,0 +1,49 @@
+"""What is wrong or unwise in the open design, one line a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import param
+
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.session import Session
+from engine.errors import Problem
+
+
+def listed(problems: Sequence[Problem]) -> list[dict[str, str]]:
+    """The problems as plain data, errors first, otherwise in their order."""
+    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
+    return [{"severity": each.severity, "where": each.where, "message": each.message} for each in ordered]
+
+
+class Problems(Canvas):
+    """The problems of the session; a press on one hands its path to ``on_focus``."""
+
+    problems = param.List(default=[], doc="See listed().")
+    badge = param.String(default="", doc="How many there are, for the tab; empty for none.")
+    severity = param.Selector(default="", objects=["", "warning", "error"], doc="The worst there is.")
+
+    _esm = read_static("problems.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("problems.css")]
+    _gestures = ("focus",)
+
+    def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
+        super().__init__(**params)
+        self._session, self._on_path = session, on_focus
+        session.param.watch(lambda *_: self._show(), "problems")
+        self._show()
+
+    def _show(self) -> None:
+        problems = listed(self._session.problems)
+        self.param.update(
+            problems=problems,
+            badge=str(len(problems)) if problems else "",
+            severity=problems[0]["severity"] if problems else "",
+        )
+
+    def _on_focus(self, gesture: Mapping[str, Any]) -> None:
+        if self._on_path is not None:
+            self._on_path(str(gesture["where"]))

@@ -1,0 +1,241 @@
+"""The top bar: the design's name, its files, the way back, the theme and the keyboard."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import param
+
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.session import Session
+from engine.design import Design, load_design, parse_design
+from engine.errors import DesignError, InputError, Problem
+from engine.predict import Prediction
+from engine.resources import example, examples
+from engine.schedules import schedules
+
+LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
+LONGEST_NAME = 200
+SHOWN_PROBLEMS = 6
+_UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
+
+Exporters = Mapping[str, Callable[[Prediction], bytes]]
+
+
+class Form(NamedTuple):
+    """A form that a design is written in: how the menu calls it, and what the file is."""
+
+    title: str
+    note: str
+    suffix: str
+    mime: str
+
+
+FORMS: Mapping[str, Form] = {
+    "perfetto": Form("Perfetto trace", "opens at ui.perfetto.dev", ".trace.json", "application/json"),
+    "torch-csv": Form("torch CSV", "torch.distributed.pipelining", ".csv", "text/csv"),
+    "svg": Form("Timeline as SVG", "a drawing", ".svg", "image/svg+xml"),
+    "png": Form("Timeline as PNG", "a picture", ".png", "image/png"),
+}
+
+
+class Shortcut(NamedTuple):
+    """A line of the keyboard help."""
+
+    group: str
+    keys: str
+    does: str
+
+
+SHORTCUTS = (
+    Shortcut("Design", "Ctrl+Z", "undo"),
+    Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
+    Shortcut("Design", "Ctrl+O", "open a design's file"),
+    Shortcut("Design", "Ctrl+S", "save the design"),
+    Shortcut("Design", "P", "pin the design to compare with, or end that"),
+    Shortcut("Design", "L", "go to the launch button"),
+    Shortcut("Design", "?", "this help"),
+    Shortcut("Cluster", "Arrows", "go from device to device"),
+    Shortcut("Cluster", "Shift+Arrows, Enter", "select devices and draw a mesh over them"),
+    Shortcut("Timeline", "W, S", "zoom in and out"),
+    Shortcut("Timeline", "A, D", "pan left and right"),
+    Shortcut("Fields", "Enter", "take over what is typed"),
+    Shortcut("Fields", "Esc", "take it back"),
+)
+
+
+class TopBar(Canvas):
+    """Name, files, undo and redo, theme and keyboard of a tab. Files come from and go to the
+    person's own machine by the browser; the server reads and writes no path for it.
+
+    ``exporters`` make the bytes of the export menu, ``on_launch`` brings the launch button to the
+    front.
+    """
+
+    name_of_design = param.String(default="")
+    history = param.List(default=["", ""], doc="What undo and redo would do; empty for nothing.")
+    unsaved = param.Boolean(default=False, doc="Whether the design differs from the file it came from or went to.")
+    examples = param.List(default=[], doc="See example_entries().")
+    exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
+    shortcuts = param.List(default=[], doc="Group, keys and what they do.")
+    largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
+    theme = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
+
+    _esm = read_static("topbar.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("topbar.css")]
+    _gestures = ("rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch")
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        exporters: Exporters | None = None,
+        on_launch: Callable[[], Any] | None = None,
+        shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
+        **params: Any,
+    ) -> None:
+        self._exporters = exporters or {}
+        super().__init__(
+            examples=[dict(entry) for entry in example_entries()],
+            exports=[{"name": name, **_form(name)._asdict()} for name in self._exporters],
+            shortcuts=[shortcut._asdict() for shortcut in shortcuts],
+            **params,
+        )
+        self._session, self._on_launch_button = session, on_launch
+        self._saved = session.design
+        session.param.watch(lambda *_: self._show(), ["design", "history"])
+        self._show()
+
+    def _show(self) -> None:
+        design = self._session.design
+        self.param.update(
+            name_of_design=design.name,
+            history=list(self._session.history),
+            unsaved=design is not self._saved and design != self._saved,
+        )
+
+    # one method a gesture
+
+    def _on_rename(self, gesture: Mapping[str, Any]) -> None:
+        self._call_it(_design_name(gesture["name"]), "rename to {}")
+
+    def _on_open(self, gesture: Mapping[str, Any]) -> None:
+        file = str(gesture["file"])
+        try:
+            design = read_upload(gesture["text"])
+        except DesignError as error:
+            self._refuse_file(file, error.problems)
+        except InputError as error:
+            self._refuse_file(file, [Problem("", "file", str(error))])
+        else:
+            self._open(design, f"open {file}")
+
+    def _on_example(self, gesture: Mapping[str, Any]) -> None:
+        design = load_design(example(str(gesture["name"])))
+        self._open(design, f"open the example {design.name}")
+
+    def _on_save(self, gesture: Mapping[str, Any]) -> None:
+        design = self._session.design
+        self._download(f"{file_name(design.name)}.json", "application/json", design.to_json().encode())
+        self._saved = design
+        self._show()
+
+    def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
+        self._call_it(_design_name(gesture["name"]), "save as {}")
+        self._on_save(gesture)
+
+    def _on_export(self, gesture: Mapping[str, Any]) -> None:
+        name = str(gesture["name"])
+        prediction = self._session.prediction
+        if name not in self._exporters:
+            raise InputError(f"there is no export called {name!r}")
+        if prediction is None:
+            raise InputError("there is nothing to export yet: the design cannot be simulated")
+        form = _form(name)
+        self._download(file_name(prediction.design.name) + form.suffix, form.mime, self._exporters[name](prediction))
+
+    def _on_undo(self, gesture: Mapping[str, Any]) -> None:
+        self._session.undo()
+
+    def _on_redo(self, gesture: Mapping[str, Any]) -> None:
+        self._session.redo()
+
+    def _on_pin(self, gesture: Mapping[str, Any]) -> None:
+        self._session.pin()
+
+    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
+        if self._on_launch_button is not None:
+            self._on_launch_button()
+
+    # what they share
+
+    def _open(self, design: Design, label: str) -> None:
+        self._saved = design
+        self._session.replace(design, label)
+        self._show()
+
+    def _call_it(self, name: str, label: str) -> None:
+        if name != self._session.design.name:
+            self._session.edit("name", name, label.format(name))
+
+    def _refuse_file(self, file: str, problems: list[Problem] | tuple[Problem, ...]) -> None:
+        lines = [{"where": problem.where, "message": problem.message} for problem in problems[:SHOWN_PROBLEMS]]
+        more = len(problems) - len(lines)
+        if more > 0:
+            lines.append({"where": "", "message": f"and {more} more"})
+        self._send_msg({"type": "trouble", "title": f"{file} was not opened", "lines": lines})
+
+    def _download(self, name: str, mime: str, content: bytes) -> None:
+        self._send_msg({"type": "download", "name": name, "mime": mime, "content": content})
+
+
+# ---- plain functions ----
+
+
+@cache
+def example_entries() -> tuple[Mapping[str, str], ...]:
+    """The examples as a menu: the name to open it by, its title, and what is in it in a few words."""
+    return tuple(_entry(name, json.loads(path.read_bytes())) for name, path in examples().items())
+
+
+def _entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
+    schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
+    return {"name": name, "title": document["name"], "note": f"{schedule}, {meshes} mesh{'es' if meshes > 1 else ''}"}
+
+
+def read_upload(text: Any) -> Design:
+    """A design of the text of a file; one whose parts do not fit each other opens as a draft.
+
+    Raises:
+        DesignError: it is no design.
+        InputError: it is too large.
+    """
+    if not isinstance(text, str):
+        raise InputError("the file is not text")
+    size = len(text.encode("utf-8", "replace"))
+    if size > LARGEST_FILE_BYTES:
+        raise InputError(f"it has {size / 1e6:.3g} MB, and the page opens up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
+    return parse_design(text, draft=True)
+
+
+def file_name(name: str) -> str:
+    """A design's name as a file's, on any system."""
+    return " ".join(_UNFIT.sub(" ", name).split())[:100].strip(". ") or "design"
+
+
+def _design_name(given: Any) -> str:
+    name = " ".join(str(given).split())
+    if not name:
+        raise InputError("a design needs a name")
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"a design's name has at most {LONGEST_NAME} letters; this has {len(name)}")
+    return name
+
+
+def _form(name: str) -> Form:
+    return FORMS.get(name, Form(name, "", f".{name}", "application/octet-stream"))

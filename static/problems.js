@@ -1,0 +1,45 @@
+// The list of problems, errors first; a press on one leads to its field.
+
+import { followTheme, h } from "static/canvas.js";
+import { icon } from "static/shell.js";
+
+const WORDS = { error: "Error", warning: "Warning" };
+
+export function render({ model }) {
+  const list = h("ul", { class: "mw-problem-list" });
+  const none = h("div", { class: "mw-none" }, icon("check"), h("div", {}, "No problems"), h("div", { class: "mw-none-note" }, "This design can be simulated as it stands."));
+  const aloud = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
+  const root = h("section", { class: "mw-canvas mw-shell mw-problems", "aria-label": "Problems" }, list, none, aloud);
+  let unfollow;
+  requestAnimationFrame(() => (unfollow = followTheme(root)));
+  model.on("remove", () => unfollow?.());
+
+  const draw = () => {
+    const { problems } = model;
+    const at = root.getRootNode().activeElement?.dataset?.place;
+    list.replaceChildren(...problems.map((problem, place) => h("li", {}, line(model, problem, place))));
+    list.hidden = !problems.length;
+    none.hidden = problems.length > 0;
+    if (at !== undefined) list.querySelector(`[data-place="${Math.min(at, problems.length - 1)}"]`)?.focus();
+    const errors = problems.filter(({ severity }) => severity === "error").length;
+    aloud.textContent = problems.length ? `${errors} errors, ${problems.length - errors} warnings` : "No problems";
+  };
+  model.on("problems", draw);
+  draw();
+  return root;
+}
+
+function line(model, { severity, where, message }, place) {
+  const go = () => model.send_msg({ type: "focus", where });
+  const head = h("span", { class: "mw-problem-head" }, h("b", {}, WORDS[severity]), where ? h("code", {}, where) : null);
+  const attributes = { type: "button", class: "mw-problem", "data-severity": severity, "data-where": where, "data-place": place, onclick: go, onkeydown: step };
+  return h("button", attributes, icon(severity), h("span", { class: "mw-problem-body" }, head, h("span", {}, message)));
+}
+
+/** Arrows go from line to line. */
+function step(event) {
+  const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  event.currentTarget.parentElement[next]?.firstElementChild.focus();
+}

@@ -1,0 +1,334 @@
+// The top bar: files come from and go to the person's own machine; keys of the whole page end here.
+
+import { followTheme, h, s } from "static/canvas.js";
+import { Tips, dropdown, icon, menu, tool } from "static/shell.js";
+
+const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
+const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
+
+export function render({ model }) {
+  const bar = new TopBar(model);
+  model.on("remove", () => bar.remove());
+  return bar.root;
+}
+
+class TopBar {
+  constructor(model) {
+    this.model = model;
+    this.leaving = new AbortController(); // ends what listens outside the bar
+    this.theme = new Theme(model, this.leaving.signal);
+    this.build();
+    model.on(["name_of_design", "history", "unsaved"], () => this.draw());
+    model.on("msg:custom", (message) => this.told(message));
+    this.listen();
+    this.draw();
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+  }
+
+  remove() {
+    this.leaving.abort();
+    this.unfollow?.();
+  }
+
+  send(type, gesture = {}) {
+    this.model.send_msg({ type, ...gesture });
+  }
+
+  // ── elements ──
+
+  build() {
+    const { exports } = this.model;
+    const tools = {
+      open: tool("Open a design", { glyph: "open", text: "Open", tip: `Open a design's file (${keys("Ctrl+O")}), or drop one anywhere`, onclick: () => this.picker.click() }),
+      examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),
+      save: tool("Save", { glyph: "save", text: "Save", tip: `Download the design as JSON (${keys("Ctrl+S")})`, onclick: () => this.send("save") }),
+      saveAs: tool("Save as", { glyph: "saveAs", text: "Save as", tip: "Download the design under another name" }),
+      export: tool("Export", { glyph: "share", text: "Export", tip: "Write the predicted step in another form" }),
+      undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
+      redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
+      theme: tool("Theme", { glyph: this.theme.chosen, tip: "Theme: light, dark or the system's" }),
+      help: tool("Keyboard", { glyph: "help", tip: "Keyboard (?)", onclick: () => this.showHelp() }),
+    };
+    for (const name of ["examples", "export"]) tools[name].append(icon("down"));
+    tools.export.hidden = !exports.length;
+    this.tools = tools;
+    this.picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, tabindex: -1, "aria-label": "A design's file" });
+    this.picker.addEventListener("change", () => this.picked());
+    this.dropZone = h("div", { class: "mw-drop-zone", popover: "manual" }, h("span", {}, "Drop to open the design"));
+    this.trouble = h("div", { class: "mw-trouble", popover: "manual", role: "alert" });
+    this.help = h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" });
+    const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
+    this.root = h(
+      "div",
+      { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
+      ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
+      ...[rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), tools.theme, tools.help],
+      ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help],
+    );
+    this.tips = new Tips(this.root);
+  }
+
+  buildTitle() {
+    this.name = h("input", { class: "mw-title-input", "aria-label": "Name of the design", maxlength: 200, spellcheck: "false", autocomplete: "off", "data-tip": "Rename the design" });
+    this.name.addEventListener("change", () => this.rename());
+    this.name.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.name.value = this.model.name_of_design;
+      if (event.key === "Enter" || event.key === "Escape") this.name.blur();
+    });
+    this.dot = h("span", { class: "mw-unsaved", role: "img", "aria-label": "Not saved", "data-tip": "Changed since it was opened or saved" });
+    return h("div", { class: "mw-title" }, this.name, this.dot);
+  }
+
+  buildMenus() {
+    const { tools, model } = this;
+    const examples = () => model.examples.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send("example", { name }) }));
+    const exports = () => model.exports.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send("export", { name }) }));
+    const themes = () =>
+      ["light", "dark", "system"].map((theme) => ({ text: theme[0].toUpperCase() + theme.slice(1), checked: theme === this.theme.chosen, choose: () => this.chooseTheme(theme) }));
+    return [
+      menu(tools.examples, "Examples", examples),
+      menu(tools.export, "Export", exports),
+      menu(tools.theme, "Theme", themes),
+      dropdown(tools.saveAs, "Save as", (panel) => [this.buildSaveAs(panel)]),
+    ];
+  }
+
+  buildSaveAs(panel) {
+    const field = h("input", { "aria-label": "Save under the name", value: this.model.name_of_design, maxlength: 200, autofocus: true, autocomplete: "off" });
+    field.addEventListener("focus", () => field.select(), { once: true });
+    const form = h("form", { class: "mw-save-as" }, field, h("button", { class: "mw-button mw-primary", type: "submit" }, "Save"));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!field.value.trim()) return field.focus();
+      panel.hidePopover();
+      this.send("save_as", { name: field.value });
+    });
+    return form;
+  }
+
+  // ── what Python says ──
+
+  draw() {
+    const { name_of_design: name, history, unsaved } = this.model;
+    if (!this.typing) this.name.value = name;
+    this.shown = name;
+    this.name.setAttribute("size", Math.max(8, Math.min(48, name.length)));
+    this.dot.hidden = !unsaved;
+    document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
+    const words = { undo: ["Undo", history[0], "Ctrl+Z"], redo: ["Redo", history[1], "Ctrl+Shift+Z"] };
+    for (const [key, [verb, label, combination]] of Object.entries(words)) {
+      this.tools[key].allow(Boolean(label));
+      this.tools[key].setAttribute("aria-label", label ? `${verb}: ${label}` : verb);
+      this.tools[key].dataset.tip = label ? `${verb}: ${label} (${keys(combination)})` : `Nothing to ${verb.toLowerCase()}`;
+    }
+  }
+
+  get typing() {
+    return this.name === this.root.getRootNode().activeElement && this.name.value !== this.shown;
+  }
+
+  told(message) {
+    if (message.type === "download") download(message);
+    else if (message.type === "trouble") this.showTrouble(message.title, message.lines);
+    else if (message.type === "answered") this.answered(message);
+  }
+
+  answered({ gesture, refused }) {
+    if (gesture === "rename") this.name.value = this.model.name_of_design;
+    if (refused) this.showTrouble(refused, []);
+  }
+
+  // ── the name ──
+
+  rename() {
+    const name = this.name.value.trim();
+    if (name && name !== this.model.name_of_design) this.send("rename", { name });
+    else this.name.value = this.model.name_of_design;
+  }
+
+  // ── files ──
+
+  picked() {
+    const [file] = this.picker.files;
+    if (file) this.open(file);
+    this.picker.value = ""; // so that the same file can be opened again
+  }
+
+  async open(file) {
+    const { largest } = this.model;
+    if (file.size > largest) {
+      const words = `It has ${(file.size / 1e6).toFixed(1)} MB, and the page opens up to ${largest / 1e6} MB.`;
+      return this.showTrouble(`${file.name} was not opened`, [{ where: "", message: words }]);
+    }
+    this.hideTrouble();
+    this.send("open", { file: file.name, text: await file.text() });
+  }
+
+  showTrouble(title, lines) {
+    const close = tool("Close", { glyph: "close", onclick: () => this.hideTrouble() });
+    const list = lines.map(({ where, message }) => h("li", {}, where ? h("code", {}, where) : null, message));
+    this.trouble.replaceChildren(h("div", { class: "mw-trouble-head" }, icon("error"), h("span", {}, title), close), h("ul", { hidden: !lines.length }, ...list));
+    const at = this.name.getBoundingClientRect();
+    Object.assign(this.trouble.style, { top: `${at.bottom + 10}px`, left: `${at.left}px` });
+    this.trouble.showPopover();
+  }
+
+  hideTrouble() {
+    if (this.trouble.matches(":popover-open")) this.trouble.hidePopover();
+  }
+
+  // ── theme and help ──
+
+  chooseTheme(theme) {
+    this.theme.choose(theme);
+    this.tools.theme.replaceChildren(icon(theme));
+    this.tools.theme.focus();
+  }
+
+  showHelp() {
+    if (this.help.open) return;
+    const groups = grouped(this.model.shortcuts);
+    const close = tool("Close", { glyph: "close", onclick: () => this.help.close() });
+    this.help.replaceChildren(
+      h("div", { class: "mw-help-head" }, h("h2", { id: "mw-help-title" }, "Keyboard"), close),
+      h("div", { class: "mw-help-groups" }, ...[...groups].map(([title, lines]) => helpGroup(title, lines))),
+    );
+    this.help.showModal();
+  }
+
+  // ── the whole page ──
+
+  listen() {
+    const { signal } = this.leaving;
+    window.addEventListener("keydown", (event) => this.key(event), { signal });
+    window.addEventListener("dragover", (event) => this.drag(event), { signal });
+    window.addEventListener("dragleave", (event) => event.relatedTarget || this.dropZone.hidePopover(), { signal });
+    window.addEventListener("drop", (event) => this.drop(event), { signal });
+    this.help.addEventListener("click", (event) => event.target === this.help && this.help.close());
+  }
+
+  key(event) {
+    if (event.defaultPrevented || event.isComposing || this.help.open) return;
+    const target = event.composedPath()[0]; // what is behind the shadow roots
+    const name = shortcut(event);
+    if (!name || refuses(target, name)) return;
+    event.preventDefault();
+    if (name === "save" || name === "open") target.blur?.(); // take over what is being typed
+    if (name === "save" || name === "open") this.tools[name].click();
+    else if (name === "help") this.showHelp();
+    else this.send(name);
+  }
+
+  drag(event) {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "copy";
+    if (!this.dropZone.matches(":popover-open")) this.dropZone.showPopover();
+  }
+
+  drop(event) {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    this.dropZone.hidePopover();
+    const [file] = event.dataTransfer.files;
+    if (file) this.open(file);
+  }
+}
+
+// ── keys ────────────────────────────────────────────────────────────────────────────────────
+
+const WITH_CONTROL = { z: "undo", y: "redo", s: "save", o: "open" };
+const ALONE = { p: "pin", l: "launch", "?": "help" };
+
+/** What a key press asks for, or undefined. */
+function shortcut(event) {
+  const key = event.key.toLowerCase();
+  if (event.altKey) return undefined;
+  if (!event.ctrlKey && !event.metaKey) return event.repeat ? undefined : ALONE[key];
+  if (event.shiftKey) return key === "z" ? "redo" : undefined;
+  return WITH_CONTROL[key];
+}
+
+/** Whether a press belongs to what has the keyboard: typing, choosing from a list, an open menu. */
+function refuses(target, name) {
+  if (name === "save" || name === "open") return false;
+  if (target.closest?.('[role="menu"]')) return true;
+  const tag = target.tagName;
+  if (tag === "SELECT") return name in { pin: 1, launch: 1, help: 1 };
+  const typed = tag === "TEXTAREA" || target.isContentEditable || (tag === "INPUT" && !["checkbox", "radio", "range", "button", "file"].includes(target.type));
+  return typed;
+}
+
+/** A combination as this system writes it. */
+function keys(combination) {
+  return APPLE ? combination.replaceAll("Ctrl+", "⌘").replaceAll("Shift+", "⇧") : combination;
+}
+
+function grouped(lines) {
+  const groups = new Map();
+  for (const line of lines) groups.set(line.group, [...(groups.get(line.group) ?? []), line]);
+  return groups;
+}
+
+function helpGroup(title, lines) {
+  const rows = lines.flatMap(({ keys: combinations, does }) => [
+    h("dt", {}, ...combinations.split(", ").map((combination) => h("kbd", {}, keys(combination)))),
+    h("dd", {}, does),
+  ]);
+  return h("section", {}, h("h3", {}, title), h("dl", {}, ...rows));
+}
+
+// ── theme ───────────────────────────────────────────────────────────────────────────────────
+
+/** The theme of the page: `data-theme` and `color-scheme` of its root, from which every colour follows. */
+class Theme {
+  constructor(model, signal) {
+    this.model = model;
+    this.system = matchMedia("(prefers-color-scheme: dark)");
+    this.system.addEventListener("change", () => this.apply(), { signal });
+    window.addEventListener("storage", (event) => event.key === THEME && this.apply(), { signal });
+    this.apply();
+  }
+
+  get chosen() {
+    try {
+      const kept = localStorage.getItem(THEME);
+      return ["light", "dark"].includes(kept) ? kept : "system";
+    } catch {
+      return this.unkept ?? "system";
+    }
+  }
+
+  choose(theme) {
+    this.unkept = theme;
+    try {
+      localStorage.setItem(THEME, theme);
+    } catch {
+      // a browser that keeps nothing shows the theme until the page is left
+    }
+    this.apply();
+  }
+
+  apply() {
+    const shown = this.chosen === "system" ? (this.system.matches ? "dark" : "light") : this.chosen;
+    const root = document.documentElement;
+    root.dataset.theme = shown;
+    root.style.colorScheme = shown;
+    if (this.model.theme !== shown) this.model.theme = shown;
+  }
+}
+
+// ── small things ────────────────────────────────────────────────────────────────────────────
+
+function download({ name, mime, content }) {
+  const address = URL.createObjectURL(new Blob([content], { type: mime }));
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** The mark: a wave over four devices. */
+function brand() {
+  const dots = [5, 9.7, 14.3, 19].map((x) => s("circle", { cx: x, cy: 17.6, r: 1.3 }));
+  const mark = s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("rect", { width: 24, height: 24, rx: 6.5 }), s("path", { d: "M4.6 5.6 9 12.4 13.1 6.4 16.6 12.4 19.6 7.6" }), ...dots);
+  return h("div", { class: "mw-brand" }, mark, h("span", {}, "Meshwave"));
+}

@@ -1,0 +1,147 @@
+"""What the property tests draw: pipelines of every schedule, programs of none, costs, documents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from engine.design import Design, parse_design
+from engine.lowering.transfers import add_transfers
+from engine.lowering.updates import add_updates
+from engine.program.action import Action, Op
+from engine.program.program import Program, build, format_program
+from engine.schedules import Pipe, schedules
+
+LINK = {"latency_s": 1e-5, "bandwidth": 25e9}
+A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
+GPT = {"kind": "gpt", "layers": 240, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 256}
+
+
+def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections: Any) -> dict[str, Any]:
+    """A design of ``ranks`` equal meshes of ``dp`` devices that plays ``pipeline`` at unit costs."""
+    return {
+        "format": "meshwave/1",
+        "name": "a test",
+        "cluster": {"nodes": ranks, "devices_per_node": dp, "device": A100, "intra_node": LINK, "inter_node": LINK},
+        "model": GPT,
+        "meshes": [
+            {"name": f"m{rank}", "devices": [rank * dp + copy for copy in range(dp)], "axes": {"dp": dp, "tp": 1}}
+            for rank in range(ranks)
+        ],
+        "pipeline": dict(pipeline),
+        "cost": {"kind": "unit", "forward": 1.0, "backward": 2.0},
+        **sections,
+    }
+
+
+# ---- pipelines of every schedule ----
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A pipeline section of the document, and for how many meshes."""
+
+    pipeline: Mapping[str, Any]
+    ranks: int
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.pipeline["microbatches"])
+
+    def design(self, dp: int = 1, **sections: Any) -> Design:
+        return parse_design(document(self.pipeline, self.ranks, dp=dp, **sections))
+
+
+def option(annotation: Any) -> st.SearchStrategy[Any]:
+    """Small values of a schedule's option, whatever its type."""
+    if get_origin(annotation) is Literal:
+        return st.sampled_from(get_args(annotation))
+    if annotation in (None, NoneType):
+        return st.none()
+    inner = [each for each in get_args(annotation) if each is NoneType or isinstance(each, type) or get_args(each)]
+    return st.one_of(*map(option, inner)) if inner and get_origin(annotation) is not None else st.integers(1, 4)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, name: str, ranks: int = 5, microbatches: int = 9) -> Drawn:
+    """A pipeline that the schedule ``name`` does not refuse, with any of its options."""
+    count, mbs = draw(st.integers(1, ranks)), draw(st.integers(1, microbatches))
+    if name == "custom":
+        return custom(draw(compute_programs(ranks, 4)))
+    options = {field: draw(option(info.annotation)) for field, info in schedules[name].model_fields.items()}
+    assume(schedules[name](**options).refuses(Pipe(count, mbs)) is None)
+    return Drawn({"schedule": name, "microbatches": mbs, **options}, count)
+
+
+def custom(program: Program) -> Drawn:
+    """A program's computations as if somebody had drawn them by hand."""
+    orders = format_program(program, compute_only=True)
+    return Drawn({"schedule": "custom", "microbatches": program.microbatches, "actions": orders}, program.ranks)
+
+
+# ---- programs of no schedule ----
+
+
+@st.composite
+def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4) -> Program:
+    """Sound computations in any order at all: one walk through what is ready, wherever the stages lie.
+
+    Stages lie on any rank, on up to two routes; backwards are whole or split.
+    """
+    count, mbs = draw(st.integers(1, ranks)), draw(st.integers(1, microbatches))
+    stages = count + draw(st.integers(0, 4))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    places = [*range(count), *(chance.randrange(count) for _ in range(stages - count))]
+    chance.shuffle(places)
+    routes = [places]
+    if mbs > 1 and draw(st.booleans()):
+        routes.append(chance.sample(places, stages))
+    route_of = [0, *(chance.randrange(len(routes)) for _ in range(mbs - 1))]
+    split = [chance.random() < 0.5 for _ in range(mbs)] if draw(st.booleans()) else [False] * mbs
+    paths = [path(stages, mb, split[mb]) for mb in range(mbs)]
+    orders: list[list[Action]] = [[] for _ in range(count)]
+    weights: list[tuple[int, Action]] = []  # may run whenever
+    while any(paths) or weights:
+        if weights and (chance.random() < 0.3 or not any(paths)):
+            rank, action = weights.pop(chance.randrange(len(weights)))
+        else:
+            mb = chance.choice([mb for mb in range(mbs) if paths[mb]])
+            action = paths[mb].pop(0)
+            rank = routes[route_of[mb]][action.stage]
+            if action.op == Op.I:
+                weights.append((rank, Action(Op.W, action.stage, mb)))
+        orders[rank].append(action)
+    return build(orders)
+
+
+def path(stages: int, mb: int, split: bool) -> list[Action]:
+    """What a microbatch passes: down the stages and back up."""
+    back = Op.I if split else Op.B
+    return [
+        *(Action(Op.F, stage, mb) for stage in range(stages)),
+        *(Action(back, stage, mb) for stage in reversed(range(stages))),
+    ]
+
+
+@st.composite
+def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4) -> Program:
+    """Sound programs, transfers and updates included."""
+    compute = draw(compute_programs(ranks, microbatches))
+    copies = tuple(draw(st.lists(st.integers(1, 2), min_size=compute.ranks, max_size=compute.ranks)))
+    return add_updates(add_transfers(compute), copies)
+
+
+def seconds(program: Program, seed: int, values: Sequence[float] = (0.0, 0.1, 0.3, 0.7, 1.0, 1.9)) -> NDArray[Any]:
+    """``[rows]`` costs drawn from ``values``, awkward to add and often equal or nothing."""
+    return np.random.default_rng(seed).choice(values, len(program))
+
+
+seeds = st.integers(0, 2**32 - 1)

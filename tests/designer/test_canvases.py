@@ -1,0 +1,372 @@
+"""What gestures on the canvases make of a design; no browser needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from designer import edits
+from designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
+from designer.canvases.wave import WaveCanvas, choices, thumbnail
+from designer.session import Session
+from engine.design import parse_design
+from engine.errors import InputError
+from engine.schedules import schedules
+
+CLUSTER = {"nodes": 2, "devices_per_node": 4}
+sizes = st.integers(1, 6)
+
+
+def mesh(name: str, *devices: int, tp: int = 1) -> dict[str, Any]:
+    return {"name": name, "devices": list(devices), "axes": {"dp": len(devices) // tp, "tp": tp}}
+
+
+A, B = mesh("A", 0, 1), mesh("B", 4, 5)
+
+
+def document(**pipeline: Any) -> dict[str, Any]:
+    """Four meshes of one device on two nodes of four, 16 layers."""
+    link = {"latency_s": 1e-5, "bandwidth": 25e9}
+    return {
+        "format": "meshwave/1",
+        "cluster": {
+            **CLUSTER,
+            "device": {
+                "name": "A100",
+                "peak_flops": 312e12,
+                "memory_bytes": 80e9,
+                "memory_bandwidth": 2e12,
+                "efficiency": 0.5,
+            },
+            "intra_node": {**link, "bandwidth": 300e9},
+            "inter_node": link,
+        },
+        "model": {"kind": "gpt", "layers": 16, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 1000},
+        "meshes": [mesh(name, device) for name, device in zip("ABCD", (0, 1, 4, 5), strict=True)],
+        "pipeline": {"schedule": "hanayo", "waves": 1, "microbatches": 4, **pipeline},
+    }
+
+
+# meshes
+
+
+def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
+    meshes = edits.draw((A, B), CLUSTER, [2, 3, 6, 7])
+
+    assert meshes == (A, B, {"name": "C", "devices": (2, 3, 6, 7), "axes": {"dp": 4, "tp": 1}})
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ([1, 2], "device 1 belongs to mesh A"),
+        ([2, 7], "a mesh is a rectangle of nodes x devices; device 3 is missing"),
+        ([8], "there is no device 8; the cluster has devices 0 to 7"),
+        ([], "at least one device"),
+        ([2, 2], "twice"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_words(devices: list[int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        edits.draw((A, B), CLUSTER, devices)
+
+
+def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
+    assert edits.move((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
+        {"name": "A", "devices": (1, 2), "axes": {"dp": 1, "tp": 2}},
+    )
+    with pytest.raises(InputError, match="device 4 belongs to mesh B"):
+        edits.move((A, B), CLUSTER, 0, [4, 5])
+    with pytest.raises(InputError, match="cannot move onto 1; resize it"):
+        edits.move((A, B), CLUSTER, 0, [2])
+
+
+@pytest.mark.parametrize(("devices", "axes"), [([0, 1, 2, 3], (2, 2)), ([0, 1, 2], (3, 1)), ([0], (1, 1))])
+def test_a_resized_mesh_keeps_as_much_tp_as_divides_it(devices: list[int], axes: tuple[int, int]) -> None:
+    (resized,) = edits.resize((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
+
+    assert (resized["axes"]["dp"], resized["axes"]["tp"]) == axes
+
+
+def test_meshes_are_renamed_reordered_and_deleted() -> None:
+    assert [m["name"] for m in edits.reorder((A, B), 0, 1)] == ["B", "A"]
+    assert edits.rename((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
+    assert edits.delete((A, B), 0) == (B,)
+    with pytest.raises(InputError, match="rank 1 is called B already"):
+        edits.rename((A, B), 0, "B")
+    with pytest.raises(InputError, match="the only mesh"):
+        edits.delete((A,), 0)
+    with pytest.raises(InputError, match="needs a name"):
+        edits.rename((A, B), 0, "   ")
+
+
+def test_axes_that_do_not_use_the_devices_name_those_that_do() -> None:
+    assert edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
+    with pytest.raises(InputError, match="use 2 x 1, 1 x 2"):
+        edits.set_axes((A,), 0, 2, 2)
+
+
+@given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
+def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
+    nodes: int, per_node: int, pp: int, dp: int, tp: int
+) -> None:
+    cluster = {"nodes": nodes, "devices_per_node": per_node}
+    possible, words = edits.describe_tile(cluster, pp, dp, tp)
+    if not possible:
+        with pytest.raises(InputError) as refusal:
+            edits.tile(cluster, pp, dp, tp)
+        assert str(refusal.value) == words
+        return
+
+    meshes = edits.tile(cluster, pp, dp, tp)
+
+    redrawn: tuple[Any, ...] = ()
+    for tiled in meshes:  # drawing refuses overlaps and what is no rectangle
+        redrawn = edits.draw(redrawn, cluster, tiled["devices"], tiled["name"])
+    assert len(meshes) == pp
+    assert all(tiled["axes"] == {"dp": dp, "tp": tp} and len(tiled["devices"]) == dp * tp for tiled in meshes)
+
+
+@given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
+def test_a_tiling_keeps_tensor_parallel_inside_a_node_where_it_can(nodes: int, per_node: int, pp: int, tp: int) -> None:
+    assume(pp <= nodes * (per_node // tp))
+    for tiled in edits.tile({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
+        assert len({device // per_node for device in tiled["devices"]}) == 1
+
+
+def test_a_tiling_says_what_it_does() -> None:
+    assert edits.describe_tile(CLUSTER, 2, 2, 1) == (True, "2 meshes of 2 devices, 4 unused")
+    assert edits.describe_tile(CLUSTER, 4, 2, 2) == (False, "4 x 2 x 2 needs 16 devices; the cluster has 8")
+    assert edits.describe_tile(CLUSTER, 2, 3, 1)[0]
+    assert edits.describe_tile(CLUSTER, 1, 5, 1) == (
+        False,
+        "1 rectangle of 5 devices do not fit on 2 x 4; use another dp x tp",
+    )
+
+
+def test_meshes_stay_where_they_are_drawn_when_devices_are_added() -> None:
+    cluster, meshes = edits.set_devices_per_node((A, B), CLUSTER, 6)
+
+    assert cluster["devices_per_node"] == 6
+    assert [m["devices"] for m in meshes] == [(0, 1), (6, 7)]
+
+
+def test_devices_that_carry_a_mesh_do_not_go() -> None:
+    with pytest.raises(InputError, match="node 1 carries mesh B"):
+        edits.set_nodes((A, B), CLUSTER, 1)
+    with pytest.raises(InputError, match="device 1 of node 0 carries mesh A"):
+        edits.set_devices_per_node((A, B), CLUSTER, 1)
+
+
+def test_names_go_on_after_z() -> None:
+    meshes = edits.tile({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
+
+    assert [m["name"] for m in meshes[24:]] == ["Y", "Z", "AA", "AB"]
+    assert edits.next_name(meshes[1:]) == "A"
+
+
+# the pipeline
+
+
+def test_layers_move_over_a_boundary_but_every_stage_keeps_one() -> None:
+    assert edits.move_layers((4, 4, 4), 0, 2) == (2, 6, 4)
+    assert edits.move_layers((4, 4, 4), 1, -3) == (4, 7, 1)
+    with pytest.raises(InputError, match="stage 2 has 4 layers and keeps at least 1; it cannot give 4 to stage 1"):
+        edits.move_layers((4, 4, 4), 1, -4)
+    with pytest.raises(InputError, match="no boundary behind stage 2"):
+        edits.move_layers((4, 4, 4), 2, 1)
+
+
+def test_a_schedule_takes_its_own_options_and_what_was_set_by_hand_where_the_path_stays() -> None:
+    old = {"schedule": "gpipe", "microbatches": 8, "stages": [2, 3], "placement": None, "actions": None}
+
+    same = edits.choose_schedule(old, "1f1b", {}, same_path=True)
+    other = edits.choose_schedule(old, "hanayo", {"waves": 1, "grouping": "grouped"}, same_path=False)
+
+    assert same == {**old, "schedule": "1f1b"}
+    assert other == {**old, "schedule": "hanayo", "waves": 1, "grouping": "grouped", "stages": None}
+
+
+# the widgets' Python side, on a session
+
+
+def send(canvas: Any, said: list[dict[str, Any]], **gesture: Any) -> str | None:
+    """Send a gesture as the page would; what it is refused with, if it is."""
+    said.clear()
+    canvas._handle_msg(gesture)
+    answer = said[-1]
+    assert answer["type"] == "answered"
+    refused: str | None = answer["refused"]
+    return refused
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the canvases tell the page."""
+    messages: list[dict[str, Any]] = []
+    for canvas in (ClusterCanvas, WaveCanvas):
+        monkeypatch.setattr(canvas, "_send_msg", lambda _, message: messages.append(message))
+    return messages
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(parse_design(document()))
+
+
+@pytest.fixture
+def cluster(session: Session) -> ClusterCanvas:
+    canvas = ClusterCanvas(session.edit)
+    session.param.watch(lambda event: canvas.show(event.new.model_dump(mode="json")), "design")
+    canvas.show(session.design.model_dump(mode="json"))
+    return canvas
+
+
+@pytest.fixture
+def wave(session: Session) -> WaveCanvas:
+    canvas = WaveCanvas(session.edit)
+
+    def show(*_: Any) -> None:
+        if session.stale:
+            canvas.show(session.design)
+        else:
+            canvas.show(session.design, session.prediction.program, session.prediction.costs)
+
+    session.param.watch(show, ["design", "prediction", "problems"])
+    show()
+    return canvas
+
+
+def names(session: Session) -> list[str]:
+    return [mesh.name for mesh in session.design.meshes]
+
+
+def test_every_gesture_on_the_cluster_is_one_step_of_undo(
+    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+) -> None:
+    for gesture, label in [
+        ({"type": "draw", "devices": [2, 3]}, "draw mesh E"),
+        ({"type": "move", "mesh": 4, "devices": [6, 7]}, "move mesh E"),
+        ({"type": "resize", "mesh": 4, "devices": [2, 3, 6, 7]}, "resize mesh E"),
+        ({"type": "rename", "mesh": 4, "name": "tail"}, "rename mesh E to tail"),
+        ({"type": "reorder", "mesh": 4, "rank": 0}, "mesh tail becomes rank 0"),
+        ({"type": "delete", "mesh": 0}, "delete mesh tail"),
+        ({"type": "nodes", "value": 3}, "3 nodes"),
+        ({"type": "devices_per_node", "value": 8}, "8 devices per node"),
+        ({"type": "tile", "pp": 2, "dp": 4, "tp": 1}, "tile 2 x 4 x 1"),
+    ]:
+        before = session.design
+        assert send(cluster, said, **gesture) is None, gesture
+        assert session.history[0] == label
+        session.undo()
+        assert session.design == before
+        session.redo()
+    assert names(session) == ["A", "B"]
+
+
+def test_a_refused_gesture_answers_in_words_and_changes_nothing(
+    session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]
+) -> None:
+    before = session.design
+
+    assert send(cluster, said, type="draw", devices=[1, 2]) == (
+        "device 1 belongs to mesh B; a device is in one mesh only"
+    )
+    assert send(cluster, said, type="tile", pp=3, dp=3, tp=1) == "3 x 3 x 1 needs 9 devices; the cluster has 8"
+    assert session.design is before
+
+
+def test_an_unknown_message_is_ignored(cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
+    cluster._handle_msg({"type": "show", "document": {}})
+
+    assert said == []
+
+
+def test_a_drawn_mesh_is_selected(session: Session, cluster: ClusterCanvas, said: list[dict[str, Any]]) -> None:
+    send(cluster, said, type="draw", devices=[2, 3, 6, 7])
+
+    assert cluster.selected == 4
+    assert cluster.meshes[4] == {
+        "name": "E",
+        "devices": [2, 3, 6, 7],
+        "dp": 4,
+        "tp": 1,
+        "ways": [(4, 1), (2, 2), (1, 4)],
+    }
+
+
+def test_links_are_written_with_their_rate_and_class() -> None:
+    assert link_labels(document()["cluster"]) == {"intra": "300 GB/s NVLink-class", "inter": "25 GB/s InfiniBand-class"}
+    assert [format_rate(rate) for rate in (1.2e12, 1.25e9, 4e5)] == ["1.2 TB/s", "1.25 GB/s", "400 kB/s"]
+
+
+def test_every_gesture_on_the_wave_is_one_step_of_undo(
+    session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
+) -> None:
+    assert send(wave, said, type="move_layers", boundary=0, count=1) is None
+    assert session.history[0] == "move 1 layer from stage 0 to 1"
+    assert session.design.pipeline.stages[:2] == (1, 3)
+    assert not wave.picture["balanced"]
+    assert send(wave, said, type="balance") is None
+    assert session.design.pipeline.stages is None
+    assert send(wave, said, type="dial", value=2) is None
+    assert session.design.pipeline.waves == 2
+    assert [group["label"] for group in wave.picture["groups"]] == ["wave 1", "wave 2"]
+    assert send(wave, said, type="microbatches", value=8) is None
+    assert send(wave, said, type="option", key="grouping", value="ungrouped") is None
+    assert send(wave, said, type="schedule", name="chimera") is None
+    assert wave.picture["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]
+    for _ in range(6):
+        session.undo()
+    assert session.design == parse_design(document())
+
+
+def test_the_wave_folds_at_its_meshes_and_its_shares_add_up(wave: WaveCanvas) -> None:
+    assert wave.picture["routes"] == [[0, 1, 2, 3, 3, 2, 1, 0]]
+    assert sum(wave.picture["layers"]) == 16
+    assert sum(wave.picture["shares"]) == pytest.approx(1)
+
+
+def test_waves_end_where_the_layers_do(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:
+    send(wave, said, type="dial", value=2)
+
+    assert wave.picture["dial"] == {
+        "key": "waves",
+        "label": "waves",
+        "value": 2,
+        "most": 2,
+        "reason": "24 stages need 24 layers; the model has 16",
+    }
+
+
+def test_schedules_have_real_pictures_and_say_why_they_cannot_be_chosen() -> None:
+    for name in schedules:
+        picture = thumbnail(name)
+        assert (picture is None) == (name == "custom")
+        if picture:
+            assert set(picture["rank"]) == {0, 1, 2, 3}
+            assert max(picture["end"]) == picture["makespan"]
+    draft = document()
+    draft["meshes"].pop()
+    reasons = {choice["name"]: choice["reason"] for choice in choices(parse_design(draft))}
+    assert "even number" in reasons["chimera"]
+    assert "pipeline.actions" in reasons["custom"]
+    assert reasons["gpipe"] is None
+
+
+def test_a_draft_can_leave_the_schedule_that_does_not_fit_it(
+    session: Session, cluster: ClusterCanvas, wave: WaveCanvas, said: list[dict[str, Any]]
+) -> None:
+    send(wave, said, type="schedule", name="chimera")
+    send(cluster, said, type="delete", mesh=3)
+    assert wave.picture["stale"]
+    assert wave.picture["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last sound design
+
+    assert "last sound design" in (send(wave, said, type="move_layers", boundary=0, count=1) or "")
+    assert send(wave, said, type="schedule", name="1f1b") is None
+
+    assert not wave.picture["stale"]
+    assert wave.picture["routes"] == [[0, 1, 2]]

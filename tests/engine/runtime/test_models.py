@@ -1,0 +1,118 @@
+"""Models split anywhere are the same model, and the text is shared out without gaps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.runtime.data import DEFAULT_TEXT, Batches
+from engine.runtime.models import build_stage, models
+from engine.runtime.models._transformer import IGNORED
+from engine.runtime.models.bert import MASK
+from engine.runtime.optimizers import OPTIMIZERS
+
+
+def shape(**changes: Any) -> Any:
+    sizes = {"kind": "gpt", "layers": 4, "hidden": 8, "heads": 2, "sequence": 20, "vocab": 257, "ffn_hidden": 16}
+    return SimpleNamespace(**{**sizes, **changes})
+
+
+def batches(kind: str = "gpt", *, microbatches: int = 2, rows: int = 3, copy: int = 0, seed: int = 5) -> Batches:
+    model = models[kind](shape(kind=kind))
+    return Batches(DEFAULT_TEXT, model, seed=seed, microbatches=microbatches, micro_batch_size=rows, copy=copy)
+
+
+@pytest.mark.parametrize("kind", list(models))
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(0, 4), max_size=4), seed=st.integers(0, 2**62))
+def test_any_split_holds_the_weights_of_the_whole(kind: str, cuts: list[int], seed: int) -> None:
+    edges = [0, *sorted(cuts), 4]
+    layers = [end - start for start, end in pairwise(edges)]
+    whole = build_stage(shape(kind=kind), [4], 0, seed).state_dict()
+
+    parts = [build_stage(shape(kind=kind), layers, stage, seed).state_dict() for stage in range(len(layers))]
+
+    assert sum(map(len, parts)) == len(whole)
+    for part in parts:
+        for name, weight in part.items():
+            assert torch.equal(weight, whole[name]), name
+
+
+def test_weights_start_alike_in_every_precision_and_unlike_for_every_seed() -> None:
+    single, double = (build_stage(shape(), [4], 0, 1, dtype).state_dict() for dtype in (torch.float32, torch.float64))
+    other = build_stage(shape(), [4], 0, 2).state_dict()
+    assert all(torch.equal(single[name].double(), double[name]) for name in single)
+    assert not torch.equal(single["layers.0.ffn_in.weight"], other["layers.0.ffn_in.weight"])
+    assert not torch.equal(single["layers.0.ffn_in.weight"], single["layers.1.ffn_in.weight"])
+
+
+def test_an_unknown_kind_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="Did you mean 'gpt'"):
+        build_stage(shape(kind="gtp"), [4], 0, 0)
+
+
+@pytest.mark.parametrize("kind", list(models))
+def test_the_copies_share_out_the_batch_of_one(kind: str) -> None:
+    alone = batches(kind, microbatches=6).step(3)
+    shared = [microbatch for copy in range(3) for microbatch in batches(kind, copy=copy).step(3)]
+    for one, other in zip(alone, shared, strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+def test_steps_and_seeds_draw_other_sequences() -> None:
+    drawn = [batches(seed=seed).step(step)[0][0] for seed, step in ((5, 0), (5, 1), (6, 0))]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_gpt_predicts_the_next_byte_of_the_text() -> None:
+    inputs, targets = batches().step(0)[0]
+    assert inputs.shape == targets.shape == (3, 20)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert bytes(inputs[0].tolist()) in DEFAULT_TEXT.read_bytes()
+
+
+def test_bert_masks_as_many_tokens_in_every_sequence() -> None:
+    for inputs, targets in batches("bert").step(0):
+        masked = inputs == MASK
+        assert masked.sum(dim=1).tolist() == [3, 3, 3]
+        assert torch.equal(masked, targets != IGNORED)
+
+
+def test_the_text_that_comes_along_is_plain() -> None:
+    text = DEFAULT_TEXT.read_text("ascii")
+    assert 30_000 < len(text) < 60_000
+
+
+@pytest.mark.parametrize(("text", "sentence"), [(None, "is not there"), (b"", "holds 0 bytes"), (b"abc", "needs 21")])
+def test_a_text_that_cannot_be_used_is_refused(text: bytes | None, sentence: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "text").write_bytes(text)
+    with pytest.raises(InputError, match=sentence):
+        Batches(tmp_path / "text", models["gpt"](shape()), seed=0, microbatches=1, micro_batch_size=1)
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_an_optimizer_follows_torchs(name: str) -> None:
+    torchs = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    chance = torch.Generator().manual_seed(0)
+    start = [torch.randn(size, generator=chance, dtype=torch.float64) for size in ((3, 4), (5,))]
+    ours, theirs = ([torch.nn.Parameter(tensor.clone()) for tensor in start] for _ in range(2))
+    mine, theirs_step = OPTIMIZERS[name](ours, 0.1, 0.2), torchs(theirs, lr=0.1, weight_decay=0.2)
+    for _ in range(5):
+        gradients = [torch.randn(tensor.shape, generator=chance, dtype=torch.float64) for tensor in start]
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        mine.step(gradients)
+        theirs_step.step()
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-12)

@@ -1,0 +1,131 @@
+"""Spans go to disk step by step and come back as a timeline, whatever was cut off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.errors import RunError
+from engine.program.action import Op
+from engine.program.program import Program, parse_program
+from engine.recording import SPAN, Recorder, read_recording
+from engine.timeline import Timeline
+
+US = 1000  # nanoseconds
+
+
+def two_ranks() -> Program:
+    program = parse_program("""
+        0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD STEP
+        1RECV_F0 1F0 1B0 1SEND_B0 1REDUCE_GRAD STEP
+    """)
+    other = np.where((program.op >= Op.SEND_F) & (program.op <= Op.RECV_B), 1 - program.rank, -1)
+    return replace(program, peer=other.astype(np.int32))
+
+
+# Microseconds of each action: start, end, wait.
+RANK_0 = [(100, 200, 0), (200, 201, 0), (201, 700, 498), (700, 800, 498), (800, 850, 5), (855, 900, 5)]
+RANK_1 = [(90, 250, 160), (250, 400, 160), (400, 600, 0), (600, 602, 0), (602, 860, 258), (860, 950, 258)]
+
+
+def record(folder: Path, *, steps: int = 1, slow: tuple[int, ...] = ()) -> None:
+    """Each step lasts ten times as long as it says if it is slow."""
+    program = two_ranks()
+    for rank, rows in enumerate((RANK_0, RANK_1)):
+        recorder = Recorder(folder, program, ["A", "B"], process=rank, rank=rank)
+        for step in range(steps):
+            start, end, wait = np.array(rows, np.int64).T * US * (10 if step in slow else 1)
+            recorder.write(step, start + step * 10**9, end + step * 10**9, wait)
+        recorder.close()
+
+
+def spans(timeline: Timeline) -> dict[str, tuple[float, float, str]]:
+    """Each span in microseconds, and its cause."""
+    names = [f"{timeline.rank[span]}:{timeline.action(span)}" for span in range(len(timeline))]
+    names.append("")  # no cause
+    return {
+        names[span]: (
+            round(timeline.start[span] * 1e6),
+            round(timeline.end[span] * 1e6),
+            names[timeline.cause[span]],
+        )
+        for span in range(len(timeline))
+    }
+
+
+def test_what_the_ranks_wrote_is_joined_to_one_timeline(tmp_path: Path) -> None:
+    record(tmp_path)
+
+    timeline = read_recording(tmp_path).timeline()
+
+    assert spans(timeline) == {
+        "0:0F0": (0, 100, ""),
+        "0:0SEND_F0": (100, 150, "0:0F0"),  # until the other rank had it in hand
+        "0:0B0": (600, 700, "1:1SEND_B0"),  # it stood still for the gradient
+        "0:0REDUCE_GRAD": (700, 750, "0:0B0"),
+        "0:STEP": (755, 800, "0:0B0"),  # the sum was there at once
+        "1:1F0": (150, 300, "0:0SEND_F0"),
+        "1:1B0": (300, 500, "1:1F0"),
+        "1:1SEND_B0": (500, 600, "1:1B0"),
+        "1:1REDUCE_GRAD": (502, 760, "1:1B0"),
+        "1:STEP": (760, 850, "1:1REDUCE_GRAD"),
+    }
+    assert timeline.meshes == ("A", "B")
+    assert timeline.digest == two_ranks().digest
+    assert timeline.peer[timeline.is_transfer].tolist() == [1, 0]
+
+
+def test_the_typical_step_is_in_the_middle_and_not_the_first(tmp_path: Path) -> None:
+    record(tmp_path, steps=6, slow=(0, 1, 2))
+
+    recording = read_recording(tmp_path)
+
+    assert recording.steps == (0, 1, 2, 3, 4, 5)
+    assert recording.makespans == pytest.approx([8.5e-3] * 3 + [8.5e-4] * 3)
+    assert recording.typical_step == 5
+    assert recording.timeline(1).end.max() == pytest.approx(8.5e-3)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 400, 600, 900, 10**6])
+def test_a_recording_that_was_cut_off_shows_its_whole_steps(kept: int, tmp_path: Path) -> None:
+    record(tmp_path, steps=4)
+    path = tmp_path / "spans-1.bin"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:kept])
+    header = whole.index(b"\n") + 1
+
+    recording = read_recording(tmp_path)
+
+    steps = min(4, max(0, kept - header) // (6 * SPAN.itemsize))
+    assert recording.steps == tuple(range(steps))
+    if steps:
+        assert len(recording.timeline(steps - 1)) == 10
+    else:
+        with pytest.raises(RunError, match="no training step"):
+            recording.timeline()
+
+
+def test_a_folder_without_spans_is_an_empty_recording(tmp_path: Path) -> None:
+    assert read_recording(tmp_path).steps == ()
+
+
+def test_a_step_that_was_not_recorded_is_refused(tmp_path: Path) -> None:
+    record(tmp_path)
+    with pytest.raises(RunError, match="step 7 was not recorded"):
+        read_recording(tmp_path).timeline(7)
+
+
+def test_a_long_run_is_recorded_ever_more_sparsely() -> None:
+    due = [step for step in range(100_000) if Recorder.is_due(step)]
+    assert due[:100] == list(range(100))
+    assert len(due) == 100 + 3 * 90
+
+
+def test_reading_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import engine.recording"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[3])

@@ -1,0 +1,206 @@
+"""The worker: what it leaves in the run folder, how it fails, and who may start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import InputError
+from engine.recording import read_recording
+from engine.runtime.job import read_job
+from engine.runtime.reference import train
+
+ROOT = Path(__file__).resolve().parents[3]
+Document = dict[str, Any]
+ONE_F_ONE_B = {"schedule": "1f1b", "microbatches": 4}
+
+
+def read_lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_trained(folder: Path) -> None:
+    """The loss is that of one process, and the spans are those of the program."""
+    expected = train(read_job(folder))
+    metrics = read_lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == list(range(len(expected.losses)))
+    assert [line["loss"] for line in metrics] == pytest.approx(expected.losses, abs=1e-9)
+    assert [line["grad_norm"] for line in metrics] == pytest.approx(expected.grad_norms, abs=1e-9)
+    assert all(line["seconds"] > 0 and line["tokens_per_s"] > 0 for line in metrics)
+    assert read_recording(folder).digest == read_job(folder).program.digest
+    assert read_recording(folder).steps == tuple(range(len(expected.losses)))
+
+
+def test_a_run_leaves_its_story_in_the_folder(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw(ONE_F_ONE_B, dp=2, steps=3))
+
+    assert crew.work(folder, 4) == [0, 0, 0, 0]
+
+    assert_trained(folder)
+    for process in range(4):
+        events = [line["event"] for line in read_lines(folder / f"events-{process}.jsonl")]
+        assert events == ["started", "ready", "step", "step", "step", "finished"]
+
+
+def test_a_users_text_is_trained_on(crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
+    folder = write_run(draw(ONE_F_ONE_B, steps=2, data="mine.txt"))
+    (folder / "data.txt").write_bytes(b"to be or not to be, that is the question")
+
+    assert crew.work(folder, 2) == [0, 0]
+
+    assert_trained(folder)
+
+
+def test_a_timeline_shows_every_action_once_and_nothing_before_its_cause(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw({"schedule": "hanayo", "waves": 1, "microbatches": 3}, pp=3, layers=6, steps=4))
+    crew.work(folder, 3)
+
+    timeline = read_recording(folder).timeline()
+
+    program = read_job(folder).program
+    shown = sorted(str(action) for r in range(3) for action in program.actions(r) if "RECV" not in action.op.name)
+    assert sorted(str(timeline.action(span)) for span in range(len(timeline))) == shown
+    assert timeline.source == "measured"
+    assert timeline.meshes == ("A", "B", "C")
+    assert timeline.start.min() == 0
+    assert (timeline.end >= timeline.start).all()
+    caused = timeline.cause >= 0
+    causes = timeline.cause[caused]
+    of_transfers = timeline.is_transfer[caused]
+    assert (timeline.start[causes] <= timeline.start[caused]).all()
+    assert (timeline.end[causes] <= timeline.start[caused])[~of_transfers].all()
+
+
+FAULTY = """
+    0F0 0SEND_F0 0RECV_B0 0B0 STEP
+    1F0 1RECV_F0 1B0 1SEND_B0 STEP
+"""
+
+
+def test_a_failing_action_is_named_and_its_report_is_the_first(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw({"schedule": "gpipe", "microbatches": 1}), FAULTY)
+
+    assert crew.work(folder, 2) == [1, 1]
+
+    reports = [json.loads(path.read_text()) for path in folder.glob("error-*.json")]
+    first = min(reports, key=lambda report: report["time"])
+    assert first["error"].startswith("rank 1, action 1 of 5, 1F0: KeyError(")
+    assert (first["process"], first["rank"], first["action"]) == (1, 1, "1F0")
+    assert "Traceback" in first["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}}, "tensor parallel runs come later"),
+        ({"meshes": {0: {"axes": {"dp": 2}, "devices": [0, 2]}}}, "A has dp=2, B has dp=1"),
+        ({"model": {"moe": {"experts": 4}}}, "set model.moe to null"),
+        ({"training": {"data": "mine.txt"}}, "training.data names mine.txt"),
+    ],
+)
+def test_what_cannot_run_yet_is_refused_in_a_sentence(
+    change: Document, sentence: str, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    document = draw(ONE_F_ONE_B)
+    document["cluster"]["devices_per_node"] = 4
+    for section, values in change.items():
+        for key, value in values.items():
+            document[section][key] = {**document[section][key], **value} if section == "meshes" else value
+    folder = write_run(document)
+
+    with pytest.raises(InputError, match=sentence):
+        read_job(folder)
+
+
+def test_a_program_that_was_changed_is_refused(draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
+    folder = write_run(draw(ONE_F_ONE_B))
+    document = json.loads((folder / "program.json").read_text())
+    document["actions"][0].reverse()
+    (folder / "program.json").write_text(json.dumps(document))
+
+    with pytest.raises(InputError, match="launch the design again"):
+        read_job(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"vocab": 100}, "a gpt reads text as bytes and needs at least 256"),
+        ({"vocab": 256, "kind": "bert"}, "a bert reads text as bytes and needs at least 257"),
+        ({"sequence": 10**6}, "but one sequence needs 1000001"),
+    ],
+)
+def test_an_impossible_model_ends_every_process_with_the_reason(
+    change: Document, sentence: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    document = draw(ONE_F_ONE_B)
+    document["model"].update(change)
+    folder = write_run(document)
+
+    assert crew.work(folder, 2) == [1, 1]
+
+    assert sentence in json.loads((folder / "error-0.json").read_text())["error"]
+
+
+def test_a_run_started_with_the_wrong_number_of_processes_says_so(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw(ONE_F_ONE_B))
+
+    assert crew.work(folder, 3) == [1, 1, 1]
+
+    reason = json.loads((folder / "error-0.json").read_text())["error"]
+    assert reason.startswith("3 processes were started, but the design draws 2 devices")
+
+
+def test_torchrun_runs_the_worker(draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
+    folder = write_run(draw(ONE_F_ONE_B))
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "engine.runtime.worker"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, timeout=120)
+
+    assert_trained(folder)
+
+
+def test_workers_do_not_outlive_who_started_them(
+    another_crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw(ONE_F_ONE_B, steps=10**6))
+    another_crew.start("work", str(folder), 2)
+    _wait_until(lambda: (folder / "metrics.jsonl").exists() and read_lines(folder / "metrics.jsonl"))
+    workers = [read_lines(folder / f"events-{process}.jsonl")[0]["pid"] for process in range(2)]
+
+    another_crew.kill()
+
+    _wait_until(lambda: not any(map(_lives, workers)))
+
+
+def _wait_until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False

@@ -1,0 +1,38 @@
+"""A schedule with its transfers, played at uniform costs: what the closed forms of the papers are about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engine.lowering.transfers import add_transfers
+from engine.program.action import Op
+from engine.program.program import Program
+from engine.schedules import Pipe, schedules
+from engine.simulate import simulate
+from engine.timeline import Timeline
+
+
+def program(name: str, ranks: int, microbatches: int, **options: Any) -> Program:
+    """Computations and transfers."""
+    return add_transfers(schedules[name](**options).program(Pipe(ranks, microbatches)))
+
+
+def play(program: Program, forward: float = 1.0, backward: float = 2.0, transfer: float = 0.0) -> Timeline:
+    """Costs of one stage's forward and backward, and of one transfer, which disturbs nothing."""
+    seconds = np.zeros(len(program))
+    for cost, ops in ((forward, [Op.F]), (backward, [Op.B]), (transfer, [Op.SEND_F, Op.SEND_B])):
+        seconds[np.isin(program.op, ops)] = cost
+    return simulate(program, seconds)
+
+
+def makespan(name: str, ranks: int, microbatches: int, *costs: float, **options: Any) -> float:
+    return play(program(name, ranks, microbatches, **options), *costs).makespan
+
+
+def devices(name: str, ranks: int, microbatches: int, transfer: float = 0.0, **options: Any) -> Timeline:
+    """The same in the Hanayo paper's units: a device's share of the model takes 1 forward and 2 backward."""
+    made = program(name, ranks, microbatches, **options)
+    share = ranks / made.stages
+    return play(made, share, 2 * share, transfer)

@@ -1,0 +1,191 @@
+"""Promises that every schedule keeps, whatever its options, and also the next one put into the folder."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, get_origin
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.errors import DesignError
+from engine.lowering import lower
+from engine.program.action import Action, Op
+from engine.program.program import Program
+from engine.program.verify import verify
+from engine.schedules import Pipe, Schedule, schedules
+from tests._strategies import Drawn, document, option, pipelines
+from tests.engine.schedules.play import makespan, program
+
+every_schedule = pytest.mark.parametrize("name", schedules)
+automatic = [name for name in schedules if name != "custom"]
+drawn = settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+
+
+@every_schedule
+@drawn
+@given(data=st.data())
+def test_runs_every_microbatch_through_every_stage_and_back_once(name: str, data: st.DataObject) -> None:
+    pipeline = data.draw(pipelines(name))
+
+    lowered = lower(pipeline.design())
+
+    computed = [action for rank in range(lowered.ranks) for action in lowered.actions(rank) if action.op.is_compute]
+    places = [(stage, mb) for stage in range(lowered.stages) for mb in range(pipeline.microbatches)]
+    assert sorted(action[1:] for action in computed if action.op == Op.F) == places
+    assert sorted(action[1:] for action in computed if action.op in (Op.B, Op.I)) == places
+    assert len(set(computed)) == len(computed)
+
+
+@every_schedule
+@drawn
+@given(data=st.data(), dp=st.integers(1, 3))
+def test_is_complete_ordered_and_never_stalls_with_any_data_parallelism(
+    name: str, data: st.DataObject, dp: int
+) -> None:
+    pipeline = data.draw(pipelines(name))
+
+    lowered = lower(pipeline.design(dp))
+
+    assert verify(lowered) == []
+    assert ends_by_itself(lowered)
+
+
+@every_schedule
+@drawn
+@given(data=st.data())
+def test_matches_messages_by_order_alone_as_nccl_does(name: str, data: st.DataObject) -> None:
+    lowered = lower(data.draw(pipelines(name)).design())
+
+    sent, received = channels(lowered, Op.SEND_F, Op.SEND_B), channels(lowered, Op.RECV_F, Op.RECV_B)
+
+    assert sent.keys() == received.keys()
+    for pair, sends in sent.items():
+        assert received[pair] == [other_end(send) for send in sends]
+
+
+@every_schedule
+@drawn
+@given(data=st.data())
+def test_orders_the_same_program_every_time(name: str, data: st.DataObject) -> None:
+    pipeline = data.draw(pipelines(name))
+
+    assert lower(pipeline.design()).digest == lower(pipeline.design()).digest
+
+
+@pytest.mark.parametrize("name", automatic)
+@drawn
+@given(data=st.data(), ranks=st.integers(1, 6), microbatches=st.integers(1, 9))
+def test_refuses_what_it_cannot_do_in_a_sentence_with_a_way_out(
+    name: str, data: st.DataObject, ranks: int, microbatches: int
+) -> None:
+    """And what it does not refuse, it can do."""
+    member = schedules[name]
+    options = {field: data.draw(option(info.annotation)) for field, info in member.model_fields.items()}
+    pipeline = Drawn({"schedule": name, "microbatches": microbatches, **options}, ranks)
+
+    reason = member(**options).refuses(Pipe(ranks, microbatches))
+
+    if reason is None:
+        assert verify(lower(pipeline.design())) == []
+        return
+    assert "; use " in reason
+    with pytest.raises(DesignError) as refused:
+        pipeline.design()
+    assert [problem.message for problem in refused.value.problems] == [reason]
+    answers = [
+        changed.refuses(pipe) for changed, pipe in ways_out(reason, member(**options), Pipe(ranks, microbatches))
+    ]
+    assert any(answer != reason for answer in answers), "to take the advice changes something"
+
+
+def ways_out(reason: str, schedule: Schedule, pipe: Pipe) -> Iterator[tuple[Schedule, Pipe]]:
+    """Each number after "use", in place of whatever the sentence can be about."""
+    for word in re.findall(r"\d+", reason.rsplit("; use ", 1)[1]):
+        yield schedule, replace(pipe, ranks=int(word))
+        yield schedule, replace(pipe, microbatches=int(word))
+        for key, field in type(schedule).model_fields.items():
+            if get_origin(field.annotation) is not Literal:
+                yield schedule.model_copy(update={key: int(word)}), pipe
+
+
+@pytest.mark.parametrize("name", automatic)
+def test_says_what_it_is_good_for(name: str) -> None:
+    assert schedules[name].title
+    assert schedules[name].help().endswith(".")
+
+
+@pytest.mark.parametrize("name", automatic)
+@pytest.mark.parametrize("microbatches", [4, 8])
+def test_costs_nothing_where_there_is_one_rank_to_wait_for(name: str, microbatches: int) -> None:
+    """On one rank there is no bubble; Chimera needs two and then has none but at the ends."""
+    ranks = 2 if name == "chimera" else 1
+
+    assert makespan(name, ranks, microbatches, 1.0, 1.0) == 2 * microbatches * program(name, ranks, 1).stages / ranks
+
+
+def test_an_option_of_another_schedule_is_refused_by_its_owner() -> None:
+    wrong = document({"schedule": "gpipe", "microbatches": 4, "waves": 2}, 2)
+
+    with pytest.raises(DesignError, match="'waves' is an option of hanayo, not of gpipe; remove it"):
+        Drawn(wrong["pipeline"], 2).design()
+
+
+def ends_by_itself(program: Program) -> bool:
+    """Let every rank do what it can, in order, until nobody can: is everything done?
+
+    An own walk, with messages in flight: the proof of ``verify`` is by another road.
+    """
+    todo = [program.actions(rank) for rank in range(program.ranks)]
+    done: set[tuple[int, Action]] = set()
+    flying: set[Action] = set()
+    moved = True
+    while moved:
+        moved = False
+        for rank, actions in enumerate(todo):
+            while actions and _can_run(program, rank, actions[0], done, flying):
+                action = actions.pop(0)
+                if action.op in (Op.SEND_F, Op.SEND_B):
+                    flying.add(other_end(action))
+                done.add((rank, action))
+                moved = True
+    return not any(todo)
+
+
+def _can_run(program: Program, rank: int, action: Action, done: set[tuple[int, Action]], flying: set[Action]) -> bool:
+    """Receives are posted at once, and waited for by what takes them."""
+    op, stage, mb = action
+    forward = (rank, Action(Op.F, stage, mb)) in done
+    backward = any((rank, Action(kind, stage, mb)) in done for kind in (Op.B, Op.I))
+    match op:
+        case Op.F:
+            return stage == 0 or (rank, Action(Op.F, stage - 1, mb)) in done or Action(Op.RECV_F, stage, mb) in flying
+        case Op.B | Op.I:
+            here = any((rank, Action(kind, stage + 1, mb)) in done for kind in (Op.B, Op.I))
+            return forward and (stage == program.stages - 1 or here or Action(Op.RECV_B, stage, mb) in flying)
+        case Op.SEND_F:
+            return forward
+        case Op.W | Op.SEND_B:
+            return backward
+    return True
+
+
+def other_end(send: Action) -> Action:
+    """The receive of a send."""
+    op, stage, mb = send
+    return Action(Op.RECV_F, stage + 1, mb) if op == Op.SEND_F else Action(Op.RECV_B, stage - 1, mb)
+
+
+def channels(program: Program, *ops: Op) -> dict[tuple[int, int], list[Action]]:
+    """Per (sender, receiver) the sends, or the receives, in order."""
+    found: dict[tuple[int, int], list[Action]] = defaultdict(list)
+    sends = Op.SEND_F in ops
+    for row in range(len(program)):
+        if program.op[row] in ops:
+            here, there = int(program.rank[row]), int(program.peer[row])
+            found[(here, there) if sends else (there, here)].append(program.row(row))
+    return found
