@@ -70,7 +70,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     session = Session(studio.open(draft))
     session.param.watch(lambda event: studio.keep(draft, event.new), "design")
     widgets = Widgets(session, studio)
-    pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000), log=False)
+    pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
 

@@ -150,7 +150,7 @@ def set_devices_per_node(meshes: Sequence[Mesh], cluster: Cluster, count: int) -
     if count < 1:
         raise InputError("a node needs at least one device")
     _refuse_lost(meshes, cluster, lost=lambda node, column: column >= count, what="device", part=1)
-    per_node = cluster["devices_per_node"]
+    per_node: int = cluster["devices_per_node"]
 
     def renumber(device: int) -> int:
         node, column = divmod(device, per_node)

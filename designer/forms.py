@@ -123,7 +123,7 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         hint=default if value is None else _humanised(value, unit),
         help=help,
         group=group,
-        wide=kind in ("list", "lines"),
+        wide=kind in ("text", "list", "lines"),
     )
     if kind == "choice":
         field["options"] = [Option(value=each, title=_word(str(each)), help="") for each in node["enum"]]

@@ -6,12 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import cli
+from engine import bench, cli
 from engine.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] == "bench":
+        from designer.bench import page
+
+        bench.PARTS["page"] = page
     if given and given[0] != "serve":
         return cli.main(given)
     options = _parser().parse_args(given[1:])

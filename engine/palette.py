@@ -17,11 +17,11 @@ Theme = Literal["light", "dark"]
 # A transfer has the colour of what it carries.
 OPS: Mapping[Theme, Mapping[str, str]] = {
     "light": {
-        "F": "#2f7fc1",
+        "F": "#2b75b3",
         "B": "#e69f00",
         "I": "#cc79a7",
         "W": "#1a9e78",
-        "SEND_F": "#2f7fc1",
+        "SEND_F": "#2b75b3",
         "SEND_B": "#b87a00",
         "REDUCE_GRAD": "#c4500c",
         "STEP": "#4d5563",
@@ -63,7 +63,7 @@ SURFACES: Mapping[Theme, Mapping[str, str]] = {
         "line": "#e4e6ea",
         "idle": "#f4f3f0",
         "hatch": "#d9d5cd",
-        "memory": "#8579b8",
+        "memory": "#7263c9",
         "warning": "#c02b37",
     },
     "dark": {
@@ -73,7 +73,7 @@ SURFACES: Mapping[Theme, Mapping[str, str]] = {
         "line": "#2c2f36",
         "idle": "#1f2126",
         "hatch": "#383c45",
-        "memory": "#9a8fd0",
+        "memory": "#8d80de",
         "warning": "#ff7d85",
     },
 }

@@ -89,7 +89,7 @@ class Recorder:
         """Append a step: a value a row of the program of this rank, nanoseconds."""
         self._spans["step"] = step
         self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
-        self._file.write(self._spans)
+        self._file.write(self._spans.tobytes())
 
     def close(self) -> None:
         self._file.close()
@@ -146,7 +146,8 @@ class Recording:
         shown = [track.at(self.steps)[:, ~_is_op(track.spans[0], *_RECEIVES)] for track in self.tracks.values()]
         start = np.min([spans["start_ns"].min(axis=1) for spans in shown], axis=0)
         end = np.max([spans["end_ns"].max(axis=1) for spans in shown], axis=0)
-        return (end - start) / 1e9
+        seconds: Floats = (end - start) / 1e9
+        return seconds
 
     @property
     def typical_step(self) -> int:
@@ -239,7 +240,8 @@ def _key(span: Any, header: Mapping[str, Any]) -> int:
     """Names the message that a SEND sends, a RECV receives, and a computation needs."""
     op = Op(int(span["op"]))
     stage = int(span["stage"]) + _MAKER[op]
-    return ((op not in _FORWARD) * (header["stages"] + 1) + stage) * header["microbatches"] + int(span["microbatch"])
+    stages, microbatches = int(header["stages"]), int(header["microbatches"])
+    return ((op not in _FORWARD) * (stages + 1) + stage) * microbatches + int(span["microbatch"])
 
 
 def _causes(spans: Spans, rank: NDArray[np.int32], end: Int64s, header: Mapping[str, Any]) -> Int64s:

@@ -48,7 +48,8 @@ def main(goal: str) -> None:
         make_venv(base, about)
         install_torch()
         install_meshwave(goal)
-        stamp(goal).write_text(state_of_the_sources(), encoding="utf-8")
+        for reached in ("run", goal):  # what tests need includes what a run needs
+            stamp(reached).write_text(state_of_the_sources(), encoding="utf-8")
     if goal == "test" and not find_chromium():
         install_chromium()
 
@@ -70,8 +71,8 @@ def state_of_the_sources() -> str:
 
 
 def find_python() -> tuple[str, dict]:
-    """This interpreter if it is new enough, else the newest on the path that is."""
-    newer = [shutil.which(f"python3.{minor}") for minor in range(19, OLDEST_PYTHON[1] - 1, -1)]
+    """This interpreter if it is new enough, else the oldest on the path that is: wheels come late for the newest."""
+    newer = [shutil.which(f"python3.{minor}") for minor in range(OLDEST_PYTHON[1], 20)]
     for path in filter(None, [sys.executable, *newer]):
         about = ask(path)
         if about and tuple(about["version"]) >= OLDEST_PYTHON:
@@ -134,7 +135,9 @@ def install_torch() -> None:
 
 def has_nvidia_gpu() -> bool:
     """Asked of the driver, since torch is not there yet."""
-    return any(Path(place).exists() for place in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"))
+    if Path("/dev/nvidia0").exists():
+        return True
+    return bool(shutil.which("nvidia-smi")) and run(["nvidia-smi", "-L"], check=False) == 0
 
 
 def install_meshwave(goal: str) -> None:

@@ -17,7 +17,7 @@ class Numbers {
     this.label = h("span", {}, "Pin");
     this.pin = button("Pin", { content: icon("pin"), onclick: () => model.send_msg({ type: "pin" }) });
     this.pin.append(this.label);
-    this.note = h("div", { class: "mw-side-note", role: "status", tabindex: -1 });
+    this.note = h("div", { class: "mw-side-note", role: "status" });
     this.root = h("section", { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" }, this.tiles, h("div", { class: "mw-side" }, this.pin, this.note));
     this.tips = new Tips(this.root);
     model.on(["tiles", "stale", "pinned", "is_pinned", "can_pin"], () => this.draw());
@@ -55,7 +55,7 @@ class Numbers {
     part.fill = box("mw-bar-fill");
     part.track = h("div", { class: "mw-bar-track" }, part.fill);
     part.tile = h("div", { class: "mw-tile", "data-key": key, tabindex: 0, role: "group" });
-    part.tile.append(part.name, part.change, part.value, part.verdict, part.small, part.track);
+    part.tile.append(h("div", { class: "mw-row" }, part.name, part.change), h("div", { class: "mw-row" }, part.value, part.verdict), part.small, part.track);
     this.tiles.append(part.tile);
     this.parts.set(key, part);
     return part;
@@ -63,7 +63,7 @@ class Numbers {
 
   drawSide() {
     const { stale, pinned, is_pinned: isPinned, can_pin: canPin } = this.model;
-    this.label.textContent = isPinned ? `Pinned` : "Pin";
+    this.label.textContent = isPinned ? "Pinned" : "Pin";
     this.pin.setAttribute("aria-pressed", String(isPinned));
     this.pin.setAttribute("aria-label", isPinned ? `Pinned: ${pinned}` : "Pin this design");
     this.pin.allow(canPin || isPinned);
@@ -72,6 +72,6 @@ class Numbers {
       : "Keep this design's numbers and timeline to compare with (P).";
     this.note.dataset.kind = stale.title ? "stale" : "pinned";
     this.note.textContent = stale.title ? stale.title : isPinned ? pinned : "to compare with";
-    this.note.dataset.tip = stale.title ? `${stale.title}; ${stale.count}.\n${stale.detail}` : this.pin.dataset.tip;
+    this.note.dataset.tip = stale.title ? stale.detail : this.pin.dataset.tip;
   }
 }

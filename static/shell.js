@@ -31,11 +31,11 @@ export function icon(name) {
   return s("svg", { class: "mw-svg", viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true", "data-icon": name }, ...paths);
 }
 
-/** A button of an icon, words or both; `tip` explains it. */
+/** A button of an icon, words or both; `tip` explains it, "" does not. */
 export function tool(label, { glyph, text, tip = label, kind = "", onclick } = {}) {
   const element = button(label, { kind: `mw-tool ${kind}`, onclick, content: "" });
   element.replaceChildren(...[glyph && icon(glyph), text && h("span", {}, text)].filter(Boolean));
-  element.dataset.tip = tip;
+  if (tip) element.dataset.tip = tip;
   return element;
 }
 

@@ -4,11 +4,12 @@
 import { button, clamp, followTheme, h, perFrame } from "static/canvas.js";
 import { css, mix, pixel } from "static/palette.js";
 import { OP, TICKS, amount, bytes, decode, percent } from "static/timeline_data.js";
-import { Colours, Frame, Pixels, Shapes, box, memoryColumns } from "static/timeline_paint.js";
+import { Colours, Frame, Pixels, Shapes, TALL, box, memoryColumns } from "static/timeline_paint.js";
 
 const AXIS = 22; // CSS pixels of the time axis
 const TITLE = 19; // of the words above the lanes of a row
-const LOWEST = 3; // a lane is never lower, lanes are scrolled instead
+const LOWEST = 1.5; // a lane is never lower, lanes are scrolled instead
+const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this
 const HIGHEST = 48;
 const ROOMY = 26; // to which lanes grow while a person zooms in
 const ARROWS = 14; // lanes from here on show transfers
@@ -185,7 +186,7 @@ class TimelineWidget {
   _drawLegend() {
     const layers = this.data?.layers ?? [];
     const { palette } = this.model;
-    const ops = [OP.F, OP.B, OP.I, OP.W, OP.REDUCE_GRAD, OP.STEP].filter((op) => layers.some((layer) => layer.op.includes(op)));
+    const ops = [OP.F, OP.B, OP.I, OP.W, OP.REDUCE_GRAD, OP.STEP].filter((op) => layers.some((layer) => layer.takes(op)));
     const swatch = (kind, words) => h("span", { class: "mw-timeline-key" }, h("i", { "data-kind": kind }), words);
     const rises = layers.some((layer) => layer.shade.some((shade) => shade & 1));
     this.legend.replaceChildren(
@@ -194,7 +195,8 @@ class TimelineWidget {
         return swatch(name, op <= OP.W ? `${name} ${palette.words[name]}` : palette.words[name]);
       }),
       ...(layers.length ? [swatch("idle", "idle")] : []),
-      ...(rises ? [swatch("rising", "lighter: the wave goes up")] : []),
+      ...(rises ? [swatch("rising", "lighter: going up")] : []),
+      ...(this.rows.some((row) => row.length === 2) ? [swatch("slower", "over 5\u2009% slower than predicted")] : []),
     );
   }
 
@@ -204,7 +206,7 @@ class TimelineWidget {
   layout() {
     const width = this.stage.clientWidth;
     const height = this.stage.clientHeight;
-    const gutter = width < 620 ? 60 : 92;
+    const gutter = width < 620 ? 60 : 100;
     const layers = this.data?.layers ?? [];
     const held = this.model.show_memory ? layers.filter((layer) => layer.hasMemory) : [];
     const units = this.rows.reduce((sum, row) => sum + row[0].ranks * share(row), 0);
@@ -228,26 +230,18 @@ class TimelineWidget {
   _placeLanes({ size, scroll, pitch }) {
     const lanes = [];
     const titles = [];
+    const bands = [];
     let y = size.top - scroll;
     for (const row of this.rows) {
-      titles.push({ row, y, height: TITLE });
+      titles.push({ row, y, height: TITLE + row[0].ranks * pitch * share(row) });
       y += TITLE;
-      const deep = pitch * share(row);
-      const gap = pitch < 5 ? 0 : pitch < 9 ? 1 : pitch < 16 ? 2 : Math.round(2 + 0.14 * (pitch - 12));
-      for (let rank = 0; rank < row[0].ranks; rank++, y += deep) {
-        if (row.length === 1) {
-          lanes.push({ layer: row[0], rank, y, height: deep - gap, whole: [y, deep - gap] });
-          continue;
-        }
-        const between = deep < 20 ? (deep < 9 ? 0 : 1) : 4;
-        const half = (deep - gap - between) / 2;
-        for (const place of [0, 1]) {
-          lanes.push({ layer: row[place], rank, y: y + place * (half + between), height: half, over: place === 1, whole: [y, deep - gap] });
-        }
-      }
+      const made = row.length === 1 ? singleLanes(row[0], y, pitch) : sharedLanes(row, y, pitch * share(row));
+      lanes.push(...made);
+      bands.push(...inBands(made));
+      y += row[0].ranks * pitch * share(row);
     }
     const at = new Map(lanes.map((lane) => [lane.layer.number * 65536 + lane.rank, lane]));
-    return { lanes, titles, laneOf: (layer, rank) => at.get(layer.number * 65536 + rank) };
+    return { lanes, bands, titles, laneOf: (layer, rank) => at.get(layer.number * 65536 + rank) };
   }
 
   _placeMemory(held, top, height) {
@@ -283,9 +277,11 @@ class TimelineWidget {
   }
 
   _readColours() {
+    this.probe.style.color = "var(--bg)";
+    const background = getComputedStyle(this.probe).color;
+    if (this._coloursFor === `${background} ${this.root.dataset.theme}`) return;
+    this._coloursFor = `${background} ${this.root.dataset.theme}`;
     const found = new Colours(this.probe, this.model.palette);
-    if (JSON.stringify(found, plain) === this._coloursRead) return;
-    this._coloursRead = JSON.stringify(found, plain);
     this.colours = found;
     const { style } = this.root;
     found.ops.forEach((colour, op) => style.setProperty(`--op-${this.model.palette.names[op]}`, css(colour)));
@@ -297,7 +293,9 @@ class TimelineWidget {
     if (!this.pixels?.fits(frame)) this.pixels = new Pixels(frame);
     this.pixels.begin(frame);
     const seen = plan.lanes.filter((lane) => lane.y + lane.height > frame.top && lane.y < frame.bottom);
-    for (const lane of seen) this.pixels.lane(lane);
+    const dense = new Set(this.data.layers.filter((layer) => this.pixels.isDense(layer)));
+    for (const lane of seen) if (lane.height >= TALL || !dense.has(lane.layer)) this.pixels.lane(lane);
+    for (const band of plan.bands) if (dense.has(band.layer)) this.pixels.band(band);
     context.putImageData(this.pixels.image, Math.round(frame.left * frame.ratio), Math.round(frame.top * frame.ratio));
     const shapes = new Shapes(context, this.colours, this.model.palette.names);
     clipped(context, frame, () => {
@@ -373,7 +371,7 @@ class TimelineWidget {
   _paintDifferences(context, seen) {
     const { frame, colours, plan } = this;
     for (const lane of seen) {
-      if (!lane.over || plan.pitch < 12) continue;
+      if (!lane.over || lane.group > 1) continue;
       const above = this._under(lane);
       const [first, last] = lane.layer.range(0, lane.rank);
       for (let span = first; span < last; span++) {
@@ -398,9 +396,7 @@ class TimelineWidget {
   /** Where each timeline ends. */
   _paintEnds(context) {
     const { frame, colours } = this;
-    for (const { row, y } of this.plan.titles) {
-      const lanes = this.plan.lanes.filter((lane) => row.includes(lane.layer));
-      const bottom = Math.max(...lanes.map((lane) => lane.y + lane.height));
+    for (const { row, y, height } of this.plan.titles) {
       row.forEach((layer, place) => {
         const x = frame.x(layer.last);
         context.strokeStyle = css(colours.text, 0.55);
@@ -408,7 +404,7 @@ class TimelineWidget {
         context.setLineDash(place ? [] : [3, 3]);
         context.beginPath();
         context.moveTo(Math.round(x) + 0.5, y + TITLE - 2);
-        context.lineTo(Math.round(x) + 0.5, bottom);
+        context.lineTo(Math.round(x) + 0.5, y + height);
         context.stroke();
       });
       context.setLineDash([]);
@@ -433,8 +429,8 @@ class TimelineWidget {
     const step = roundUp(perPixel * 86);
     const ticks = [];
     const last = frame.tick(frame.right) * layer.scale;
-    for (let n = Math.ceil((frame.from * layer.scale) / step); n * step <= last; n++) {
-      if (n >= 0) ticks.push({ x: frame.x((n * step) / layer.scale), value: n * step, step });
+    for (let n = Math.max(0, Math.ceil((frame.from * layer.scale) / step)); n * step <= last; n++) {
+      ticks.push({ x: frame.x((n * step) / layer.scale), value: n * step, step });
     }
     return ticks;
   }
@@ -495,30 +491,35 @@ class TimelineWidget {
     context.fillRect(0, frame.top, frame.left, frame.bottom - frame.top);
     let free = -Infinity; // names stand only where they do not run into the one above
     for (const lane of seen) {
-      if (lane.over) continue;
+      if (lane.over && lane.group === 1) continue;
+      const grouped = lane.group > 1;
       const [y, height] = lane.whole;
       context.fillStyle = colours.mesh(lane.rank);
       context.fillRect(frame.left - 7, y, 3, height);
-      const middle = y + height / 2;
+      if (grouped && (lane.over || lane.rank % lane.group)) continue;
+      const middle = grouped ? lane.groupMiddle : y + Math.max(height, 12) / 2;
       if (middle - 6 < free) continue;
       free = middle + 6;
-      this._name1(context, lane, middle, plan.gutter);
+      this._writeName(context, lane, middle, plan.gutter);
     }
     context.restore();
   }
 
-  _name1(context, lane, y, gutter) {
+  _writeName(context, lane, y, gutter) {
     const { colours } = this;
+    const { meshes, busy } = lane.layer;
+    const last = Math.min(lane.rank + (lane.group ?? 1), meshes.length) - 1;
+    const name = last > lane.rank ? `${meshes[lane.rank]} – ${meshes[last]}` : meshes[lane.rank];
+    const worked = gutter > 80 && last === lane.rank;
     context.textBaseline = "middle";
     context.font = `10.5px ${colours.font}`;
     context.textAlign = "right";
     context.fillStyle = css(colours.muted);
-    const share = `${Math.round(100 * lane.layer.busy[lane.rank])}\u2009%`;
-    if (gutter > 80) context.fillText(share, gutter - 13, y + 0.5);
+    if (worked) context.fillText(`${Math.round(100 * busy[lane.rank])}\u2009%`, gutter - 13, y + 0.5);
     context.font = `600 11px ${colours.font}`;
     context.textAlign = "left";
     context.fillStyle = css(colours.text);
-    context.fillText(shorten(context, lane.layer.meshes[lane.rank], gutter > 80 ? gutter - 50 : gutter - 20), 10, y + 0.5);
+    context.fillText(shorten(context, name, worked ? gutter - 50 : gutter - 20), 10, y + 0.5);
   }
 
   _paintTitles(context) {
@@ -608,7 +609,10 @@ class TimelineWidget {
     context.beginPath();
     context.rect(frame.left, strip.y, width, strip.height);
     context.clip();
-    context.fillStyle = css(colours.memory, 0.42);
+    context.fillStyle = css(colours.idle);
+    const [a, b] = [frame.x(0), frame.x(layer.last)];
+    context.fillRect(a, limit ? y(limit) : strip.y + 1, b - a, bottom - (limit ? y(limit) : strip.y + 1));
+    context.fillStyle = css(colours.memory, 0.6);
     context.fill(area);
     context.strokeStyle = css(colours.memory);
     context.lineWidth = 1;
@@ -617,6 +621,8 @@ class TimelineWidget {
     context.restore();
     context.strokeStyle = css(colours.line);
     line(context, frame.left, bottom + 0.5, frame.right, bottom + 0.5);
+    context.fillStyle = colours.mesh(rank);
+    context.fillRect(frame.left - 7, strip.y + 1, 3, strip.height - 2);
     this._memoryName(context, strip, limit && layer.peaks[rank] > limit);
   }
 
@@ -631,23 +637,19 @@ class TimelineWidget {
       context.fill(area);
       context.restore();
     }
-    context.strokeStyle = css(over ? colours.warning : colours.muted);
-    context.setLineDash([4, 3]);
-    line(context, frame.left, Math.round(y) + 0.5, frame.right, Math.round(y) + 0.5);
-    context.setLineDash([]);
+    context.strokeStyle = css(over ? colours.warning : colours.hatch);
+    line(context, frame.x(0), Math.round(y) + 0.5, frame.x(strip.layer.last), Math.round(y) + 0.5);
   }
 
   _memoryName(context, { layer, rank, y, height }, over) {
     const { frame, colours, plan } = this;
-    context.fillStyle = colours.mesh(rank);
-    context.fillRect(frame.left - 7, y + 1, 3, height - 2);
     if (height < 11) return;
     const middle = y + height / 2 + 0.5;
     context.textBaseline = "middle";
     context.textAlign = "left";
     context.font = `600 10.5px ${colours.font}`;
     context.fillStyle = css(colours.text);
-    const name = shorten(context, layer.meshes[rank], plan.gutter > 80 ? 28 : plan.gutter - 20);
+    const name = shorten(context, layer.meshes[rank], plan.gutter > 80 ? 34 : plan.gutter - 20);
     context.fillText(name, 10, middle);
     if (plan.gutter <= 80) return;
     context.font = `${over ? "600 " : ""}10px ${colours.font}`;
@@ -666,7 +668,7 @@ class TimelineWidget {
     const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const empty = mix(colours.background, colours.memory, 0.06);
-    const ramp = Array.from({ length: 65 }, (_, step) => pixel(mix(empty, colours.memory, (step / 64) ** 1.3)));
+        const ramp = Array.from({ length: 65 }, (_, step) => pixel(mix(empty, colours.memory, (step / 64) ** 1.5)));
     const warning = pixel(colours.warning);
     for (const { rank, y, height: deep } of strips) {
       const columns = memoryColumns(layer, rank, frame, width);
@@ -675,9 +677,13 @@ class TimelineWidget {
       for (let at = first; at < Math.min(height, Math.max(first + 1, Math.round((y + deep) * frame.ratio) - above)); at++) pixels.set(row, at * width);
     }
     context.putImageData(image, Math.round(frame.left * frame.ratio), above);
-    for (const { rank, y, height: deep } of strips) {
-      context.fillStyle = colours.mesh(rank);
-      context.fillRect(frame.left - 7, y, 3, deep);
+    let free = -Infinity;
+    for (const strip of strips) {
+      context.fillStyle = colours.mesh(strip.rank);
+      context.fillRect(frame.left - 7, strip.y, 3, strip.height);
+      if (strip.y < free || strip.y + 10 > this.plan.height) continue;
+      free = strip.y + 12;
+      this._memoryName(context, { ...strip, y: strip.y - 1, height: 12 }, limit && layer.peaks[strip.rank] > limit);
     }
   }
 
@@ -704,9 +710,7 @@ class TimelineWidget {
   _veil(context, strength) {
     const { frame, colours } = this;
     context.fillStyle = css(colours.background, strength);
-    for (const lane of this.plan.lanes) {
-      if (this._isLaneSeen(lane)) context.fillRect(frame.left, lane.y, frame.right - frame.left, lane.height);
-    }
+    for (const { y, height } of this.plan.titles) context.fillRect(frame.left, y + TITLE, frame.right - frame.left, height - TITLE);
   }
 
   _paintPin(context, shapes) {
@@ -754,7 +758,7 @@ class TimelineWidget {
       const [a, b] = [from, to].map((end) => box(this.frame, layer, end, this.plan.laneOf(layer, layer.rankOf(end))));
       const [x1, y1, x2, y2] = [a.x + a.width, a.y + a.height / 2, b.x, b.y + b.height / 2];
       if (Math.abs(y1 - y2) < 1 && x2 - x1 < 6) continue;
-      const bow = Math.max(14, Math.abs(x2 - x1) / 2);
+      const bow = clamp(Math.abs(x2 - x1) / 2, 3, 80);
       context.beginPath();
       context.moveTo(x1, y1);
       context.bezierCurveTo(x1 + bow, y1, x2 - bow, y2, x2, y2);
@@ -1352,11 +1356,55 @@ class TimelineWidget {
   }
 }
 
+/** Lanes of a row with one timeline. */
+function singleLanes(layer, top, pitch) {
+  const gap = gapOf(pitch);
+  return layer.meshes.map((_, rank) => ({ layer, rank, y: top + rank * pitch, height: pitch - gap, whole: [top + rank * pitch, pitch - gap] }));
+}
+
+/** Lanes of a row with two: half and half, or where that gets too low, some of one above the same of the other. */
+function sharedLanes([below, over], top, deep) {
+  const group = deep >= 18 ? 1 : evenly(below.ranks, (2 * BAND) / deep);
+  const lanes = [];
+  for (let first = 0; first < below.ranks; first += group) {
+    const count = Math.min(group, below.ranks - first);
+    const [gap, between] = group === 1 ? [gapOf(deep), 4] : [3, 1];
+    const y = top + first * deep;
+    const half = (count * deep - gap - between) / 2;
+    for (const [place, layer] of [below, over].entries()) {
+      for (let at = 0; at < count; at++) {
+        const lane = { layer, rank: first + at, y: y + place * (half + between) + (at * half) / count, height: half / count, over: place === 1, group, groupMiddle: y + half };
+        lanes.push({ ...lane, whole: group === 1 ? [y, deep - gap] : [lane.y, lane.height] });
+      }
+    }
+  }
+  return lanes;
+}
+
+const gapOf = (pitch) => (pitch < 5 ? 0 : pitch < 9 ? 1 : pitch < 16 ? 2 : Math.round(2 + 0.14 * (pitch - 12)));
+
+/** Low lanes that stand next to one another and belong to one timeline, some at a time. */
+function inBands(lanes) {
+  if (!lanes.length || lanes[0].height >= TALL) return [];
+  const size = lanes[0].group ?? evenly(lanes.length, BAND / lanes[0].height);
+  const bands = [];
+  for (const lane of lanes) {
+    const band = bands.at(-1);
+    if (band?.layer === lane.layer && Math.floor(band.lanes[0].rank / size) === Math.floor(lane.rank / size)) band.lanes.push(lane);
+    else bands.push({ layer: lane.layer, y: lane.y, lanes: [lane] });
+  }
+  return bands.map((band) => ({ ...band, height: band.lanes.at(-1).y + band.lanes.at(-1).height - band.y }));
+}
+
+/** How many of `count` to take at a time: at least `least`, and so that the last are not left alone. */
+function evenly(count, least) {
+  const size = Math.max(1, Math.ceil(least));
+  return Math.ceil(count / Math.max(1, Math.floor(count / size)));
+}
+
 const share = (row) => (row.length === 2 ? 1.8 : 1);
 
 const memoryHeight = (ranks) => (ranks <= 10 ? ranks * 22 : Math.min(170, ranks * 3));
-
-const plain = (name, value) => (name === "_fills" ? undefined : value);
 
 function fitCanvas(canvas, { width, height }, ratio) {
   const [wide, tall] = [Math.round(width * ratio), Math.round(height * ratio)];

@@ -91,6 +91,25 @@ export class Layer {
     return stage < 0 ? 0 : this.shade[rank * this.stages + stage];
   }
 
+  /**
+   * The class of each block where blocks are counted and not told apart: F, B, I and W, each down
+   * and up (0 to 7), and the optimizer step (8).
+   */
+  get group() {
+    return (this._group ??= this._groups());
+  }
+
+  _groups() {
+    const group = new Uint8Array(this.blocks);
+    for (let rank = 0; rank < this.ranks; rank++) {
+      const [from, to] = this.range(0, rank);
+      for (let span = from; span < to; span++) {
+        group[span] = this.op[span] <= OP.W ? 2 * this.op[span] + (this.shadeOf(span, rank) & 1) : 8;
+      }
+    }
+    return group;
+  }
+
   duration(span) {
     return (this.end[span] - this.start[span]) * this.scale;
   }
@@ -194,6 +213,11 @@ export class Layer {
     return span < to ? span : -1;
   }
 
+  /** Whether any span of an op takes time. */
+  takes(op) {
+    return this.op.some((other, span) => other === op && this.end[span] > this.start[span]);
+  }
+
   /** The share of the step in which each rank computes. */
   get busy() {
     return (this._busy ??= this.meshes.map((_, rank) => {
@@ -215,6 +239,11 @@ export class Layer {
       this._shortest = shortest;
     }
     return this._shortest;
+  }
+
+  /** The mean length of a block in ticks. */
+  get mean() {
+    return (this._mean ??= (this.busy.reduce((sum, share) => sum + share, 0) * this.last) / Math.max(1, this.blocks));
   }
 
   get hasMemory() {

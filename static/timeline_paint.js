@@ -5,7 +5,7 @@ import { OP, TICKS, firstFrom } from "static/timeline_data.js";
 
 const THIN = 3; // device pixels: a block below is counted into shares of its pixel columns
 const WIDE = 9; // CSS pixels: a block from here on has its own shape and, if there is room, words
-const TALL = 9; // CSS pixels: a lane from here on is hatched where it is idle and has shapes
+export const TALL = 9; // CSS pixels: a lane from here on has shapes; lower ones are painted in bands while they are dense
 const PERIOD = 7; // CSS pixels between the lines of the hatch
 const CLASSES = 9; // F, B, I and W, each down and up, and STEP
 const MOST_LABELS = 3500;
@@ -111,80 +111,115 @@ export class Pixels {
     );
   }
 
+  /** Whether the blocks of a layer are too thin in this view to be told apart. */
+  isDense(layer) {
+    return layer.mean * this.frame.scale * this.frame.ratio < THIN;
+  }
+
   /** Paint a lane: `{layer, rank, y, height}`, y and height in CSS pixels from the top of the canvas. */
   lane(lane) {
-    const { frame } = this;
-    const top = Math.round((lane.y - frame.top) * frame.ratio);
-    const bottom = Math.max(top + 1, Math.round((lane.y + lane.height - frame.top) * frame.ratio));
-    if (bottom <= 0 || top >= this.height) return;
-    const rows = { top, bottom, first: Math.max(0, top), last: Math.min(this.height, bottom) };
+    const rows = this._rows(lane);
+    if (!rows) return;
     this._idle(lane, rows);
     this._blocks(lane, rows);
     this._reductions(lane, rows);
+  }
+
+  /**
+   * Paint low lanes together: in each column of pixels the share of forward, backward and so on over
+   * all of them. A stack a lane would be stripes of a pixel or two, which the eye mixes to grey.
+   */
+  band(band) {
+    const rows = this._rows(band);
+    if (!rows) return;
+    this._idle(band, rows);
+    const seen = { low: this.width, high: -1, present: 0 };
+    for (const lane of band.lanes) this._count(lane, 1 / band.lanes.length, seen);
+    this._stack({ ...rows, top: rows.top + 1 }, seen, this._fills(band.layer));
+    for (const lane of band.lanes) this._reductions(lane, this._rows(lane) ?? rows);
+  }
+
+  _rows({ y, height }) {
+    const { frame } = this;
+    const top = Math.round((y - frame.top) * frame.ratio);
+    const bottom = Math.max(top + 1, Math.round((y + height - frame.top) * frame.ratio));
+    if (bottom <= 0 || top >= this.height) return null;
+    return { top, bottom, first: Math.max(0, top), last: Math.min(this.height, bottom) };
+  }
+
+  _fills(layer) {
+    return Array.from({ length: OP.STEP + 1 }, (_, op) => this.frame.colours.fills(op, layer.tints));
   }
 
   _column(tick) {
     return (tick - this.frame.from) * this.frame.scale * this.frame.ratio;
   }
 
-  _idle(lane, rows) {
+  _idle({ layer }, rows) {
     const from = Math.max(0, Math.round(this._column(0)));
-    const to = Math.min(this.width, Math.round(this._column(lane.layer.last)));
+    const to = Math.min(this.width, Math.round(this._column(layer.last)));
     if (to <= from) return;
-    const flat = lane.height < TALL ? pixel(this.frame.colours.idle) : null;
     for (let y = rows.first; y < rows.last; y++) {
-      const row = y * this.width;
-      if (flat !== null) this.pixels.fill(flat, row + from, row + to);
-      else this.pixels.set(this.hatches[y % this.hatches.length].subarray(from, to), row + from);
+      this.pixels.set(this.hatches[y % this.hatches.length].subarray(from, to), y * this.width + from);
     }
   }
 
   _blocks(lane, rows) {
-    const { layer, rank } = lane;
-    const { frame, width } = this;
-    const { start, end, op, stage, shade, stages } = layer;
-    const fills = Array.from({ length: OP.STEP + 1 }, (_, op) => frame.colours.fills(op, layer.tints));
-    const [first, last] = layer.range(0, rank);
-    const from = firstFrom(end, Math.max(0, frame.from), first, last);
-    const to = firstFrom(start, Math.min(TICKS, frame.to), from, last);
-    const scale = frame.scale * frame.ratio;
-    const wide = lane.height >= TALL ? WIDE * frame.ratio : Infinity;
-    let [low, high, present] = [width, -1, 0];
+    const { layer } = lane;
+    const { start, end, op, group } = layer;
+    const fills = this._fills(layer);
+    const scale = this.frame.scale * this.frame.ratio;
+    const wide = lane.height >= TALL ? WIDE * this.frame.ratio : Infinity;
+    const seen = { low: this.width, high: -1, present: 0 };
+    const [from, to] = this._inView(lane);
     for (let span = from; span < to; span++) {
-      const left = (start[span] - frame.from) * scale;
-      const right = (end[span] - frame.from) * scale;
-      const kind = op[span];
-      const tone = stage[span] < 0 ? 0 : shade[rank * stages + stage[span]];
-      if (right - left >= wide) {
-        this.shapes.push(layer, span, lane);
-      } else if (right - left >= THIN) {
-        this._solid(rows, left, right, fills[kind][tone], frame.ratio);
-      } else {
-        const group = kind <= OP.W ? 2 * kind + (tone & 1) : CLASSES - 1;
-        present |= 1 << group;
-        const a = left < 0 ? 0 : left;
-        const b = right > width ? width : right;
-        low = Math.min(low, a | 0);
-        high = Math.max(high, Math.min(width - 1, b | 0));
-        this._share(group * width, a, b);
-        this.counts.dense++;
-      }
+      const left = (start[span] - this.frame.from) * scale;
+      const right = (end[span] - this.frame.from) * scale;
+      if (right - left >= wide) this.shapes.push(layer, span, lane);
+      else if (right - left < THIN) this._share(group[span], left, right, 1, seen);
+      else this._solid(rows, left, right, fills[op[span]][layer.shadeOf(span, lane.rank)] ?? fills[op[span]][0], this.frame.ratio);
     }
-    if (high >= low) this._stack(lane, rows, low, high, present, fills);
+    this._stack(rows, seen, fills);
   }
 
-  /** Count `a..b` into the columns of a class. */
-  _share(row, a, b) {
-    const { shares } = this;
+  /** The blocks of a lane into shares of columns, each counting for `weight`. */
+  _count(lane, weight, seen) {
+    const { layer } = lane;
+    const { start, end, group } = layer;
+    const origin = this.frame.from;
+    const scale = this.frame.scale * this.frame.ratio;
+    const [from, to] = this._inView(lane);
+    for (let span = from; span < to; span++) {
+      this._share(group[span], (start[span] - origin) * scale, (end[span] - origin) * scale, weight, seen);
+    }
+  }
+
+  _inView({ layer, rank }) {
+    const [first, last] = layer.range(0, rank);
+    const from = firstFrom(layer.end, Math.max(0, this.frame.from), first, last);
+    return [from, firstFrom(layer.start, Math.min(TICKS, this.frame.to), from, last)];
+  }
+
+  /** Count a block into the columns of its class. */
+  _share(group, left, right, weight, seen) {
+    const { shares, width } = this;
+    const a = left < 0 ? 0 : left;
+    const b = right > width ? width : right;
+    if (b <= a) return;
+    const row = group * width;
     const first = a | 0;
     const last = b | 0;
     if (first === last) {
-      shares[row + first] += b - a;
-      return;
+      shares[row + first] += (b - a) * weight;
+    } else {
+      shares[row + first] += (first + 1 - a) * weight;
+      for (let x = first + 1; x < last; x++) shares[row + x] += weight;
+      if (last < width) shares[row + last] += (b - last) * weight;
     }
-    shares[row + first] += first + 1 - a;
-    for (let x = first + 1; x < last; x++) shares[row + x] += 1;
-    if (last < this.width) shares[row + last] += b - last;
+    seen.present |= 1 << group;
+    if (first < seen.low) seen.low = first;
+    if (last > seen.high) seen.high = last < width ? last : width - 1;
+    this.counts.dense++;
   }
 
   _solid(rows, left, right, fill, ratio) {
@@ -200,7 +235,7 @@ export class Pixels {
   }
 
   /** Columns as stacks: how much of each is forward, backward, ...; what is left over stays idle. */
-  _stack(lane, rows, low, high, present, fills) {
+  _stack(rows, { low, high, present }, fills) {
     const { shares, pixels, width } = this;
     const colour = Array.from({ length: CLASSES }, (_, group) =>
       group === CLASSES - 1 ? fills[OP.STEP][0] : (fills[group >> 1][group & 1] ?? fills[group >> 1][0]),
@@ -303,10 +338,10 @@ export class Shapes {
     if (shade & 1 && height >= 13 && width >= 6) this._rising(left, y, right - left - gap, fill);
     const size = Math.min(12, Math.floor(height * 0.72));
     if (size < 8) return;
-    const text = this._words(layer, span, width - gap, size);
     // a block that reaches out of the view keeps its words in the middle of what is seen
-    const middle = (Math.max(left, frame.left) + Math.min(right, frame.right)) / 2;
-    if (text) labels.push({ text, size, ink: fill.ink, x: middle - gap / 2, y: y + height / 2 });
+    const [a, b] = [Math.max(left, frame.left), Math.min(right, frame.right)];
+    const label = this._words(layer, span, b - a - gap, size, layer.shortest * frame.scale);
+    if (label) labels.push({ ...label, ink: fill.ink, x: (a + b - gap) / 2, y: y + height / 2 });
   }
 
   /** A line along the top: this stage belongs to a pass that goes up. */
@@ -315,12 +350,15 @@ export class Shapes {
     this.context.fillRect(x + 2, y + 1, width - 4, 1.5);
   }
 
-  _words(layer, span, room, size) {
+  /** The whole action where the shortest block has room for it, else the microbatch, so that a picture is of one kind. */
+  _words(layer, span, room, size, shortest) {
     const [op, microbatch] = [layer.op[span], layer.microbatch[span]];
     const whole = op === OP.STEP ? "step" : layer.notation(span, this.names);
-    if (this._width(whole, size) + 10 <= room) return whole;
-    const number = microbatch >= 0 ? String(microbatch) : "";
-    return number && this._width(number, size) + 4 <= room ? number : "";
+    const width = this._width(whole, size) + 10;
+    if (width <= room && (microbatch < 0 || width <= shortest || room >= 90)) return { text: whole, size };
+    if (microbatch < 0) return null;
+    const fits = [size, 9].find((size) => this._width(String(microbatch), size) + 3 <= room);
+    return fits ? { text: String(microbatch), size: fits } : null;
   }
 
   _width(text, size) {
@@ -356,7 +394,7 @@ export class Shapes {
   transfer(frame, layer, span, from, to, { alpha = 0.75, width = 1.1, head = true } = {}) {
     const { context } = this;
     const path = transferPath(frame, layer, span, from, to);
-    context.strokeStyle = context.fillStyle = css(this.colours.ops[layer.op[span]], alpha);
+    context.strokeStyle = context.fillStyle = css(mix(this.colours.ops[layer.op[span]], this.colours.text, 0.4), alpha);
     context.lineWidth = width;
     context.beginPath();
     context.moveTo(path.x1, path.y1);

@@ -165,7 +165,7 @@ class TopBar {
   }
 
   showTrouble(title, lines) {
-    const close = tool("Close", { glyph: "close", onclick: () => this.hideTrouble() });
+    const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.hideTrouble() });
     const list = lines.map(({ where, message }) => h("li", {}, where ? h("code", {}, where) : null, message));
     this.trouble.replaceChildren(h("div", { class: "mw-trouble-head" }, icon("error"), h("span", {}, title), close), h("ul", { hidden: !lines.length }, ...list));
     const at = this.name.getBoundingClientRect();
@@ -188,7 +188,7 @@ class TopBar {
   showHelp() {
     if (this.help.open) return;
     const groups = grouped(this.model.shortcuts);
-    const close = tool("Close", { glyph: "close", onclick: () => this.help.close() });
+    const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.help.close() });
     this.help.replaceChildren(
       h("div", { class: "mw-help-head" }, h("h2", { id: "mw-help-title" }, "Keyboard"), close),
       h("div", { class: "mw-help-groups" }, ...[...groups].map(([title, lines]) => helpGroup(title, lines))),

@@ -50,7 +50,7 @@ class Canvas(JSComponent):
     __abstract = True
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
-        super().__init__(**params)
+        super().__init__(**params)  # type: ignore[no-untyped-call]
         self._on_edit = on_edit
 
     def _edit(self, path: str, value: Any, label: str) -> None:

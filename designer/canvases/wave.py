@@ -153,7 +153,8 @@ def stage_shares(program: Program, costs: Costs) -> list[float]:
     """[stages] the part of all computation that each stage takes."""
     computed = program.is_compute
     seconds = np.bincount(program.stage[computed], costs.seconds[computed], minlength=program.stages)
-    return (seconds / max(seconds.sum(), np.finfo(float).tiny)).tolist()
+    shares: list[float] = (seconds / max(seconds.sum(), np.finfo(float).tiny)).tolist()
+    return shares
 
 
 def dial(design: Design) -> dict[str, Any] | None:

@@ -83,9 +83,9 @@ def change(figure: Figure, now: Values, before: Values) -> dict[str, str] | None
     pinned = f"{figure.written(before, old)} of the pinned {before['name']!r}"
     if verdict == "same":
         return {"arrow": arrow, "verdict": verdict, "text": "", "spoken": f"as the {pinned}"}
-    words, sign = {"fall": ("less", "−"), "rise": ("more", "+")}[arrow]
+    words = "less" if arrow == "fall" else "more"
     spoken = f"{amount.replace('pts', 'percentage points')} {words} than the {pinned}: {verdict}"
-    return {"arrow": arrow, "verdict": verdict, "text": f"{sign}{amount}", "spoken": spoken}
+    return {"arrow": arrow, "verdict": verdict, "text": amount, "spoken": spoken}
 
 
 def _timed(figure: Figure) -> bool:
@@ -216,7 +216,7 @@ class Numbers(Canvas):
     """The strip of numbers, and the button that pins the design to compare with."""
 
     tiles = param.List(default=[], doc="See tiles().")
-    stale = param.Dict(default={}, doc="Title and detail where the numbers are of an earlier design; empty else.")
+    stale = param.Dict(default={}, doc="Title and detail, where the numbers are of an earlier design; empty else.")
     pinned = param.String(default="", doc="Name of the pinned design.")
     is_pinned = param.Boolean(default=False)
     can_pin = param.Boolean(default=False)
@@ -248,10 +248,13 @@ class Numbers(Canvas):
 
 
 def staleness(session: Session) -> dict[str, str]:
-    """What to say where the numbers are not of the design as it stands."""
+    """What to say where the numbers are not of the design as it stands; empty where they are."""
     if not session.stale:
         return {}
     errors = session.errors
+    reasons = "\n".join(map(str, errors[:3]))
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"
-    title = "Not simulated yet" if session.prediction is None else f"Last good: {session.prediction.design.name}"
-    return {"title": title, "count": count, "detail": "\n".join(map(str, errors[:3]))}
+    if session.prediction is None:
+        return {"title": "Not simulated yet", "detail": f"{count}:\n{reasons}"}
+    name = session.prediction.design.name
+    return {"title": "Last good design", "detail": f"These are the numbers of the last good design, {name!r}; {count}:\n{reasons}"}

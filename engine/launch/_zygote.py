@@ -63,9 +63,6 @@ class Zygote:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def wait_ready(self, timeout_s: float) -> bool:
-        return self._ready.wait(timeout_s)
-
     def launch(self, run: str, folder: Path, processes: int) -> None:
         """Have the processes of a run started, as soon as everything is imported.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.design import Design
 from engine.errors import RunError
+from engine.launch._launcher import Launcher
 from engine.launch._process import Handle
 from engine.launch._run import Run
 from engine.launch.local import LocalLauncher
@@ -31,43 +32,39 @@ class LaunchTimes:
     cancel_s: float  # from the click to no process left
 
 
-def launch_times(design: Design, program: Program, layers: Sequence[int]) -> LaunchTimes:
-    """Launch a design three times, into a folder that is removed afterwards.
+def launch_times(
+    design: Design, program: Program, layers: Sequence[int], kind: Callable[[Record], Launcher] = LocalLauncher
+) -> LaunchTimes:
+    """Launch a design twice, into a folder that is removed afterwards.
+
+    It should have steps enough not to be done before it is cancelled.
 
     Raises:
         RunError: it does not come to its first step.
     """
-    with _launcher() as cold:
-        cold_s, run = _first_step(cold, design, program, layers)
+    with _launcher(kind) as launcher:
+        cold_s, run = _first_step(launcher, design, program, layers)
         _cancel(run)
-    with _launcher() as warm:
-        _warm_up(warm, design, program, layers)
-        warm_s, run = _first_step(warm, design, program, layers)
+        warm_s, run = _first_step(launcher, design, program, layers)
         started_s = run.started_s or run.created_s
         return LaunchTimes(cold_s, warm_s, started_s - run.created_s, _cancel(run))
 
 
 @contextmanager
-def _launcher() -> Iterator[LocalLauncher]:
+def _launcher(kind: Callable[[Record], Launcher]) -> Iterator[Launcher]:
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Record(Path(folder))) as record,
-        closing(LocalLauncher(record)) as launcher,
+        closing(kind(record)) as launcher,
     ):
         yield launcher
 
 
-def _warm_up(launcher: LocalLauncher, design: Design, program: Program, layers: Sequence[int]) -> None:
-    """An import in the background is done when a run has come through it."""
-    _, run = _first_step(launcher, design, program, layers)
-    _cancel(run)
-
-
-def _first_step(launcher: LocalLauncher, design: Design, program: Program, layers: Sequence[int]) -> tuple[float, Run]:
+def _first_step(launcher: Launcher, design: Design, program: Program, layers: Sequence[int]) -> tuple[float, Run]:
     clicked_s = time.time()
     run = launcher.submit(design, program, layers)
     for _ in _patiently():
-        if (first_s := run.first_step_s) is not None:
+        if run.started_s is not None and (first_s := run.first_step_s) is not None:
             return first_s - clicked_s, run
         if run.state.is_over:
             break

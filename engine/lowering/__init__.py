@@ -26,20 +26,11 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
-    pipeline = design.pipeline
-    copies = tuple(mesh.dp for mesh in design.meshes)
-    return _lower(_key(pipeline), pipeline, design.pipe, copies)
+    return _lower(design.pipeline, design.pipe, tuple(mesh.dp for mesh in design.meshes))
 
 
-class _key(str):  # noqa: N801
-    """A pipeline section by its text, since sections hold tuples but compare slowly."""
-
-    def __new__(cls, pipeline: Any) -> _key:
-        return super().__new__(cls, pipeline.model_dump_json())
-
-
-@lru_cache(maxsize=8)
-def _lower(_: str, pipeline: Any, pipe: Pipe, copies: tuple[int, ...]) -> Program:
+@lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
+def _lower(pipeline: Any, pipe: Pipe, copies: tuple[int, ...]) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _raise(complete(compute, pipe.microbatches))
     program = add_updates(add_transfers(compute), copies)

@@ -59,7 +59,7 @@ forward = _maker(Op.F)
 backward = _maker(Op.B)
 
 
-_NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?")
+_NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?", re.ASCII)
 
 
 def parse_action(text: str) -> Action:

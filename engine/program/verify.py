@@ -165,7 +165,7 @@ def _unmatched(program: Program, hops: _Hops) -> Iterator[str]:
             case True, 0, 1:
                 yield f"{recv} waits for ever: nobody runs {send}"
             case _, sends, recvs:
-                yield f"{send} stands {sends} times and {recv} {recvs} times; each stands once"
+                yield f"there are {sends} of {send} and {recvs} of {recv}; keep one of each"
 
 
 def _nowhere(program: Program) -> Iterator[str]:

@@ -66,7 +66,7 @@ class CudaClock(Clock):
         self._base_ns = time.perf_counter_ns()
 
     def stamp(self) -> Stamp:
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._used.append(event)
         return event
@@ -76,7 +76,7 @@ class CudaClock(Clock):
         return np.array([s if isinstance(s, int) else self._ns(s) for s in stamps], np.int64)
 
     def _ns(self, event: torch.cuda.Event) -> int:
-        return self._base_ns + round(self._base.elapsed_time(event) * 1e6)
+        return self._base_ns + int(self._base.elapsed_time(event) * 1e6)
 
 
 def clock_of(device: torch.device) -> Clock:

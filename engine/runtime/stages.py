@@ -59,7 +59,7 @@ class LocalStage:
 
     def backward(self, saved: Saved, gradient: Tensor | None) -> Tensor | None:
         """Add to the weights' gradients; return that of the input (none of tokens)."""
-        self._pull(saved, gradient).backward()
+        torch.autograd.backward(self._pull(saved, gradient))
         return saved.x.grad
 
     def input_gradient(self, saved: Saved, gradient: Tensor | None) -> Tensor | None:
@@ -70,7 +70,7 @@ class LocalStage:
 
     def weight_gradient(self, saved: Saved, gradient: Tensor | None) -> None:
         if self.parameters:
-            self._pull(saved, gradient).backward(inputs=self.parameters)
+            torch.autograd.backward(self._pull(saved, gradient), inputs=self.parameters)
 
     def _pull(self, saved: Saved, gradient: Tensor | None) -> Tensor:
         """The loss is where gradients start."""

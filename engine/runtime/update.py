@@ -63,7 +63,7 @@ class Update:
     def collect(self) -> dict[int, Pending]:
         """Wait for what the others have to say; return the last reduction of each stage."""
         for _, bucket, reduction in self._reducing:
-            pieces = reduction.wait().split([parameter.numel() for parameter in bucket])
+            pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad = piece.view_as(parameter)
         last = {stage: reduction for stage, _, reduction in self._reducing}

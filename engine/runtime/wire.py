@@ -176,7 +176,7 @@ class NcclWire(Wire):
         for lane in layout.lanes():
             group = dist.new_group(lane, timeout=timeout, backend="nccl")
             if process in lane:
-                self._lanes[lane] = group, torch.cuda.Stream(device)
+                self._lanes[lane] = group, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._make_groups("nccl", timeout)
         self._warm_up()
 
@@ -207,7 +207,7 @@ class NcclWire(Wire):
         if stage not in self._groups:
             return _Here(flat)
         work = dist.all_reduce(flat, group=self._groups[stage], async_op=True)
-        return _Nccl(work, flat, torch.cuda.Stream(self._device))
+        return _Nccl(work, flat, torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
         sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])
@@ -224,7 +224,7 @@ class _Nccl(Pending):
 
     def __init__(self, work: Work, tensor: Tensor, side: torch.cuda.Stream) -> None:
         self._work, self._tensor = work, tensor
-        self._arrived = torch.cuda.Event(enable_timing=True)
+        self._arrived = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             work.wait()
             self._arrived.record()

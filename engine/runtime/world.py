@@ -55,7 +55,7 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
     else:
         # All processes are on this machine: nothing need listen where others could knock.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-        store = dist.FileStore(str(folder / "store"), size)
+        store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
         dist.init_process_group(world.backend, store=store, rank=process, world_size=size, timeout=TIMEOUT)
     return world
 

@@ -61,7 +61,8 @@ class Embedding(nn.Module):
         self.position = Table(shape.sequence, shape.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        embedded: Tensor = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        return embedded
 
 
 class Attention(nn.Module):
@@ -76,7 +77,8 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+        return out
 
 
 class Layer(nn.Module):
@@ -92,7 +94,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        return x + self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x))))
+        x = x + self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x))))
+        return x
 
 
 class Head(nn.Module):

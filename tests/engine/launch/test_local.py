@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from engine.cost import layers_per_stage
 from engine.errors import DesignError, RunError
 from engine.launch import Record, Run, State, read_bundle, reconcile
 from engine.launch._process import handle
 from engine.launch.local import LocalLauncher, environment
+from engine.launch.measure import launch_times
 from engine.launch.record import Busy
+from engine.lowering import lower
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, submit, until
 
 
@@ -32,7 +35,8 @@ def test_a_run_succeeds_and_can_be_followed(either: LocalLauncher) -> None:
     assert [row["step"] for row in run.metrics()] == list(range(20))
     assert [row["step"] for row in run.metrics(since=18)] == [18, 19]
     assert [str(line) for line in run.log()] == [f"[{p}] process {p} is done" for p in range(4)]
-    assert run.created_s <= run.started_s <= run.first_step_s <= run.finished_s  # type: ignore[operator]
+    assert run.created_s <= run.first_step_s <= run.finished_s  # type: ignore[operator]
+    assert run.created_s <= run.started_s <= run.finished_s  # type: ignore[operator]
     assert read_bundle(run.folder).program.digest == run.entry.digest
     assert all_gone(run)
 
@@ -308,6 +312,35 @@ def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
     )
 
     subprocess.run([sys.executable, "-c", question, str(tmp_path)], check=True, cwd=HERE.parents[2])
+
+
+def test_a_warm_process_that_holds_old_code_is_replaced(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is not None
+    old = launcher._zygote
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is old
+
+    monkeypatch.setattr("engine.launch.local._code_s", lambda: float("inf"))
+
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is not old
+    assert not old.is_alive
+
+
+def test_how_long_a_click_takes_is_measured() -> None:
+    design = draw(steps=1_000_000)
+
+    times = launch_times(
+        design,
+        lower(design),
+        layers_per_stage(design),
+        lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE),
+    )
+
+    assert min(times.cold_s, times.warm_s, times.warm_processes_s, times.cancel_s) > 0
 
 
 def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path: Path) -> None:

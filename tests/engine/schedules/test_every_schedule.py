@@ -19,6 +19,7 @@ from engine.program.program import Program
 from engine.program.verify import verify
 from engine.schedules import Pipe, Schedule, schedules
 from tests._strategies import Drawn, document, option, pipelines
+from tests.engine.program.walk import left_over, other_end
 from tests.engine.schedules.play import makespan, program
 
 every_schedule = pytest.mark.parametrize("name", schedules)
@@ -52,7 +53,7 @@ def test_is_complete_ordered_and_never_stalls_with_any_data_parallelism(
     lowered = lower(pipeline.design(dp))
 
     assert verify(lowered) == []
-    assert ends_by_itself(lowered)
+    assert not any(left_over(lowered))
 
 
 @every_schedule
@@ -133,51 +134,6 @@ def test_an_option_of_another_schedule_is_refused_by_its_owner() -> None:
 
     with pytest.raises(DesignError, match="'waves' is an option of hanayo, not of gpipe; remove it"):
         Drawn(wrong["pipeline"], 2).design()
-
-
-def ends_by_itself(program: Program) -> bool:
-    """Let every rank do what it can, in order, until nobody can: is everything done?
-
-    An own walk, with messages in flight: the proof of ``verify`` is by another road.
-    """
-    todo = [program.actions(rank) for rank in range(program.ranks)]
-    done: set[tuple[int, Action]] = set()
-    flying: set[Action] = set()
-    moved = True
-    while moved:
-        moved = False
-        for rank, actions in enumerate(todo):
-            while actions and _can_run(program, rank, actions[0], done, flying):
-                action = actions.pop(0)
-                if action.op in (Op.SEND_F, Op.SEND_B):
-                    flying.add(other_end(action))
-                done.add((rank, action))
-                moved = True
-    return not any(todo)
-
-
-def _can_run(program: Program, rank: int, action: Action, done: set[tuple[int, Action]], flying: set[Action]) -> bool:
-    """Receives are posted at once, and waited for by what takes them."""
-    op, stage, mb = action
-    forward = (rank, Action(Op.F, stage, mb)) in done
-    backward = any((rank, Action(kind, stage, mb)) in done for kind in (Op.B, Op.I))
-    match op:
-        case Op.F:
-            return stage == 0 or (rank, Action(Op.F, stage - 1, mb)) in done or Action(Op.RECV_F, stage, mb) in flying
-        case Op.B | Op.I:
-            here = any((rank, Action(kind, stage + 1, mb)) in done for kind in (Op.B, Op.I))
-            return forward and (stage == program.stages - 1 or here or Action(Op.RECV_B, stage, mb) in flying)
-        case Op.SEND_F:
-            return forward
-        case Op.W | Op.SEND_B:
-            return backward
-    return True
-
-
-def other_end(send: Action) -> Action:
-    """The receive of a send."""
-    op, stage, mb = send
-    return Action(Op.RECV_F, stage + 1, mb) if op == Op.SEND_F else Action(Op.RECV_B, stage - 1, mb)
 
 
 def channels(program: Program, *ops: Op) -> dict[tuple[int, int], list[Action]]:

@@ -1,0 +1,141 @@
+"""How fast the page is in a real browser: what ``meshwave bench page`` measures."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from asyncio import new_event_loop, set_event_loop
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from designer.app import Studio
+from designer.server import free_port, start
+from engine.bench import Figures
+from engine.design import Design, parse_design
+from engine.doctor import CHROMIUM_REMEDY, find_chromium
+from engine.errors import InputError
+
+FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+EDITS, STEPS = 15, 12
+
+# From a press of the microbatch stepper to the frame that shows its consequence.
+EDIT = """async () => {
+  const find = (root, label) => {
+    for (const node of root.querySelectorAll("*")) {
+      if (node.getAttribute("aria-label") === label) return node;
+      const inner = node.shadowRoot && find(node.shadowRoot, label);
+      if (inner) return inner;
+    }
+  };
+  const view = window.meshwaveTimeline;
+  const before = view.layers[0].count;
+  const began = performance.now();
+  find(document, "one microbatch more").click();
+  while (view.layers[0].count === before) await new Promise(requestAnimationFrame);
+  return performance.now() - began;
+}"""
+WHEEL = """async ([x, y, delta]) => {
+  const view = window.meshwaveTimeline, paints = view.stats.paints, began = performance.now();
+  const at = document.elementFromPoint(x, y);
+  let target = at;
+  while (target.shadowRoot?.elementFromPoint(x, y)) target = target.shadowRoot.elementFromPoint(x, y);
+  target.dispatchEvent(new WheelEvent("wheel", {clientX: x, clientY: y, deltaY: delta, bubbles: true, cancelable: true, composed: true}));
+  while (view.stats.paints === paints) await new Promise(requestAnimationFrame);
+  return [performance.now() - began, view.stats.paintMs];
+}"""
+DRAWN = "window.meshwaveTimeline?.layers.length > 0 && window.meshwaveTimeline.stats.paints > 0"
+
+
+def page() -> Figures:
+    """the page: opening, an edit of 8 x 32, paint, zoom and pan of large timelines (seconds)"""
+    chromium = find_chromium()
+    if chromium is None:
+        raise InputError(f"the page cannot be measured without a Chromium; {CHROMIUM_REMEDY}")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise InputError("the page is measured by playwright: pip install playwright") from None
+    figures: Figures = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
+        for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
+            with _served(_pipeline(ranks, microbatches)) as link:
+                tab = browser.new_page(viewport={"width": 1440, "height": 900})
+                size = f"{ranks} x {microbatches}"
+                figures[f"{size}: open to the first picture, cold_s"] = _opened(tab, link)
+                figures[f"{size}: open again_s"] = _opened(tab, link)
+                figures |= {f"{size}: {name}": value for name, value in _looked(tab).items()}
+                if ranks == 8:
+                    taken = [tab.evaluate(EDIT) / 1e3 for _ in range(EDITS)]
+                    figures[f"{size}: edit to picture, median_s"] = statistics.median(taken)
+                    figures[f"{size}: edit to picture, slowest_s"] = max(taken)
+                tab.close()
+        browser.close()
+    return figures
+
+
+def _opened(tab: Any, link: str) -> float:
+    began = time.perf_counter()
+    tab.goto(link)
+    tab.wait_for_function(DRAWN, timeout=120_000)
+    return time.perf_counter() - began
+
+
+def _looked(tab: Any) -> Figures:
+    """Zoom in by the wheel at one place, then out again; then one repaint of the whole."""
+    x, y = 600, 560
+    deltas = [-120] * STEPS + [120] * STEPS
+    frames, paints = zip(*(tab.evaluate(WHEEL, [x, y, delta]) for delta in deltas), strict=True)
+    whole = tab.evaluate("() => { const v = window.meshwaveTimeline; return v.look(0, v.view.to); }")
+    return {
+        "zoom step to frame, median_s": statistics.median(frames) / 1e3,
+        "zoom step to frame, slowest_s": max(frames) / 1e3,
+        "zoom step, drawing alone, median_s": statistics.median(paints) / 1e3,
+        "drawing the whole_s": whole / 1e3,
+    }
+
+
+@contextmanager
+def _served(design: Design) -> Iterator[str]:
+    port, token, ready = free_port(None), "bench", threading.Event()
+    made: list[Callable[[], None]] = []
+
+    def serve() -> None:
+        set_event_loop(new_event_loop())
+        studio = Studio(design)
+        server = start(studio, port, token)
+
+        def stop() -> None:
+            server.io_loop.add_callback(server.io_loop.stop)
+            thread.join(10)
+            studio.close()
+
+        made.append(stop)
+        server.io_loop.add_callback(ready.set)
+        server.io_loop.start()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    ready.wait(30)
+    try:
+        yield f"http://127.0.0.1:{port}/?token={token}"
+    finally:
+        made[0]()
+
+
+def _pipeline(ranks: int, microbatches: int) -> Design:
+    """1F1B over so many meshes, one device each, eight devices a node."""
+    link = {"latency_s": 1e-5, "bandwidth": 25e9}
+    device = {"name": "A100-80GB", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "name": f"{ranks} x {microbatches}",
+            "cluster": {"nodes": ranks // 8, "devices_per_node": 8, "device": device, "intra_node": link, "inter_node": link},
+            "model": {"kind": "gpt", "layers": 2 * ranks, "hidden": 1024, "heads": 16, "sequence": 1024, "vocab": 50257},
+            "meshes": [{"name": f"M{rank}", "devices": [rank], "axes": {"dp": 1, "tp": 1}} for rank in range(ranks)],
+            "pipeline": {"schedule": "1f1b", "microbatches": microbatches},
+        }
+    )

@@ -1,0 +1,369 @@
+"""The two drawing canvases in a real browser: gestures by mouse and keyboard, and what they make.
+
+Every page is checked at its end for console errors and for fetches from elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from designer.session import Session
+
+pytestmark = pytest.mark.browser
+PATIENCE_S = 5.0
+
+
+def document(
+    nodes: int = 2, per_node: int = 4, meshes: list[list[int]] | None = None, **pipeline: Any
+) -> dict[str, Any]:
+    drawn = [[0], [1], [4], [5]] if meshes is None else meshes
+    link = {"latency_s": 1e-5, "bandwidth": 25e9}
+    device = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
+    return {
+        "format": "meshwave/1",
+        "cluster": {
+            "nodes": nodes,
+            "devices_per_node": per_node,
+            "device": device,
+            "intra_node": {**link, "bandwidth": 300e9},
+            "inter_node": link,
+        },
+        "model": {"kind": "gpt", "layers": 32, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 1000},
+        "meshes": [
+            {"name": chr(ord("A") + rank), "devices": devices, "axes": {"dp": len(devices), "tp": 1}}
+            for rank, devices in enumerate(drawn)
+        ],
+        "pipeline": {"schedule": "hanayo", "waves": 1, "microbatches": 4, **pipeline},
+    }
+
+
+@pytest.fixture
+def draw(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Callable[..., Session]:
+    """Open both canvases on a document; the session tells what became of it."""
+
+    def open_page(design: dict[str, Any]) -> Session:
+        from designer.session import Session
+        from engine.design import parse_design
+
+        session = Session(parse_design(design))
+        page.set_default_timeout(1000 * PATIENCE_S)
+        visit(serve(lambda: _page(session)))
+        page.locator(".mw-device").first.wait_for()
+        page.locator(".mw-stage").first.wait_for()
+        return session
+
+    return open_page
+
+
+def _page(session: Session) -> Any:
+    import panel as pn
+
+    from designer.canvases.cluster import ClusterCanvas
+    from designer.canvases.wave import WaveCanvas
+
+    cluster = ClusterCanvas(session.edit, width=560, height=300)
+    wave = WaveCanvas(session.edit, width=860, height=300)
+
+    def show(*_: Any) -> None:
+        cluster.show(session.design.model_dump(mode="json"))
+        if session.stale:
+            wave.show(session.design)
+        else:
+            wave.show(session.design, session.prediction.program, session.prediction.costs)
+
+    session.param.watch(show, ["design", "prediction", "problems"])
+    show()
+    return pn.Column(cluster, wave)
+
+
+def eventually(page: Page, done: Callable[[], Any]) -> None:
+    """Wait until something is true, letting the page work meanwhile."""
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < end, "it did not come to pass"
+        page.wait_for_timeout(15)
+
+
+def device(page: Page, number: int) -> Locator:
+    return page.locator(f'.mw-device[data-device="{number}"]')
+
+
+def centre(locator: Locator) -> tuple[float, float]:
+    box = locator.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def press_and_drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=3)
+    page.mouse.move(*end, steps=3)
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+    press_and_drag(page, start, end)
+    page.mouse.up()
+
+
+def devices(session: Session) -> list[list[int]]:
+    return [list(mesh.devices) for mesh in session.design.meshes]
+
+
+def notice(page: Page, canvas: str) -> str:
+    return str(page.locator(f".mw-{canvas}").evaluate("root => root.mw.notice.text ?? ''"))
+
+
+# the cluster
+
+
+def test_a_mesh_is_drawn_by_dragging_moved_stretched_and_deleted(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    drag(page, centre(device(page, 2)), centre(device(page, 6)))
+    eventually(page, lambda: devices(session)[4:] == [[2, 6]])
+    assert session.history[0] == "draw mesh E"
+    assert page.locator(".mw-unused").inner_text() == "unused 2 of 8"
+
+    drag(page, centre(device(page, 6)), centre(device(page, 7)))
+    eventually(page, lambda: devices(session)[4:] == [[3, 7]])
+
+    page.locator('.mw-handle[data-handle="w"]').wait_for()
+    drag(page, centre(page.locator('.mw-handle[data-handle="w"]')), centre(device(page, 2)))
+    eventually(page, lambda: devices(session)[4:] == [[2, 3, 6, 7]])
+
+    page.keyboard.press("Delete")
+    eventually(page, lambda: len(devices(session)) == 4)
+    for _ in range(4):
+        session.undo()
+    assert devices(session) == [[0], [1], [4], [5]]
+
+
+def test_a_gesture_shows_what_it_will_do_and_escape_takes_it_back(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    press_and_drag(page, centre(device(page, 2)), centre(device(page, 3)))
+    eventually(page, lambda: notice(page, "cluster") == "new mesh: 2 devices (1 node × 2)")
+    assert page.locator('.mw-ghost[data-ok="true"]').count() == 1
+    page.keyboard.press("Escape")
+    page.mouse.up()
+
+    eventually(page, lambda: page.locator(".mw-ghost").count() == 0)
+    assert devices(session) == [[0], [1], [4], [5]]
+
+
+def test_devices_in_use_are_refused_in_words_at_the_cursor(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    press_and_drag(page, centre(device(page, 2)), centre(device(page, 1)))
+    eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B")
+    assert page.locator('.mw-ghost[data-ok="false"]').count() == 1
+    page.mouse.up()
+
+    eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B; a device is in one mesh only")
+    assert devices(session) == [[0], [1], [4], [5]]
+
+
+def test_the_cluster_is_drawn_on_by_keyboard_alone(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    device(page, 0).focus()
+
+    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown"):
+        page.keyboard.press(key)
+    eventually(page, lambda: notice(page, "cluster") == "new mesh: 4 devices (2 nodes × 2)")
+    page.keyboard.press("Enter")
+    eventually(page, lambda: devices(session)[4:] == [[2, 3, 6, 7]])
+    page.keyboard.press("Alt+Shift+ArrowUp")
+    eventually(page, lambda: devices(session)[4:] == [[2, 3]])
+    device(page, 3).focus()
+    page.keyboard.press("Alt+ArrowDown")
+    eventually(page, lambda: devices(session)[4:] == [[6, 7]])
+    page.keyboard.press("F2")
+    page.keyboard.type("tail")
+    page.keyboard.press("Enter")
+    eventually(page, lambda: session.design.meshes[4].name == "tail")
+    page.keyboard.press("Delete")
+    eventually(page, lambda: len(devices(session)) == 4)
+
+
+def test_a_mesh_is_renamed_where_it_stands(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    page.locator('.mw-mesh-label[data-mesh="1"]').dblclick()
+    page.keyboard.type("A")
+    page.keyboard.press("Enter")
+    eventually(page, lambda: notice(page, "cluster") == "rank 0 is called A already; meshes need different names")
+    page.locator('.mw-mesh-label[data-mesh="1"]').dblclick()
+    page.keyboard.type("head")
+    page.keyboard.press("Enter")
+
+    eventually(page, lambda: session.design.meshes[1].name == "head")
+
+
+def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document(meshes=[[0, 1, 2, 3], [4, 5, 6, 7]]))
+
+    page.locator('.mw-mesh-label[data-mesh="1"] .mw-chip').click()
+    assert page.get_by_role("menuitemradio").all_inner_texts() == ["dp 4 × tp 1", "dp 2 × tp 2", "dp 1 × tp 4"]
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+
+    eventually(page, lambda: dict(session.design.meshes[1].axes) == {"dp": 2, "tp": 2})
+
+
+def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    pp = page.get_by_label("pp: meshes in the pipeline")
+    words = page.locator(".mw-tile-words")
+
+    pp.fill("9")
+    eventually(page, lambda: words.inner_text() == "9 x 1 x 1 needs 9 devices; the cluster has 8")
+    page.get_by_role("button", name="Tile", exact=True).click(force=True)  # it says that it is disabled
+    eventually(page, lambda: notice(page, "cluster") == "9 x 1 x 1 needs 9 devices; the cluster has 8")
+    pp.fill("2")
+    page.get_by_label("dp: data parallel in a mesh").fill("4")
+    eventually(page, lambda: words.inner_text() == "2 meshes of 4 devices, all used")
+    page.keyboard.press("Enter")
+
+    eventually(page, lambda: devices(session) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    page.get_by_role("button", name="one device a node more").click()
+    eventually(page, lambda: session.design.cluster.devices_per_node == 5)
+    assert devices(session) == [[0], [1], [5], [6]]
+    page.get_by_role("button", name="one node less").click()
+    eventually(page, lambda: notice(page, "cluster").startswith("node 1 carries mesh C"))
+    assert session.design.cluster.nodes == 2
+
+
+def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Callable[..., Session]) -> None:
+    design = document(32, 8, [list(range(8 * node, 8 * node + 8)) for node in range(32)], waves=8, microbatches=32)
+    design["model"]["layers"] = 512
+    draw(design)
+
+    assert page.locator(".mw-device").count() == 256
+    assert page.locator(".mw-stage").count() == 512
+    for inner, outer in ((".mw-device", ".mw-board"), (".mw-stage rect", ".mw-wave-board")):
+        box = page.locator(outer).bounding_box()
+        assert box is not None
+        edges = page.locator(inner).evaluate_all(
+            """all => all.map((one) => one.getBoundingClientRect())
+                .map(({ left, top, right, bottom }) => [left, top, right, bottom])"""
+        )
+        assert min(edge[0] for edge in edges) >= box["x"] - 1
+        assert min(edge[1] for edge in edges) >= box["y"] - 1
+        assert max(edge[2] for edge in edges) <= box["x"] + box["width"] + 1
+        assert max(edge[3] for edge in edges) <= box["y"] + box["height"] + 1
+
+
+# the wave
+
+
+def grip(page: Page, boundary: int) -> tuple[float, float]:
+    return centre(page.locator(f'.mw-grip[data-boundary="{boundary}"] .mw-grip-area'))
+
+
+def test_layers_move_by_dragging_what_parts_two_stages(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document(stages=[4] * 8))
+    x, y = grip(page, 2)
+
+    press_and_drag(page, (x, y), (x + 40, y))
+    eventually(page, lambda: notice(page, "wave").startswith("stage 2: "))
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    assert session.design.pipeline.stages == (4,) * 8
+    drag(page, (x, y), (x + 500, y))  # further than there are layers to take
+
+    eventually(page, lambda: session.design.pipeline.stages == (4, 4, 7, 1, 4, 4, 4, 4))
+    assert session.history[0] == "move 3 layers from stage 3 to 2"
+    page.get_by_role("button", name="Balance").click()
+    eventually(page, lambda: session.design.pipeline.stages is None)
+
+
+def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document(stages=[2, 6, 4, 4, 4, 4, 4, 4]))
+    page.locator('.mw-stage[data-stage="0"]').focus()
+
+    page.keyboard.press("Alt+ArrowRight")
+    eventually(page, lambda: session.design.pipeline.stages[:2] == (1, 7))
+    page.keyboard.press("Alt+ArrowRight")
+    eventually(page, lambda: notice(page, "wave") == "stage 0 keeps at least one layer")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Alt+ArrowLeft")
+    eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
+
+
+def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    more = page.get_by_role("button", name="one wave more")
+
+    for waves in (2, 3, 4):
+        more.click()
+        eventually(page, lambda waves=waves: session.design.pipeline.waves == waves)
+    eventually(page, lambda: page.locator(".mw-stage").count() == 32)
+    more.click(force=True)
+    eventually(page, lambda: notice(page, "wave") == "40 stages need 40 layers; the model has 32")
+    page.get_by_role("button", name="one wave less").click()
+    eventually(page, lambda: session.design.pipeline.waves == 3)
+
+
+def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+
+    page.locator('.mw-schedule[data-schedule="chimera"]').click()
+    eventually(page, lambda: session.design.pipeline.schedule == "chimera")
+    eventually(page, lambda: page.locator(".mw-stage.mw-replica").count() == 4)
+    page.locator('.mw-schedule[data-schedule="custom"]').click(force=True)
+    eventually(page, lambda: "pipeline.actions" in notice(page, "wave"))
+    page.locator('.mw-schedule[aria-checked="true"]').focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    eventually(page, lambda: session.design.pipeline.schedule == "1f1b")
+
+
+def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    ungrouped = page.get_by_role("button", name="ungrouped")
+
+    ungrouped.click(force=True)
+    eventually(page, lambda: notice(page, "wave") == "grouping matters with more microbatches than the 4 meshes")
+    field = page.get_by_label("microbatches", exact=True)
+    field.fill("8")
+    field.press("Enter")
+    eventually(page, lambda: session.design.pipeline.microbatches == 8)
+    eventually(page, lambda: ungrouped.get_attribute("aria-disabled") == "false")
+    ungrouped.click()
+    eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
+
+
+def test_the_theme_of_the_page_is_followed_and_a_second_visit_draws_the_same(
+    page: Page, draw: Callable[..., Session]
+) -> None:
+    draw(document())
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    for canvas in ("cluster", "wave"):
+        page.wait_for_function(f"() => window.Bokeh && {_themed(canvas)}")
+
+    page.reload()
+    page.locator(".mw-device").first.wait_for()
+    assert page.locator(".mw-device").count() == 8
+    assert page.locator(".mw-stage").count() == 8
+
+
+def _themed(canvas: str) -> str:
+    """Whether a canvas, somewhere in the shadow roots of the page, is dark."""
+    return f"""(function find(root) {{
+        const own = root.querySelector('.mw-{canvas}');
+        if (own) return own.dataset.theme === 'dark';
+        return [...root.querySelectorAll('*')].some((each) => each.shadowRoot && find(each.shadowRoot));
+    }})(document)"""

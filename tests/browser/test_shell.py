@@ -1,0 +1,469 @@
+"""The widgets around the canvases in a real browser: as a person uses them, by pointer and keyboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from designer.forms import Form
+from designer.session import Session
+from designer.views.numbers import Numbers
+from designer.views.problems import Problems
+from designer.views.topbar import TopBar
+from engine.design import load_design, parse_design
+from engine.predict import Prediction
+from engine.resources import example
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+SETTLED_MS = 5_000
+
+
+def digest(prediction: Prediction) -> bytes:
+    """A small export, all of whose bytes can be looked at."""
+    return prediction.program.digest.encode() + bytes(range(256))
+
+
+@dataclass
+class Shell:
+    """The widgets on a page, and the session behind them."""
+
+    page: Page
+    session: Session
+    launched: list[int] = field(default_factory=list)
+
+    def field(self, path: str) -> Locator:
+        return self.page.locator(f'[data-path="{path}"] :is(input, select, textarea)').first
+
+    def words(self, path: str) -> Locator:
+        return self.page.locator(f'[data-path="{path}"] .mw-word')
+
+    def type(self, path: str, text: str) -> None:
+        self.field(path).fill(text)
+        self.field(path).press("Enter")
+
+    def tile(self, key: str) -> Locator:
+        return self.page.locator(f'.mw-tile[data-key="{key}"]')
+
+    def button(self, name: str) -> Locator:
+        return self.page.get_by_role("button", name=name)
+
+    def until(self, holds: Callable[[], Any]) -> None:
+        """Wait for something that Python knows."""
+        for _ in range(SETTLED_MS // 20):
+            if holds():
+                return
+            self.page.wait_for_timeout(20)
+        assert holds()
+
+
+@pytest.fixture
+def shell(serve: Callable[..., str], visit: Callable[[str], Page]) -> Iterator[Shell]:
+    import panel as pn
+
+    session = Session(load_design(example("02-two-waves")))
+    launched: list[int] = []
+
+    def app() -> pn.viewable.Viewable:
+        fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
+        form = Form(session, **fill)
+        areas = {
+            "top": TopBar(session, exporters={"torch-csv": digest}, on_launch=lambda: launched.append(1), **fill),
+            "numbers": Numbers(session, **fill),
+            "side": form,
+            "list": Problems(session, on_focus=form.focus_field, **fill),
+        }
+        for area, view in areas.items():
+            view.styles = {"grid-area": area, "min-width": "0", "min-height": "0"}
+        return pn.Column(*areas.values(), sizing_mode="stretch_both", styles=GRID)
+
+    page = visit(serve(app))
+    page.wait_for_selector(".mw-field")
+    page.wait_for_selector(".mw-tile")
+    page.wait_for_selector(".mw-topbar")
+    yield Shell(page, session, launched)
+
+
+GRID = {
+    "display": "grid",
+    "height": "100vh",
+    "width": "100vw",
+    "gap": "1px",
+    "grid-template-columns": "minmax(0, 1fr) 320px",
+    "grid-template-rows": "44px 66px minmax(0, 1fr)",
+    "grid-template-areas": '"top top" "numbers side" "list side"',
+}
+
+
+def expect(locator: Locator) -> Any:
+    from playwright.sync_api import expect as expected
+
+    return expected(locator)
+
+
+# ---- the form ----
+
+
+def test_a_typed_number_is_one_edit_and_the_numbers_follow(shell: Shell) -> None:
+    before = shell.tile("iteration").inner_text()
+
+    shell.type("pipeline.microbatches", "8")
+
+    shell.until(lambda: shell.session.design.pipeline.microbatches == 8)
+    expect(shell.tile("iteration")).not_to_have_text(before)
+    assert shell.session.history == ("microbatches 8", "")
+    expect(shell.button("Undo: microbatches 8")).to_be_visible()
+
+
+def test_a_refused_value_stays_where_it_was_typed_with_the_words_beside_it(shell: Shell) -> None:
+    shell.type("model.heads", "7")
+
+    expect(shell.words("model.heads")).to_contain_text("heads do not divide")
+    entry = shell.field("model.heads")
+    assert entry.input_value() == "7"
+    assert entry.get_attribute("aria-invalid") == "true"
+    described = entry.get_attribute("aria-describedby") or ""
+    assert "words" in described.split()[0]
+    assert shell.session.design.model.heads == 4
+
+    entry.press("Escape")
+
+    assert entry.input_value() == "4"
+    expect(shell.words("model.heads")).to_have_count(0)
+
+
+def test_plain_numbers_are_asked_for_and_written_as_a_person_reads_them(shell: Shell) -> None:
+    shell.page.get_by_text("Cluster", exact=True).click()
+
+    shell.type("cluster.device.memory_bytes", "80 GB")
+    expect(shell.words("cluster.device.memory_bytes")).to_have_text("write it as a plain number: 80e9")
+
+    shell.type("cluster.device.memory_bytes", "8e10")
+    shell.until(lambda: shell.session.design.cluster.device.memory_bytes == 8e10)
+    expect(shell.page.locator('[data-path="cluster.device.memory_bytes"] .mw-hint')).to_have_text("80 GB")
+    expect(shell.field("cluster.device.memory_bytes")).to_have_value("80e9")
+
+
+def test_what_somebody_is_typing_is_not_taken_away_by_another_edit(shell: Shell) -> None:
+    shell.field("training.steps").fill("77")
+
+    shell.session.edit("pipeline.microbatches", 8, "elsewhere")
+
+    expect(shell.field("pipeline.microbatches")).to_have_value("8")
+    assert shell.field("training.steps").input_value() == "77"
+
+
+def test_a_problem_is_shown_at_its_field_and_the_list_leads_there(shell: Shell) -> None:
+    shell.type("model.layers", "3")
+
+    expect(shell.words("model.layers")).to_contain_text("need at least")
+    expect(shell.page.locator(".mw-numbers")).to_have_attribute("data-stale", "")
+    expect(shell.page.locator(".mw-side-note")).to_have_text("Last good design")
+    shell.field("training.steps").focus()
+    shell.page.locator(".mw-problem").click()
+    expect(shell.field("model.layers")).to_be_focused()
+
+    shell.session.undo()
+
+    expect(shell.page.locator(".mw-none")).to_contain_text("No problems")
+    expect(shell.words("model.layers")).to_have_count(0)
+
+
+def test_a_problem_in_a_folded_section_is_said_on_it_and_unfolds_it(shell: Shell) -> None:
+    section = shell.page.locator('[data-section="model"]')
+    section.locator("summary").click()
+    shell.session.edit("model.layers", 3, "3 layers")
+
+    expect(section.locator(".mw-flaws")).to_have_text("1 error")
+    shell.page.locator(".mw-problem").click()
+
+    expect(shell.field("model.layers")).to_be_visible()
+    expect(shell.field("model.layers")).to_be_focused()
+
+
+def test_choosing_another_schedule_brings_its_options(shell: Shell) -> None:
+    shell.field("pipeline.schedule").select_option(label="Interleaved 1F1B")
+
+    expect(shell.field("pipeline.chunks")).to_be_visible()
+    expect(shell.field("pipeline.waves")).to_have_count(0)
+
+
+def test_a_schedule_can_be_drawn_by_hand_in_the_form(shell: Shell) -> None:
+    shell.field("pipeline.schedule").select_option(label="Custom")
+    orders = shell.field("pipeline.actions")
+    expect(orders).to_be_visible()
+    lines = orders.input_value().splitlines()
+    assert len(lines) == 4 and all("F0" in line for line in lines)
+
+    orders.fill("\n".join([*lines[:-1], "0F0"]))
+    orders.press("Control+Enter")
+
+    shell.until(lambda: shell.session.errors)
+    expect(orders).to_have_value("\n".join([*lines[:-1], "0F0"]))
+
+
+def test_a_preset_fills_the_cluster(shell: Shell) -> None:
+    shell.page.get_by_text("Cluster", exact=True).click()
+
+    shell.field("cluster").select_option(label="DGX H100")
+
+    shell.until(lambda: "H100" in shell.session.design.cluster.device.name)
+    expect(shell.field("cluster.devices_per_node")).to_have_value("8")
+
+
+def test_arrows_in_a_number_are_edits_that_undo_takes_back_one_by_one(shell: Shell) -> None:
+    entry = shell.field("pipeline.waves")
+    entry.focus()
+
+    entry.press("ArrowDown")
+    shell.until(lambda: shell.session.design.pipeline.waves == 1)
+    entry.press("ArrowUp")
+    shell.until(lambda: shell.session.design.pipeline.waves == 2)
+
+    assert shell.session.history[0] == "waves 2"
+
+
+# ---- the numbers ----
+
+
+def test_the_pin_compares_in_colour_sign_and_word(shell: Shell) -> None:
+    shell.button("Pin this design").click()
+    expect(shell.button("Pinned: Two waves")).to_have_attribute("aria-pressed", "true")
+
+    shell.type("pipeline.microbatches", "16")
+
+    iteration = shell.tile("iteration")
+    expect(iteration.locator(".mw-verdict")).to_have_text("worse")
+    expect(iteration.locator('[data-icon="rise"]')).to_have_count(1)
+    assert "more than the" in (iteration.get_attribute("aria-label") or "")
+    expect(shell.tile("bubble").locator(".mw-verdict")).to_have_text("better")
+    colours = [
+        shell.tile(key).locator(".mw-verdict").evaluate("node => getComputedStyle(node).color")
+        for key in ("iteration", "bubble")
+    ]
+    assert colours[0] != colours[1]
+
+    shell.button("Pinned: Two waves").click()
+
+    expect(iteration.locator(".mw-verdict")).to_have_text("")
+
+
+def test_a_tile_explains_itself_to_pointer_and_keyboard(shell: Shell) -> None:
+    tip = shell.page.locator(".mw-numbers .mw-tip")
+
+    shell.tile("bubble").hover()
+    expect(tip).to_contain_text("1 − busy ÷ (meshes × iteration time)")
+    shell.button("Save as").hover()
+    expect(tip).to_be_hidden()
+
+    shell.button("Pin this design").focus()
+    shell.page.keyboard.press("Shift+Tab")
+    expect(tip).to_contain_text("average over the meshes")
+
+
+# ---- the top bar ----
+
+
+def test_the_keys_of_the_page(shell: Shell) -> None:
+    page, session = shell.page, shell.session
+    session.edit("training.steps", 3, "steps 3")
+    expect(shell.field("training.steps")).to_have_value("3")
+
+    page.keyboard.press("Control+z")
+    shell.until(lambda: session.history == ("", "steps 3"))
+    page.keyboard.press("Control+Shift+Z")
+    shell.until(lambda: session.history == ("steps 3", ""))
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+y")
+    shell.until(lambda: session.history == ("steps 3", ""))
+    page.keyboard.press("p")
+    shell.until(lambda: session.pinned is not None)
+    page.keyboard.press("l")
+    shell.until(lambda: shell.launched == [1])
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("p")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_hidden()
+    assert session.pinned is not None, "a key went through the open dialog"
+
+
+def test_keys_are_left_to_who_types(shell: Shell) -> None:
+    shell.session.edit("training.steps", 3, "steps 3")
+    expect(shell.field("training.steps")).to_have_value("3")
+    name = shell.page.get_by_label("Name of the design")
+
+    name.click()
+    name.press("End")
+    name.press_sequentially(" pl?")
+    name.press("Control+z")
+    shell.field("pipeline.schedule").focus()
+    shell.page.keyboard.press("p")
+    shell.page.wait_for_timeout(100)
+
+    assert shell.session.pinned is None and not shell.launched
+    assert shell.session.design.training.steps == 3
+    expect(shell.page.locator("dialog[open]")).to_have_count(0)
+
+
+def test_the_name_is_edited_in_place(shell: Shell) -> None:
+    name = shell.page.get_by_label("Name of the design")
+
+    name.fill("Folded twice")
+    name.press("Enter")
+
+    shell.until(lambda: shell.session.design.name == "Folded twice")
+    expect(shell.page.get_by_label("Not saved")).to_be_visible()
+    name.fill("never mind")
+    name.press("Escape")
+    expect(name).to_have_value("Folded twice")
+    name.fill("")
+    name.press("Enter")
+    expect(name).to_have_value("Folded twice")
+
+
+def test_save_gives_the_browser_a_file_that_opens_again(shell: Shell, tmp_path: Path) -> None:
+    page, session = shell.page, shell.session
+    shell.field("training.steps").fill("5")  # not yet taken over: Ctrl+S does that too
+
+    with page.expect_download() as awaited:
+        page.keyboard.press("Control+s")
+
+    assert awaited.value.suggested_filename == "Two waves on four meshes.json"
+    path = tmp_path / "saved.json"
+    awaited.value.save_as(path)
+    assert session.design.training.steps == 5
+    assert parse_design(path.read_bytes()) == session.design
+    expect(page.get_by_label("Not saved")).to_be_hidden()
+
+    session.edit("training.steps", 9, "steps 9")
+    expect(page.get_by_label("Not saved")).to_be_visible()
+    page.locator('input[type="file"]').set_input_files(path)
+    shell.until(lambda: session.design.training.steps == 5)
+    assert session.history[0] == "open saved.json"
+    expect(page.get_by_label("Not saved")).to_be_hidden()
+
+
+def test_save_as_asks_for_the_name(shell: Shell) -> None:
+    shell.button("Save as").click()
+    entry = shell.page.get_by_label("Save under the name")
+    expect(entry).to_be_focused()
+    entry.fill("a new one")
+
+    with shell.page.expect_download() as awaited:
+        entry.press("Enter")
+
+    assert awaited.value.suggested_filename == "a new one.json"
+    shell.until(lambda: shell.session.design.name == "a new one")
+    expect(entry).to_be_hidden()
+
+
+def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
+    shell.button("Export").click()
+
+    with shell.page.expect_download() as awaited:
+        shell.page.get_by_role("menuitem", name="torch CSV").click()
+
+    assert awaited.value.suggested_filename == "Two waves on four meshes.csv"
+    assert Path(awaited.value.path()).read_bytes() == digest(shell.session.prediction)
+
+
+def test_the_examples_open_by_keyboard(shell: Shell) -> None:
+    examples = shell.button("Examples")
+    examples.focus()
+    examples.press("Enter")
+    expect(shell.page.get_by_role("menuitem").first).to_be_focused()
+
+    shell.page.keyboard.press("c")  # the first letter of one
+    shell.page.keyboard.press("Enter")
+
+    shell.until(lambda: shell.session.design.name.startswith("Chimera"))
+    expect(shell.page.get_by_role("menu", name="Examples")).to_be_hidden()
+    expect(shell.page.get_by_label("Name of the design")).to_have_value(shell.session.design.name)
+
+
+def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
+    before = shell.session.design
+    picker = shell.page.locator('input[type="file"]')
+
+    picker.set_input_files({"name": "no.json", "mimeType": "application/json", "buffer": b'{"format": '})
+    trouble = shell.page.get_by_role("alert")
+    expect(trouble).to_contain_text("no.json was not opened")
+    expect(trouble).to_contain_text("line 1, column 12 is not JSON")
+    shell.button("Close").click()
+    expect(trouble).to_be_hidden()
+
+    picker.set_input_files({"name": "huge.json", "mimeType": "application/json", "buffer": b" " * 12_000_001})
+    expect(trouble).to_contain_text("the page opens up to 12 MB")
+    assert shell.session.design is before
+
+
+def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
+    document = shell.session.design.model_dump(mode="json") | {"name": "dropped"}
+    transfer = shell.page.evaluate_handle(
+        """text => {
+            const data = new DataTransfer();
+            data.items.add(new File([text], "dropped.json", { type: "application/json" }));
+            return data;
+        }""",
+        json.dumps(document),
+    )
+    shell.page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
+    expect(shell.page.get_by_text("Drop to open the design")).to_be_visible()
+
+    shell.page.dispatch_event("body", "drop", {"dataTransfer": transfer})
+
+    shell.until(lambda: shell.session.design.name == "dropped")
+    expect(shell.page.get_by_text("Drop to open the design")).to_be_hidden()
+
+
+def test_the_theme_is_chosen_kept_and_followed_by_every_widget(shell: Shell) -> None:
+    page = shell.page
+    surface = "node => getComputedStyle(node).backgroundColor"
+    light = page.locator(".mw-form").evaluate(surface)
+
+    shell.button("Theme").click()
+    page.get_by_role("menuitemradio", name="Dark").click()
+
+    root = page.locator("html")
+    expect(root).to_have_attribute("data-theme", "dark")
+    assert root.evaluate("node => getComputedStyle(node).colorScheme") == "dark"
+    dark = {page.locator(each).evaluate(surface) for each in (".mw-form", ".mw-numbers", ".mw-problems", ".mw-topbar")}
+    assert len(dark) == 1 and light not in dark
+
+    page.reload()
+    page.wait_for_selector(".mw-topbar")
+    expect(root).to_have_attribute("data-theme", "dark")
+
+
+def test_the_system_s_theme_is_followed_until_another_is_chosen(shell: Shell) -> None:
+    root = shell.page.locator("html")
+    expect(root).to_have_attribute("data-theme", "light")
+
+    shell.page.emulate_media(color_scheme="dark")
+
+    expect(root).to_have_attribute("data-theme", "dark")
+
+
+def test_everything_has_a_name_for_who_does_not_see_it(shell: Shell) -> None:
+    nameless = shell.page.evaluate(
+        """() => {
+            const found = [];
+            const walk = (root) => root.querySelectorAll("*").forEach((node) => {
+                if (node.shadowRoot) walk(node.shadowRoot);
+                if (!node.matches("button, input, select, textarea, dialog[open]")) return;
+                const label = node.getAttribute("aria-label") ?? node.labels?.[0]?.textContent ?? node.textContent;
+                if (!label?.trim()) found.push(node.outerHTML);
+            });
+            walk(document);
+            return found;
+        }"""
+    )
+    assert nameless == []

@@ -1,0 +1,524 @@
+"""The widgets around the canvases without a browser: the form's fields, the tiles, the files, the problems."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
+from designer.session import Session
+from designer.views.numbers import Numbers, staleness, tiles
+from designer.views.problems import Problems, listed
+from designer.views.topbar import LARGEST_FILE_BYTES, SHORTCUTS, TopBar, example_entries, file_name, read_upload
+from engine.cli import EXPORTS
+from engine.design import Design, load_design, parse_design
+from engine.errors import DesignError, InputError, Problem
+from engine.predict import predict
+from engine.resources import example, examples
+from engine.schedules import schedules
+
+
+@pytest.fixture
+def design() -> Design:
+    return load_design(example("02-two-waves"))
+
+
+@pytest.fixture
+def seconds() -> Design:
+    """A design with roofline costs."""
+    return load_design(example("10-bert-on-tacc"))
+
+
+@pytest.fixture
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+def by_path(design: Design) -> dict[str, Field]:
+    return {field["path"]: field for section in fields(design) for field in section["fields"]}
+
+
+# ---- the form is read off the document ----
+
+
+@pytest.mark.parametrize("name", examples())
+def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> None:
+    design = load_design(example(name))
+    document = design.model_dump(mode="json")
+
+    for path, field in by_path(design).items():
+        if path == "cluster":  # the choice of a preset, not a value
+            continue
+        here: Any = document
+        for key in path.split("."):
+            here = here[key]
+        assert field["value"] == here, path
+        assert field["label"] and field["help"], path
+        if field["kind"] not in ("choice", "switch"):
+            assert read(field, field["text"]) == here, f"{path} does not read back what it shows"
+
+
+def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design: Design) -> None:
+    keys = [section["key"] for section in fields(design)]
+
+    assert keys == ["model", "training", "pipeline", "cluster", "cost"]
+
+
+@pytest.mark.parametrize("name", schedules)
+def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
+    chosen = Session(design)
+    chosen.edit(*change(design, by_path(design)["pipeline.schedule"], name))
+
+    own = {path.removeprefix("pipeline.") for path in by_path(chosen.design) if path.startswith("pipeline.")}
+
+    options = {option for option, field in schedules[name].model_fields.items() if option != "replicas"}  # always two
+    assert options <= own
+    assert ("actions" in own) == (name == "custom")
+
+
+def test_choosing_custom_starts_from_the_order_that_stands(session: Session) -> None:
+    before = session.prediction.numbers["makespan_s"]
+
+    session.edit(*change(session.design, by_path(session.design)["pipeline.schedule"], "custom"))
+
+    assert not session.errors
+    assert session.prediction.numbers["makespan_s"] == before
+
+
+def test_what_null_means_is_said_under_the_open_field(design: Design) -> None:
+    field = by_path(design)["model.ffn"]
+
+    assert (field["placeholder"], field["hint"]) == ("auto", "four times hidden")
+    assert "null" not in field["help"]
+
+
+def test_large_and_small_numbers_are_also_written_as_a_person_reads_them(design: Design) -> None:
+    form = by_path(design)
+
+    assert form["cluster.device.memory_bytes"]["text"] == "4e9"
+    assert form["cluster.device.memory_bytes"]["hint"] == "4 GB"
+    assert form["cluster.intra_node.latency_s"]["hint"] == "100 µs"
+    assert form["cluster.intra_node.bandwidth"]["unit"] == "B/s"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8e10, "80e9"), (3.12e14, "312e12"), (5e-6, "5e-6"), (0.0003, "0.0003"), (50257, "50257"), (0.0, "0"), (1 / 3, repr(1 / 3))],
+)
+def test_a_number_as_a_person_types_it_is_still_that_number(value: float, text: str) -> None:
+    assert plain(value) == text
+    assert float(text) == value
+
+
+def test_labels_are_words() -> None:
+    assert [titled(name) for name in ("micro_batch_size", "nics_per_node", "lr", "ffn")] == [
+        "Micro batch size", "NICs per node", "Learning rate", "FFN width",
+    ]  # fmt: skip
+
+
+# ---- an input becomes one edit ----
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "edit"),
+    [
+        ("pipeline.microbatches", "16", ("pipeline.microbatches", 16, "microbatches 16")),
+        ("pipeline.microbatches", "1e3", ("pipeline.microbatches", 1000, "microbatches 1000")),
+        ("training.lr", " 3e-4 ", ("training.lr", 3e-4, "learning rate 0.0003")),
+        ("training.clip_norm", "", ("training.clip_norm", None, "clip norm auto")),
+        ("cluster.device.memory_bytes", "80e9", ("cluster.device.memory_bytes", 80e9, "device memory 80 GB")),
+        ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "stages 1, 2, 1, 1")),
+        ("training.optimizer", "sgd", ("training.optimizer", "sgd", "optimizer SGD")),
+        ("training.data", "notes.txt", ("training.data", "notes.txt", "data notes.txt")),
+    ],
+)
+def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Design) -> None:
+    assert change(design, by_path(design)[path], typed) == edit
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "words"),
+    [
+        ("cluster.device.memory_bytes", "80 GB", "write it as a plain number: 80e9"),
+        ("cluster.intra_node.bandwidth", "300 GB/s", "write it as a plain number: 300e9"),
+        ("training.lr", "fast", "'fast' is not a number; write one such as 0.5 or 80e9"),
+        ("training.lr", "", "this needs a number"),
+        ("training.lr", "nan", "this number is too large; write one such as 80e9"),
+        ("model.layers", "2.5", "2.5 is not a whole number; use 2 or 3"),
+        ("model.layers", "1e40", "this number is too large; write one such as 80e9"),
+        ("training.optimizer", "lion", "'lion' is none of the choices"),
+    ],
+)
+def test_what_is_no_value_is_refused_in_words(path: str, typed: Any, words: str, design: Design) -> None:
+    with pytest.raises(InputError) as refused:
+        change(design, by_path(design)[path], typed)
+    assert str(refused.value) == words
+
+
+def test_another_model_of_cost_keeps_what_both_know(design: Design) -> None:
+    session = Session(design)
+
+    session.edit(*change(design, by_path(design)["cost.kind"], "roofline"))
+
+    assert session.design.cost.kind == "roofline"
+    assert not session.errors
+
+
+def test_costs_that_need_more_than_a_click_are_not_offered(design: Design) -> None:
+    assert [option["value"] for option in by_path(design)["cost.kind"]["options"]] == ["roofline", "unit"]
+
+
+def test_a_preset_fills_the_cluster_and_is_then_the_one_that_is_shown(session: Session) -> None:
+    field = by_path(session.design)["cluster"]
+    assert field["value"] is None
+
+    session.edit(*change(session.design, field, "dgx-a100"))
+
+    assert by_path(session.design)["cluster"]["value"] == "dgx-a100"
+    assert session.history[0] == "cluster of DGX A100 80 GB"
+
+
+def test_meshes_stay_where_they_are_drawn_when_nodes_get_more_devices() -> None:
+    design = load_design(example("10-bert-on-tacc"))
+    session = Session(design)
+    node_of = [[design.cluster.node_of(device) for device in mesh.devices] for mesh in design.meshes]
+
+    session.edit(*change(design, by_path(design)["cluster.devices_per_node"], "4"))
+
+    now = session.design
+    assert [[now.cluster.node_of(device) for device in mesh.devices] for mesh in now.meshes] == node_of
+
+
+def test_experts_are_shown_where_there_are_some_and_can_be_taken_away(seconds: Design) -> None:
+    session = Session(seconds)
+    session.edit("model.moe", {"experts": 8}, "experts")
+    form = by_path(session.design)
+    assert form["model.moe.experts"]["group"] == "MoE"
+
+    session.edit(*change(session.design, form["model.moe"], False))
+
+    assert session.design.model.moe is None
+    assert "model.moe" not in by_path(session.design)
+
+
+# ---- problems at their fields ----
+
+
+def test_a_problem_belongs_to_the_nearest_field_that_holds_its_place() -> None:
+    paths = ["cluster", "cluster.nodes", "pipeline.actions", "pipeline.schedule"]
+
+    assert field_of("pipeline.actions[0][3]", paths) == "pipeline.actions"
+    assert field_of("cluster.nodes", paths) == "cluster.nodes"
+    assert field_of("meshes[2].devices", paths) is None
+    assert field_of("pipeline", paths) is None
+    assert field_of("", paths) is None
+
+
+def test_problems_stand_at_their_fields() -> None:
+    problems = [Problem("model.layers", "few", "use more"), Problem("meshes[0]", "memory", "too full", "warning")]
+
+    assert at_fields(problems, ["model.layers"]) == {"model.layers": [{"severity": "error", "message": "use more"}]}
+
+
+class Said:
+    """What a widget sent to its page."""
+
+    def __init__(self, widget: Any, patch: pytest.MonkeyPatch) -> None:
+        self.messages: list[dict[str, Any]] = []
+        patch.setattr(widget, "_send_msg", self.messages.append)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == kind]
+
+
+def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    form, design = Form(session), session.design
+    said = Said(form, monkeypatch)
+
+    form._handle_msg({"type": "change", "path": "model.heads", "value": "7"})
+
+    (answer,) = said.of("changed")
+    assert session.design is design
+    assert answer["path"] == "model.heads"
+    assert "heads" in answer["refused"] and not answer["refused"].startswith("model.heads")
+
+
+def test_a_field_that_is_gone_is_refused_and_not_an_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = Form(session)
+    said = Said(form, monkeypatch)
+
+    form._handle_msg({"type": "change", "path": "pipeline.chunks", "value": "7"})
+
+    assert "gone" in said.of("changed")[0]["refused"]
+
+
+def test_the_form_follows_the_session(session: Session) -> None:
+    form = Form(session)
+
+    session.edit("model.layers", 3, "3 layers")
+
+    assert next(f for s in form.sections for f in s["fields"] if f["path"] == "model.layers")["text"] == "3"
+    assert form.problems["model.layers"][0]["severity"] == "error"
+    assert form.focus_field("model.layers") and not form.focus_field("meshes[0].devices")
+
+
+# ---- numbers ----
+
+
+def tile(key: str, *given: Any) -> dict[str, Any]:
+    return next(each for each in tiles(*given) if each["key"] == key)
+
+
+def test_unit_costs_are_units_and_say_why_there_is_no_throughput(design: Design) -> None:
+    prediction = predict(design)
+
+    assert tile("iteration", prediction)["value"] == f"{prediction.timeline.makespan:.4g} units"
+    for key in ("throughput", "mfu"):
+        assert tile(key, prediction)["value"] == "–"
+        assert "roofline" in tile(key, prediction)["help"]
+
+
+def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
+    prediction = predict(seconds)
+    numbers = prediction.numbers
+
+    shown = {each["key"]: each for each in tiles(prediction)}
+
+    assert list(shown) == ["iteration", "throughput", "bubble", "mfu", "memory", "exposed"]
+    assert shown["iteration"]["value"].endswith("ms")
+    assert shown["throughput"]["value"].endswith("seq/s") and shown["throughput"]["small"].endswith("tokens/s")
+    assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f} %"
+    assert "span" in shown["bubble"]["small"]
+    assert shown["memory"]["bar"] == max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
+    assert all(each["change"] is None for each in shown.values())
+
+
+def test_memory_that_does_not_fit_is_said_in_words(seconds: Design) -> None:
+    session = Session(seconds)
+    session.edit("cluster.device.memory_bytes", 1e9, "less memory")
+
+    shown = tile("memory", session.prediction)
+
+    assert (shown["bar"], shown["wrong"]) == (1.0, "does not fit")
+
+
+def test_a_change_is_better_or_worse_by_what_the_number_means(seconds: Design) -> None:
+    pinned = predict(seconds)
+    session = Session(seconds)
+    session.edit("pipeline.microbatches", 64, "64 microbatches")
+
+    changes = {each["key"]: each["change"] for each in tiles(session.prediction, pinned)}
+
+    assert (changes["iteration"]["arrow"], changes["iteration"]["verdict"]) == ("rise", "worse")
+    assert (changes["throughput"]["arrow"], changes["throughput"]["verdict"]) == ("rise", "better")
+    assert (changes["bubble"]["arrow"], changes["bubble"]["verdict"]) == ("fall", "better")
+    assert changes["bubble"]["text"].endswith("pts")
+    assert seconds.name in changes["bubble"]["spoken"] and "better" in changes["bubble"]["spoken"]
+
+
+def test_nothing_changed_is_said_as_that(seconds: Design) -> None:
+    shown = tile("iteration", predict(seconds), predict(seconds))["change"]
+
+    assert (shown["verdict"], shown["text"]) == ("same", "")
+
+
+def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) -> None:
+    changes = {each["key"]: each["change"] for each in tiles(predict(seconds), predict(design))}
+
+    assert changes["iteration"] is None and changes["exposed"] is None
+    assert changes["bubble"] is not None and changes["memory"] is not None
+
+
+def test_before_the_first_prediction_the_tiles_say_so() -> None:
+    assert {each["value"] for each in tiles(None)} == {"–"}
+    assert {each["small"] for each in tiles(None)} == {"not simulated yet"}
+
+
+def test_numbers_of_an_earlier_design_are_marked(session: Session) -> None:
+    numbers = Numbers(session)
+    assert staleness(session) == {}
+
+    session.edit("model.layers", 3, "3 layers")
+
+    assert numbers.stale["title"] == "Last good design"
+    assert "1 error to mend" in numbers.stale["detail"]
+    session.undo()
+    assert numbers.stale == {}
+
+
+def test_the_pin_follows_the_session(session: Session) -> None:
+    numbers = Numbers(session)
+
+    numbers._handle_msg({"type": "pin"})
+
+    assert session.pinned is session.prediction
+    assert (numbers.is_pinned, numbers.pinned) == (True, session.design.name)
+
+
+# ---- problems ----
+
+
+def test_errors_come_first_and_a_press_leads_to_the_field(session: Session) -> None:
+    seen: list[str] = []
+    problems = Problems(session, on_focus=seen.append)
+    assert (problems.badge, problems.severity) == ("", "")
+
+    session.edit("model.layers", 3, "3 layers")
+    problems._handle_msg({"type": "focus", "where": "model.layers"})
+
+    assert (problems.badge, problems.severity) == ("1", "error")
+    assert seen == ["model.layers"]
+
+
+def test_the_order_of_the_list() -> None:
+    given = [Problem("a", "w", "first", "warning"), Problem("b", "e", "second"), Problem("c", "e", "third")]
+
+    assert [each["where"] for each in listed(given)] == ["b", "c", "a"]
+
+
+# ---- the top bar ----
+
+
+@pytest.fixture
+def bar(session: Session) -> TopBar:
+    return TopBar(session, exporters=EXPORTS)
+
+
+def test_every_example_is_in_the_menu_by_its_title() -> None:
+    entries = example_entries()
+
+    assert [entry["name"] for entry in entries] == list(examples())
+    assert all(entry["title"] and entry["note"] for entry in entries)
+
+
+def test_opening_an_example_is_one_step_that_undo_takes_back(bar: TopBar, session: Session) -> None:
+    before = session.design
+
+    bar._handle_msg({"type": "example", "name": "04-chimera"})
+
+    assert session.design == load_design(example("04-chimera"))
+    assert not bar.unsaved
+    session.undo()
+    assert session.design is before and bar.unsaved
+
+
+def test_an_unknown_example_is_refused(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(bar, monkeypatch)
+
+    bar._handle_msg({"type": "example", "name": "../../etc/passwd"})
+
+    assert "there is no example" in said.of("answered")[0]["refused"]
+
+
+def test_a_saved_design_is_the_one_that_opens(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(bar, monkeypatch)
+    session.edit("name", "a/b: <two> waves?", "rename")
+    assert bar.unsaved
+
+    bar._handle_msg({"type": "save"})
+
+    (sent,) = said.of("download")
+    assert sent["name"] == "a b two waves.json"
+    assert parse_design(sent["content"]) == session.design
+    assert not bar.unsaved
+
+
+def test_save_as_renames_and_saves(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(bar, monkeypatch)
+
+    bar._handle_msg({"type": "save_as", "name": "  another   name "})
+
+    assert session.design.name == "another name"
+    assert said.of("download")[0]["name"] == "another name.json"
+    assert session.history[0] == "save as another name"
+
+
+def test_a_file_with_errors_in_its_parts_is_told_about_and_changes_nothing(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, before = Said(bar, monkeypatch), session.design
+    document = before.model_dump(mode="json")
+    document["cluster"]["nodes"] = 0
+
+    bar._handle_msg({"type": "open", "file": "x.json", "text": json.dumps(document)})
+
+    (told,) = said.of("trouble")
+    assert told["title"] == "x.json was not opened"
+    assert told["lines"][0]["where"] == "cluster.nodes"
+    assert session.design is before
+
+
+def test_a_draft_opens_with_its_problems(bar: TopBar, session: Session) -> None:
+    document = session.design.model_dump(mode="json")
+    document["model"]["layers"] = 3
+
+    bar._handle_msg({"type": "open", "file": "draft.json", "text": json.dumps(document)})
+
+    assert session.history[0] == "open draft.json"
+    assert [problem.where for problem in session.errors] == ["model.layers"]
+
+
+def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match="the page opens up to 12 MB"):
+        read_upload(" " * (LARGEST_FILE_BYTES + 1))
+    with pytest.raises(InputError, match="not text"):
+        read_upload(None)
+    with pytest.raises(DesignError, match="not JSON"):
+        read_upload("{")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("Two waves", "Two waves"), ("../../x", "x"), ("a\nb", "a b"), ("...", "design"), ("", "design"), ("é 波", "é 波")],
+)
+def test_a_name_becomes_a_file_s_name_on_any_system(name: str, file: str) -> None:
+    assert file_name(name) == file
+
+
+def test_an_empty_or_endless_name_is_refused(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, before = Said(bar, monkeypatch), session.design
+
+    for name in ("  ", "x" * 201):
+        bar._handle_msg({"type": "rename", "name": name})
+
+    assert all(answer["refused"] for answer in said.of("answered"))
+    assert session.design is before
+
+
+def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) -> None:
+    session.edit("training.steps", 3, "steps 3")
+    assert bar.history == ["steps 3", ""]
+
+    bar._handle_msg({"type": "undo"})
+    assert bar.history == ["", "steps 3"] and session.design.training.steps != 3
+    bar._handle_msg({"type": "redo"})
+    assert session.design.training.steps == 3
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_export_is_a_file(name: str, bar: TopBar, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(bar, monkeypatch)
+
+    bar._handle_msg({"type": "export", "name": name})
+
+    (sent,) = said.of("download")
+    assert sent["content"] and sent["name"].startswith("Two waves") and sent["mime"] != "application/octet-stream"
+
+
+def test_launch_and_pin_reach_the_app(session: Session) -> None:
+    pressed: list[int] = []
+    bar = TopBar(session, on_launch=lambda: pressed.append(1))
+
+    bar._handle_msg({"type": "launch"})
+    bar._handle_msg({"type": "pin"})
+
+    assert pressed == [1]
+    assert session.pinned is not None
+
+
+def test_the_help_has_the_keys_of_the_bar() -> None:
+    shown = " ".join(shortcut.keys for shortcut in SHORTCUTS)
+
+    assert all(keys in shown for keys in ("Ctrl+Z", "Ctrl+Shift+Z", "Ctrl+Y", "Ctrl+S", "Ctrl+O", "P", "L", "?"))

@@ -1,0 +1,242 @@
+"""Lowering adds transfers and updates to a schedule's computations, and changes nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from engine.errors import DesignError
+from engine.lowering import lower
+from engine.lowering.transfers import LOOKAHEAD, add_transfers
+from engine.program.action import Action, Op
+from engine.program.program import Program, format_program, parse_program
+from engine.schedules import schedules
+from tests._strategies import Drawn, compute_programs, document, pipelines
+from tests.engine.program.walk import inputs, other_end
+
+few = settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+
+
+def computations(order: list[Action]) -> list[Action]:
+    return [action for action in order if action.op.is_compute]
+
+
+# ---- transfers ----
+
+
+@few
+@given(compute=compute_programs())
+def test_a_tensor_is_sent_exactly_where_its_taker_is_on_another_rank(compute: Program) -> None:
+    rank_of = {action: rank for rank in range(compute.ranks) for action in compute.actions(rank)}
+    hops = [(made, taker) for taker in rank_of for made in inputs(compute, taker) if rank_of[made] != rank_of[taker]]
+
+    program = add_transfers(compute)
+
+    sends = [
+        action
+        for rank in range(program.ranks)
+        for action in program.actions(rank)
+        if action.op in (Op.SEND_F, Op.SEND_B)
+    ]
+    assert sorted(action[1:] for action in sends if action.op == Op.SEND_F) == sorted(
+        made[1:] for made, _ in hops if made.op == Op.F
+    )
+    assert sorted(action[1:] for action in sends if action.op == Op.SEND_B) == sorted(
+        made[1:] for made, _ in hops if made.op != Op.F
+    )
+
+
+@few
+@given(compute=compute_programs())
+def test_computations_keep_their_order(compute: Program) -> None:
+    program = add_transfers(compute)
+
+    assert format_program(program, compute_only=True) == format_program(compute)
+
+
+@few
+@given(compute=compute_programs())
+def test_a_send_follows_the_computation_that_made_its_tensor(compute: Program) -> None:
+    program = add_transfers(compute)
+
+    for rank in range(program.ranks):
+        made: Action | None = None
+        for action in program.actions(rank):
+            if action.op in (Op.SEND_F, Op.SEND_B):
+                assert made is not None
+                assert made[1:] == action[1:]
+                assert made.op in ((Op.F,) if action.op == Op.SEND_F else (Op.B, Op.I))
+            made = action if action.op.is_compute else made
+
+
+@few
+@given(compute=compute_programs())
+def test_receives_are_posted_ahead_and_before_the_sends_of_the_same_gap(compute: Program) -> None:
+    """Two computations ahead of what takes them, or at the start of the rank."""
+    program = add_transfers(compute)
+
+    for rank in range(program.ranks):
+        order = program.actions(rank)
+        for at, action in enumerate(order):
+            if action.op in (Op.RECV_F, Op.RECV_B):
+                ahead = computations(order[at:])
+                kinds = (Op.F,) if action.op == Op.RECV_F else (Op.B, Op.I)
+                taker = next(n for n, later in enumerate(ahead) if later.op in kinds and later[1:] == action[1:])
+                assert taker >= LOOKAHEAD or len(ahead) == len(computations(order))
+                assert at == 0 or order[at - 1].op not in (Op.SEND_F, Op.SEND_B)
+
+
+@few
+@given(compute=compute_programs())
+def test_no_receive_is_posted_earlier_than_its_lookahead_or_its_channel_asks_for(compute: Program) -> None:
+    """Each stands two computations before its own taker, or before that of a later message of the same sender."""
+    program = add_transfers(compute)
+
+    for rank in range(program.ranks):
+        order, rows = program.actions(rank), program.rows(rank)
+        peers = program.peer[rows].tolist()
+        for at, action in enumerate(order):
+            if action.op in (Op.RECV_F, Op.RECV_B):
+                later = [
+                    order[n]
+                    for n in range(at, len(order))
+                    if order[n].op in (Op.RECV_F, Op.RECV_B) and peers[n] == peers[at]
+                ]
+                ahead = computations(order[at:])
+                takers = [n for n, made in enumerate(ahead) for recv in later if takes(made, recv)]
+                assert min(takers) <= LOOKAHEAD
+
+
+def takes(made: Action, recv: Action) -> bool:
+    return made[1:] == recv[1:] and made.op in ((Op.F,) if recv.op == Op.RECV_F else (Op.B, Op.I))
+
+
+def test_neighbours_on_one_rank_hand_over_without_a_message() -> None:
+    assert format_program(add_transfers(parse_program("0F0 1F0 1B0 0B0"))) == [["0F0", "1F0", "1B0", "0B0"]]
+
+
+def test_the_two_ends_of_a_message_name_each_other() -> None:
+    program = add_transfers(parse_program("0F0 0B0\n1F0 1B0"))
+
+    assert format_program(program) == [
+        ["0RECV_B0", "0F0", "0SEND_F0", "0B0"],
+        ["1RECV_F0", "1F0", "1B0", "1SEND_B0"],
+    ]
+    assert program.peer.tolist() == [1, -1, 1, -1, 0, -1, -1, 0]
+    assert other_end(Action(Op.SEND_F, 0, 0)) in program.actions(1)
+
+
+# ---- updates ----
+
+
+@pytest.mark.parametrize("name", schedules)
+@few
+@given(data=st.data(), dp=st.integers(1, 3))
+def test_a_stage_with_copies_is_reduced_once_on_every_rank_that_holds_it(
+    name: str, data: st.DataObject, dp: int
+) -> None:
+    program = lower(data.draw(pipelines(name)).design(dp))
+
+    for rank in range(program.ranks):
+        order = program.actions(rank)
+        reduced = [action.stage for action in order if action.op == Op.REDUCE_GRAD]
+        has_copies = dp > 1 or program.replicas > 1
+        assert sorted(reduced) == (program.stages_of(rank) if has_copies else [])
+        for stage in reduced:
+            after = order[order.index(Action(Op.REDUCE_GRAD, stage)) :]
+            assert not any(action.stage == stage for action in computations(after)), "its gradient is complete"
+        assert [action.op for action in order].index(Op.STEP) == len(order) - 1
+
+
+@few
+@given(compute=compute_programs())
+def test_ranks_that_reduce_together_do_so_in_one_order(compute: Program) -> None:
+    program = lower(custom(compute).design())
+
+    for rank in range(program.ranks):
+        reduced = [action.stage for action in program.actions(rank) if action.op == Op.REDUCE_GRAD]
+        assert reduced == sorted(reduced)
+
+
+def custom(program: Program) -> Drawn:
+    orders = format_program(program, compute_only=True)
+    return Drawn({"schedule": "custom", "microbatches": program.microbatches, "actions": orders}, program.ranks)
+
+
+def test_a_reduction_starts_as_soon_as_its_gradient_is_there_and_what_others_wait_for_is_sent() -> None:
+    """So that it hides behind the stages that are still to come."""
+    program = lower(Drawn({"schedule": "hanayo", "microbatches": 1}, 2).design(dp=2))
+
+    assert format_program(program)[1] == [
+        "1RECV_F0", "1F0", "2F0", "2RECV_B0", "2SEND_F0",
+        "2B0", "2REDUCE_GRAD", "1B0", "1SEND_B0", "1REDUCE_GRAD", "STEP",
+    ]  # fmt: skip
+
+
+# ---- placement ----
+
+
+@few
+@given(data=st.data())
+def test_other_meshes_play_the_same_roles(data: st.DataObject) -> None:
+    """A placement renames the ranks of a schedule's own one."""
+    drawn = data.draw(st.sampled_from(["1f1b", "hanayo", "interleaved-1f1b"]).flatmap(pipelines))
+    mesh_of = data.draw(st.permutations(range(drawn.ranks)))
+    own = lower(drawn.design())
+    placement = [mesh_of[rank] for rank in own.placement[0].tolist()]
+
+    program = lower(Drawn({**drawn.pipeline, "placement": placement}, drawn.ranks).design())
+
+    assert program.placement.tolist() == [placement]
+    for rank in range(drawn.ranks):
+        assert program.actions(mesh_of[rank]) == own.actions(rank)
+
+
+@few
+@given(data=st.data())
+def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None:
+    drawn = data.draw(pipelines("hanayo", ranks=4))
+    own = lower(drawn.design()).placement[0].tolist()
+    placement = data.draw(st.lists(st.integers(0, drawn.ranks - 1), min_size=len(own), max_size=len(own)))
+    assume(len(set(zip(own, placement, strict=True))) > drawn.ranks)
+
+    with pytest.raises(DesignError, match="hanayo places its stages on meshes") as refused:
+        Drawn({**drawn.pipeline, "placement": placement}, drawn.ranks).design()
+
+    assert refused.value.problems[0].where == "pipeline.placement"
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("actions", "told"),
+    [
+        ([["0F0", "0F1", "0B0"]], ["0B1 is missing; every stage runs every microbatch forward and backward"]),
+        (
+            [["0B0", "0F0", "0F1", "0B1"]],
+            ["rank 0 waits for ever at 0B0: it needs 0F0 first, which rank 0 runs only after 0B0. Move 0B0 after 0F0"],
+        ),
+        (
+            [["0F0", "0B0", "0F1", "0B1"], []],
+            ["rank 1 computes nothing; give it actions such as 0F0 0B0, or take its mesh away"],
+        ),
+    ],
+)
+def test_a_drawn_order_that_cannot_run_is_refused_with_what_is_wrong(actions: list[list[str]], told: list[str]) -> None:
+    drawn = Drawn({"schedule": "custom", "microbatches": 2, "actions": actions}, len(actions))
+
+    with pytest.raises(DesignError) as refused:
+        lower(drawn.design())
+
+    assert [(problem.where, problem.message) for problem in refused.value.problems] == [
+        ("pipeline.actions", message) for message in told
+    ]
+
+
+def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:
+    pipeline = document({"schedule": "1f1b", "microbatches": 4}, 3)["pipeline"]
+    one, two = (lower(Drawn(pipeline, 3).design(dp)) for dp in (1, 2))
+
+    assert format_program(one, compute_only=True) == format_program(two, compute_only=True)

@@ -1,0 +1,74 @@
+"""The notation of torch.distributed.pipelining goes in and comes out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.program.action import Action, Op, backward, forward, parse_action
+
+numbers = st.integers(0, 999_999)
+with_microbatch = st.builds(Action, st.sampled_from([op for op in Op if op < Op.REDUCE_GRAD]), numbers, numbers)
+without = st.one_of(st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1)), st.just(Action(Op.STEP)))
+
+
+@given(action=with_microbatch | without)
+def test_reads_what_it_writes(action: Action) -> None:
+    assert parse_action(str(action)) == action
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("0F0", (Op.F, 0, 0)),
+        ("12B345", (Op.B, 12, 345)),
+        ("3I1", (Op.I, 3, 1)),
+        ("3W1", (Op.W, 3, 1)),
+        ("1RECV_F3", (Op.RECV_F, 1, 3)),
+        ("1SEND_B3", (Op.SEND_B, 1, 3)),
+        ("7REDUCE_GRAD", (Op.REDUCE_GRAD, 7, -1)),
+        ("STEP", (Op.STEP, -1, -1)),
+        ("  2F0\t", (Op.F, 2, 0)),
+    ],
+)
+def test_reads_every_kind(text: str, action: tuple[int, int, int]) -> None:
+    assert parse_action(text) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "F",
+        "0F",
+        "F0",
+        "0f0",
+        "-1F0",
+        "0F0 0B0",
+        "0F0x",
+        "0X0",
+        "1STEP",
+        "STEP1",
+        "0REDUCE_GRAD1",
+        "٣F0",
+        "0F1234567",
+    ],
+)
+def test_says_what_a_cell_may_look_like(text: str) -> None:
+    with pytest.raises(
+        InputError, match=r"is no action; write stage, kind and microbatch, such as 0F0 \(forward\)"
+    ) as refused:
+        parse_action(text)
+
+    assert str(refused.value).startswith(repr(text))
+
+
+def test_computations_are_told_from_the_rest() -> None:
+    assert [op.name for op in Op if op.is_compute] == ["F", "B", "I", "W"]
+
+
+def test_the_makers_of_schedules_yield_actions() -> None:
+    assert (forward(2, 3), backward(2, 3)) == (Action(Op.F, 2, 3), Action(Op.B, 2, 3))
+    assert str(forward(2, 3)) == "2F3"

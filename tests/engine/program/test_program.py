@@ -1,0 +1,100 @@
+"""A program is columns, and reads back from its own text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from engine.errors import InputError
+from engine.program.action import Action, Op
+from engine.program.program import Program, build, format_program, parse_program, to_json
+from tests._strategies import compute_programs, programs
+
+SMALL = """
+    0F0 0SEND_F0 0RECV_B0 0B0 STEP
+    1RECV_F0 1F0 1B0 1SEND_B0 STEP
+"""
+
+
+@settings(max_examples=40)
+@given(program=programs())
+def test_reads_what_it_writes(program: Program) -> None:
+    """Also who talks to whom, and which rank holds which stage, which the text does not say."""
+    assert parse_program(format_program(program)) == program
+
+
+@settings(max_examples=40)
+@given(program=programs())
+def test_goes_through_json(program: Program) -> None:
+    document = json.loads(json.dumps(to_json(program)))
+
+    assert parse_program(document["actions"]) == program
+    assert document["digest"] == program.digest
+    assert [[cell for cell in row if "_" not in cell and cell != "STEP"] for row in document["actions"]] == document[
+        "compute"
+    ]
+
+
+def test_columns_of_a_small_one() -> None:
+    program = parse_program(SMALL)
+
+    assert (program.ranks, program.stages, program.microbatches, program.replicas) == (2, 2, 1, 1)
+    assert program.placement.tolist() == [[0, 1]]
+    assert program.offsets.tolist() == [0, 5, 10]
+    assert program.rank.tolist() == [0] * 5 + [1] * 5
+    assert program.peer.tolist() == [-1, 1, 1, -1, -1, 0, -1, -1, 0, -1]
+    assert program.actions(1)[1] == program.row(6) == Action(Op.F, 1, 0)
+    assert [str(program.row(row)) for row in program.spans] == [
+        "0F0", "0SEND_F0", "0B0", "STEP", "1F0", "1B0", "1SEND_B0", "STEP"
+    ]  # fmt: skip
+    assert program.span_of_row.tolist() == [0, 1, -1, 2, 3, -1, 4, 5, 6, 7, -1]
+
+
+def test_two_routes_through_the_ranks_are_two_replicas() -> None:
+    program = parse_program("0F0 1F1 1B1 0B0\n1F0 1B0 0F1 0B1")
+
+    assert program.placement.tolist() == [[0, 1], [1, 0]]
+    assert program.replica.tolist() == [0, 1]
+    assert program.ranks_of(0) == program.ranks_of(1) == [0, 1]
+    assert program.stages_of(0) == [0, 1]
+
+
+@settings(max_examples=25)
+@given(program=compute_programs())
+def test_a_digest_names_the_order(program: Program) -> None:
+    same = build([program.actions(rank) for rank in range(program.ranks)])
+    first, *rest = program.actions(0)
+    other = build([[*rest, first], *(program.actions(rank) for rank in range(1, program.ranks))])
+
+    assert same == program
+    assert hash(same) == hash(program)
+    assert (other == program) == (not rest)
+
+
+def test_a_digest_names_what_order_alone_does_not_tell() -> None:
+    program = parse_program(SMALL)
+    names = {
+        program.digest,
+        replace(program, peer=np.full_like(program.peer, 0)).digest,
+        replace(program, replica=program.replica + 1).digest,
+        replace(program, placement=program.placement[:, ::-1]).digest,
+    }
+
+    assert len(names) == 4
+    assert all(len(name) == 16 and set(name) <= set("0123456789abcdef") for name in names)
+
+
+def test_an_empty_program_has_no_stages() -> None:
+    program = parse_program([[], []])
+
+    assert (program.ranks, program.stages, program.microbatches, len(program)) == (2, 0, 0, 0)
+    assert format_program(program) == [[], []]
+
+
+def test_a_bad_cell_is_named() -> None:
+    with pytest.raises(InputError, match="'0G0' is no action"):
+        parse_program("0F0 0G0")

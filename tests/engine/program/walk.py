@@ -1,0 +1,65 @@
+"""A walk through a program by hand: who can run, runs. An own road to what ``verify`` proves with a graph."""
+
+from __future__ import annotations
+
+from engine.program.action import Action, Op
+from engine.program.program import Program
+
+Done = set[tuple[int, Action]]  # (rank, action)
+
+
+def left_over(program: Program) -> list[list[Action]]:
+    """Let every rank do what it can, in order, until nobody can; what each has still to do then.
+
+    Receives are posted at once, and waited for by what takes them; what was sent is on its way.
+    """
+    todo = [program.actions(rank) for rank in range(program.ranks)]
+    done: Done = set()
+    flying: set[Action] = set()
+    moved = True
+    while moved:
+        moved = False
+        for rank, actions in enumerate(todo):
+            while actions and can_run(program, rank, actions[0], done, flying):
+                action = actions.pop(0)
+                if action.op in (Op.SEND_F, Op.SEND_B):
+                    flying.add(other_end(action))
+                done.add((rank, action))
+                moved = True
+    return todo
+
+
+def can_run(program: Program, rank: int, action: Action, done: Done, flying: set[Action]) -> bool:
+    op, stage, mb = action
+    forward = (rank, Action(Op.F, stage, mb)) in done
+    backward = any((rank, Action(kind, stage, mb)) in done for kind in (Op.B, Op.I))
+    match op:
+        case Op.F:
+            return stage == 0 or (rank, Action(Op.F, stage - 1, mb)) in done or Action(Op.RECV_F, stage, mb) in flying
+        case Op.B | Op.I:
+            here = any((rank, Action(kind, stage + 1, mb)) in done for kind in (Op.B, Op.I))
+            return forward and (stage == program.stages - 1 or here or Action(Op.RECV_B, stage, mb) in flying)
+        case Op.SEND_F:
+            return forward
+        case Op.W | Op.SEND_B:
+            return backward
+    return True
+
+
+def other_end(send: Action) -> Action:
+    """The receive of a send."""
+    op, stage, mb = send
+    return Action(Op.RECV_F, stage + 1, mb) if op == Op.SEND_F else Action(Op.RECV_B, stage - 1, mb)
+
+
+def inputs(program: Program, action: Action) -> set[Action]:
+    """The computations that have to run before one, whichever kind of backward they are."""
+    op, stage, mb = action
+    split = Action(Op.I, stage, mb) in {made for rank in range(program.ranks) for made in program.actions(rank)}
+    back = Op.I if split else Op.B
+    if op == Op.F:
+        return {Action(Op.F, stage - 1, mb)} if stage else set()
+    if op == Op.W:
+        return {Action(Op.I, stage, mb)}
+    below = {Action(back, stage + 1, mb)} if stage + 1 < program.stages else set()
+    return {Action(Op.F, stage, mb)} | below
