@@ -103,8 +103,8 @@ class Widgets:
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
         self.runs = RunsPanel(session, studio.launcher, studio.record, **fill)
-        session.param.watch(lambda _: self._show_design(), ["design", "prediction", "problems"])
-        session.param.watch(lambda _: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
+        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
+        session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self._show_design()
         self._show_timeline()
 

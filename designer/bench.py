@@ -30,10 +30,10 @@ EDIT = """async () => {
     }
   };
   const view = window.meshwaveTimeline;
-  const before = view.layers[0].count;
+  const before = view.layers[0].makespan;
   const began = performance.now();
   find(document, "one microbatch more").click();
-  while (view.layers[0].count === before) await new Promise(requestAnimationFrame);
+  while (view.layers[0].makespan === before) await new Promise(requestAnimationFrame);
   return performance.now() - began;
 }"""
 WHEEL = """async ([x, y, delta]) => {

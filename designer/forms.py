@@ -447,14 +447,14 @@ def _drawn(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
     """Another schedule with its own options; `custom` starts from the order that stands."""
-    old = design.pipeline.model_dump(mode="json")
-    member = schedules[value]
+    old: Any = design.pipeline
+    keys, pipe, member = old.model_dump(mode="json"), design.pipe, schedules[value]
     options = {name: field.default for name, field in member.model_fields.items()}
-    new = member(**{name: old.get(name, default) for name, default in options.items()})
-    routes = (np.array(each.routes(design.pipe)) for each in (new, design.pipeline))
-    chosen = edits.choose_schedule(old, value, options, same_path=np.array_equal(*routes))
-    if value == "custom" and not design.pipeline.refuses(design.pipe):
-        chosen["actions"] = format_program(design.pipeline.program(design.pipe), compute_only=True)
+    new = member(**{name: keys.get(name, default) for name, default in options.items()})
+    same_path = np.array_equal(np.array(new.routes(pipe)), np.array(old.routes(pipe)))
+    chosen = edits.choose_schedule(keys, value, options, same_path=same_path)
+    if value == "custom" and not old.refuses(pipe):
+        chosen["actions"] = format_program(old.program(pipe), compute_only=True)
     return "pipeline", chosen, f"schedule {member.title}"
 
 
@@ -530,14 +530,16 @@ class Form(Canvas):
     def _on_change(self, gesture: Mapping[str, Any]) -> None:
         """Make the edit, or say at the field why not."""
         path = str(gesture["path"])
-        refused = None
+        refused: str | None = "this went wrong; the terminal that started the designer says why"
         try:
             self._change(path, gesture["value"])
+            refused = None
         except DesignError as error:
             refused = _refusal(error, path)
         except InputError as error:
             refused = str(error)
-        self._send_msg({"type": "changed", "path": path, "refused": refused})
+        finally:
+            self._send_msg({"type": "changed", "path": path, "refused": refused})
 
     def _change(self, path: str, given: Any) -> None:
         field = self._by_path.get(path)

@@ -17,7 +17,7 @@ from designer.access import TokenAccess, new_token
 from designer.app import Studio, page
 from engine.design import Design, load_design
 from engine.errors import InputError
-from engine.resources import example, examples, home
+from engine.resources import example, examples
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100

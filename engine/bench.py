@@ -10,10 +10,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -138,49 +136,20 @@ def edit() -> Figures:
 def launch() -> Figures:
     """a run of four processes: from the call to the first step, and from cancel to no process left"""
     from engine.design import load_design, parse_design
-    from engine.launch import Record, launchers
+    from engine.launch.measure import launch_times
     from engine.predict import predict
     from engine.resources import example
 
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
     prediction = predict(parse_design(document))
-    figures: Figures = {}
-    with tempfile.TemporaryDirectory() as folder, closing(Record(Path(folder))) as record:
-        for name in ("cold", "warm", "warm again"):
-            if name == "cold":
-                launcher = launchers["local"](record)
-            first, cancelled = _launch_and_cancel(launcher, prediction)
-            figures[f"{name}: launch to the first step_s"] = first
-            figures[f"{name}: cancel to no process left_s"] = cancelled
-        launcher.close()
-    return figures
-
-
-def _launch_and_cancel(launcher: Any, prediction: Any) -> tuple[float, float]:
-    began = time.time()
-    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
-    while run.first_step_s is None and not run.state.is_over and time.time() - began < 60:
-        time.sleep(0.002)
-    if run.first_step_s is None:
-        raise InputError(f"the run did not get to a step: {run.reason}")
-    first = run.first_step_s - began
-    pids = [int(process[1]) for process in run.entry.handle["processes"]]
-    began = time.perf_counter()
-    run.cancel()
-    while any(map(_is_alive, pids)) and time.perf_counter() - began < 10:
-        time.sleep(0.002)
-    left = time.perf_counter() - began
-    run.wait(timeout_s=10)
-    return first, left
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    times = launch_times(prediction.design, prediction.program, prediction.costs.layers)
+    return {
+        "cold: call to the first step_s": times.cold_s,
+        "warm: call to the first step_s": times.warm_s,
+        "warm: call to all processes there_s": times.warm_processes_s,
+        "cancel to no process left_s": times.cancel_s,
+    }
 
 
 PARTS: dict[str, Part] = {"simulation": simulation, "command": command, "edit": edit, "launch": launch}

@@ -39,13 +39,20 @@ class Registry(Mapping[str, Member]):
 
     def _load(self) -> dict[str, Member]:
         if not self._loaded:
-            self._loaded = True
-            package = importlib.import_module(self._package)
-            for module in pkgutil.iter_modules(package.__path__):
-                if not module.name.startswith("_"):
-                    importlib.import_module(f"{self._package}.{module.name}")
-            self._members = dict(sorted(self._members.items()))
+            self._loaded = True  # a member may look at its neighbours while it is imported
+            try:
+                self._import_members()
+            except BaseException:
+                self._loaded = False  # so that a broken file is told again, not passed over
+                raise
         return self._members
+
+    def _import_members(self) -> None:
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{self._package}.{module.name}")
+        self._members = dict(sorted(self._members.items()))
 
     def __getitem__(self, name: str) -> Member:
         members = self._load()

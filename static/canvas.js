@@ -74,6 +74,7 @@ export class Notice {
   show(text, x, y, kind = "tell") {
     clearTimeout(this.timer);
     this.text = text;
+    this.last = text;
     this.box.textContent = text;
     this.box.dataset.kind = kind;
     this.box.dataset.shown = "";
@@ -135,6 +136,7 @@ export function stepper({ label, one = label, min = 1, max = Infinity, onchange,
     if (!Number.isInteger(wanted) || wanted < min || wanted > max) {
       onrefuse?.(reasons[wanted > max ? "more" : "less"] ?? `${label}: a whole number from ${min} to ${max}`, element);
     } else if (wanted !== value) {
+      value = wanted; // two quick presses are two steps; `set` tells what came of them
       onchange(wanted);
     }
     field.value = value;

@@ -119,8 +119,9 @@ class Field {
     this.form = form;
     this.shape = shape;
     this.known = null; // what Python has last shown
-    this.sent = null; // what was typed and asked for
-    this.refused = "";
+    this.asked = null; // what was typed and is on its way
+    this.answers = 0; // that are still to come
+    this.refused = ""; // why what stands in the input is not taken
     const id = `mw-${data.path.replaceAll(/\W/g, "-")}`;
     this.hint = h("div", { class: "mw-hint", id: `${id}-hint` });
     this.words = h("div", { id: `${id}-words`, "aria-live": "polite" });
@@ -137,7 +138,7 @@ class Field {
 
   makeInput(id, data) {
     const common = { id, class: "mw-input", name: data.path, autocomplete: "off", spellcheck: "false" };
-    if (data.kind === "switch") return h("input", { id, name: data.path, type: "checkbox", onchange: () => this.choose(this.input.checked) });
+    if (data.kind === "switch") return h("input", { id, name: data.path, type: "checkbox", onchange: () => this.ask(this.input.checked) });
     if (data.kind === "choice") return this.makeChoice(common, data);
     const commit = { onchange: () => this.commit(), onkeydown: (event) => this.key(event) };
     if (data.kind === "lines") return h("textarea", { ...common, ...commit, rows: 4, wrap: "off" });
@@ -148,18 +149,17 @@ class Field {
   makeChoice(common, data) {
     const options = data.options.map(({ title, help }, place) => h("option", { value: place, title: help || null }, title));
     if (data.optional) options.unshift(h("option", { value: "", disabled: true }, data.placeholder));
-    return h("select", { ...common, onchange: () => this.choose(this.data.options[Number(this.input.value)].value) }, ...options);
+    return h("select", { ...common, onchange: () => this.ask(this.data.options[Number(this.input.value)].value) }, ...options);
   }
 
-  /** Show what Python knows, but never over what somebody is typing. */
+  /** Show what Python knows, but never over what somebody is typing or has just asked for. */
   set(data, problems) {
-    const typing = this.focused && !this.isChoice(data) && this.input.value !== this.known && this.input.value !== this.sent;
-    const changed = data.text !== this.known || data.value !== this.data?.value;
+    const typing = this.focused && !this.isChoice(data) && this.known !== null && this.input.value !== this.known;
+    if (!typing && (data.text !== this.known || data.value !== this.data?.value)) this.refused = "";
     this.data = data;
     this.problems = problems;
     this.known = data.text;
-    if (changed && !typing) this.refused = "";
-    if (!typing && !this.refused) this.restore();
+    if (!typing && !this.answers && !this.refused) this.restore();
     this.input.placeholder = data.placeholder;
     this.hint.textContent = data.hint;
     this.hint.title = data.hint;
@@ -192,35 +192,29 @@ class Field {
 
   giveUp() {
     this.refused = "";
-    this.sent = null;
     this.restore();
     this.drawWords();
   }
 
   commit() {
     const typed = this.input.value;
+    const last = this.answers ? this.asked : this.known;
     if (this.input.validity?.badInput) this.refuse("this is not a number");
-    else if (typed === this.known) this.giveUp();
-    else if (typed !== this.sent) {
-      this.sent = typed;
-      this.form.send(this, typed);
-    }
+    else if (typed !== last) this.ask(typed);
+    else if (!this.answers) this.giveUp();
   }
 
-  choose(value) {
+  ask(value) {
+    this.asked = value;
+    this.answers += 1;
     this.form.send(this, value);
   }
 
   answered(refused) {
-    if (refused) {
-      this.refuse(refused);
-      if (this.isChoice(this.data)) this.restore();
-      return;
-    }
-    const untouched = this.input.value === this.sent;
-    this.sent = null;
-    this.refused = "";
-    if (untouched || this.isChoice(this.data)) this.restore();
+    this.answers -= 1;
+    if (this.answers) return; // a later one decides
+    this.refused = refused ?? "";
+    if (this.isChoice(this.data) || (!refused && this.input.value === this.asked)) this.restore();
     this.drawWords();
   }
 

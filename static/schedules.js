@@ -36,12 +36,12 @@ export class ScheduleRow {
     this.cards = [];
   }
 
-  /** Show `schedules`, a list of { name, title, blurb, reason, spans }, with one marked as current. */
-  set(schedules, current) {
+  /** Show `schedules`, a list of { name, title, blurb, reason }, with their pictures by name and one marked as current. */
+  set(schedules, pictures, current) {
     const names = schedules.map(({ name }) => name).join();
     if (names !== this.names) {
       this.names = names;
-      this.cards = schedules.map((schedule) => this.card(schedule));
+      this.cards = schedules.map(({ name, title }) => this.card(name, title, pictures[name]));
       this.element.replaceChildren(...this.cards);
     }
     schedules.forEach(({ name, title, blurb, reason }, place) => {
@@ -67,7 +67,7 @@ export class ScheduleRow {
     if (box.right > row.right) this.element.scrollLeft += box.right - row.right + 12;
   }
 
-  card({ name, title, spans }) {
+  card(name, title, spans) {
     const card = h("button", { class: "mw-schedule", type: "button", role: "radio", "data-schedule": name }, drawSchedule(spans), h("span", {}, title));
     card.addEventListener("click", () => {
       if (card.reason) this.onrefuse(card.reason, card);

@@ -41,6 +41,7 @@ export class Layer {
     for (const [name, place] of Object.entries(spec.columns)) this[name] = column(place);
     this.blocks = this.bounds[this.ranks];
     this.sides = this.bounds[2 * this.ranks];
+    this.count = this.start.length;
     this.last = Math.round(Math.min(TICKS, spec.makespan / this.scale));
     this._readCritical();
   }

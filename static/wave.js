@@ -65,7 +65,7 @@ class Wave {
     this.pointer = { x: 40, y: 40 };
     this.build();
     this.redraw = perFrame(() => this.draw());
-    model.on(["picture", "thumbnails", "palette"], () => this.arrived());
+    model.on(["picture", "choices", "palette"], () => this.arrived());
     model.on("msg:custom", (message) => this.told(message));
     this.observer = new ResizeObserver(() => this.redraw());
     this.observer.observe(this.board);
@@ -147,7 +147,7 @@ class Wave {
     const { clientWidth: width, clientHeight: height } = this.board;
     const { picture } = this;
     if (!width || !height || !picture.layers?.length) return;
-    this.row.set(this.model.thumbnails, picture.schedule);
+    this.row.set(this.model.choices, this.model.pictures, picture.schedule);
     this.drawControls();
     this.root.toggleAttribute("data-stale", picture.stale);
     this.layout = arrange(picture, this.layers, width, height);

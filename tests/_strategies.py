@@ -145,3 +145,99 @@ def seconds(program: Program, seed: int, values: Sequence[float] = (0.0, 0.1, 0.
 
 
 seeds = st.integers(0, 2**32 - 1)
+
+
+# ---- documents ----
+
+names = st.text(min_size=1, max_size=20)
+positive = st.floats(1, 1e15)
+links = st.fixed_dictionaries({"latency_s": st.floats(0, 1), "bandwidth": positive})
+device = st.fixed_dictionaries(
+    {"peak_flops": positive, "memory_bytes": positive, "memory_bandwidth": positive},
+    optional={"name": st.text(max_size=20), "efficiency": st.floats(0.01, 1)},
+)
+experts = st.fixed_dictionaries(
+    {"experts": st.integers(1, 8)},
+    optional={"top_k": st.just(1), "capacity_factor": st.none() | positive, "every": st.integers(1, 4)},
+)
+training = st.fixed_dictionaries(
+    {},
+    optional={
+        "micro_batch_size": st.integers(1, 64),
+        "steps": st.integers(1, 1000),
+        "optimizer": st.sampled_from(["adamw", "sgd"]),
+        "lr": st.floats(1e-6, 1),
+        "weight_decay": st.floats(0, 1),
+        "clip_norm": st.none() | st.floats(0.1, 10),
+        "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
+        "seed": st.integers(0, 2**63 - 1),
+        "data": st.none() | st.just("my text.txt"),
+    },
+)
+transfer = st.fixed_dictionaries(
+    {},
+    optional={
+        "strategy": st.sampled_from(["send-recv", "local-allgather", "global-allgather", "broadcast"]),
+        "ordering": st.sampled_from(["naive", "load-balance", "dfs", "randomized", "ensemble"]),
+    },
+)
+transfer_models = {"transfer_model": st.sampled_from(["latency", "sender-blocking", "link-serial"])}
+unit_cost = st.fixed_dictionaries(
+    {"kind": st.just("unit")},
+    optional={"forward": positive.map(lambda cost: min(cost, 1e9)), "transfer": st.floats(0, 9), **transfer_models},
+)
+roofline = st.fixed_dictionaries({"kind": st.just("roofline")}, optional=transfer_models)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Sound documents, with any of the keys that may be left out left out."""
+    drawn = draw(st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 4)))
+    axes = [
+        draw(st.fixed_dictionaries({}, optional={"dp": st.integers(1, 3), "tp": st.sampled_from([1, 2])}))
+        for _ in range(drawn.ranks)
+    ]
+    ends = np.cumsum([0] + [axis.get("dp", 1) * axis.get("tp", 1) for axis in axes]).tolist()
+    mesh_names = draw(st.lists(names, min_size=drawn.ranks, max_size=drawn.ranks, unique=True))
+    stages = 1 + max(stage for stage in range(240) if stage < drawn.design().stages)
+    given = st.none() | st.lists(st.integers(1, 9), min_size=stages, max_size=stages)
+    layers = draw(given)
+    pipeline = {**drawn.pipeline, **({"stages": layers} if layers else {})}
+    model = {
+        "kind": draw(st.sampled_from(["gpt", "bert"])),
+        "layers": sum(layers) if layers else stages + draw(st.integers(0, 9)),
+        "hidden": 8 * draw(st.integers(1, 99)),
+        "heads": draw(st.sampled_from([2, 4, 8])),
+        "sequence": draw(st.integers(1, 4096)),
+        "vocab": draw(st.integers(1, 99_999)),
+        **draw(
+            st.fixed_dictionaries({}, optional={"ffn": st.none() | st.integers(1, 999), "moe": st.none() | experts})
+        ),
+    }
+    return {
+        "format": "meshwave/1",
+        "cluster": {
+            "nodes": 1 + draw(st.integers(0, 2)),
+            "devices_per_node": ends[-1],
+            "device": draw(device),
+            "intra_node": draw(links),
+            "inter_node": draw(links),
+        },
+        "model": model,
+        "meshes": [
+            {"name": name, "devices": list(range(first, end)), "axes": axis}
+            for name, axis, first, end in zip(mesh_names, axes, ends, ends[1:], strict=True)
+        ],
+        "pipeline": pipeline,
+        **draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "name": st.text(max_size=40),
+                    "training": training,
+                    "transfer": transfer,
+                    "cost": unit_cost | roofline,
+                },
+            )
+        ),
+    }

@@ -42,7 +42,8 @@ class WaveCanvas(Canvas):
     """
 
     picture = param.Dict(default={}, doc="The path and what can be changed; see stages() and controls().")
-    thumbnails = param.List(default=[], doc="Schedules to choose from; see choices().")
+    choices = param.List(default=[], doc="Schedules to choose from; see choices().")
+    pictures = param.Dict(default={}, doc="The small picture of each schedule by its name; set once.")
 
     _esm = read_static("wave.js")
     _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
@@ -50,7 +51,7 @@ class WaveCanvas(Canvas):
     _gestures = ("move_layers", "balance", "dial", "option", "microbatches", "schedule")
 
     def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
-        super().__init__(on_edit, **params)
+        super().__init__(on_edit, **{"pictures": {name: thumbnail(name) for name in schedules}, **params})
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
@@ -67,7 +68,7 @@ class WaveCanvas(Canvas):
         if program is not None and costs is not None:
             self._layers = costs.layers
             picture.update(stages(design, program, costs), stale=False)
-        self.param.update(picture=picture, thumbnails=choices(design))
+        self.param.update(picture=picture, choices=choices(design))
 
     # one method a gesture
 
@@ -174,18 +175,17 @@ def dial(design: Design) -> dict[str, Any] | None:
 
 
 def choices(design: Design) -> list[dict[str, Any]]:
-    """Every schedule with its small picture, and why it cannot be chosen where it cannot."""
+    """Every schedule, and why it cannot be chosen where it cannot; the custom one comes last."""
     found = [
         {
             "name": name,
             "title": schedule.title,
             "blurb": " ".join(schedule.help().split()),
             "reason": None if name == _name(design) else _refusal(name, design),
-            "spans": thumbnail(name),
         }
         for name, schedule in schedules.items()
     ]
-    return sorted(found, key=lambda choice: choice["spans"] is None)
+    return sorted(found, key=lambda choice: thumbnail(choice["name"]) is None)
 
 
 @lru_cache(maxsize=64)

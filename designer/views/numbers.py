@@ -139,9 +139,9 @@ def _exposed(numbers: Values) -> float:
     return float(sum(waits) / len(waits))
 
 
-def _of_iteration(numbers: Values, value: float) -> str:
-    makespan = numbers["makespan_s"]
-    return f"{100 * value / makespan:.1f} % of the iteration" if makespan else ""
+def _of_iteration(values: Values, value: float) -> str:
+    makespan = values["makespan_s"]
+    return f"communication, {100 * value / makespan:.1f} %" if makespan else "communication"
 
 
 FIGURES = (
@@ -198,9 +198,10 @@ FIGURES = (
     ),
     Figure(
         "exposed",
-        "Exposed comm.",
-        "Time in which a mesh has nothing to do but wait for a transfer or a reduction that is under way; "
-        "the average over the meshes. Communication behind compute costs nothing and is not in it.",
+        "Exposed",
+        "Exposed communication: time in which a mesh has nothing to do but wait for a transfer or a reduction that is "
+        "under way; the average over the meshes, and its share of the iteration. Communication behind compute costs "
+        "nothing and is not in it.",
         _exposed,
         _time,
         _of_iteration,
@@ -257,4 +258,7 @@ def staleness(session: Session) -> dict[str, str]:
     if session.prediction is None:
         return {"title": "Not simulated yet", "detail": f"{count}:\n{reasons}"}
     name = session.prediction.design.name
-    return {"title": "Last good design", "detail": f"These are the numbers of the last good design, {name!r}; {count}:\n{reasons}"}
+    return {
+        "title": "Last good design",
+        "detail": f"These are the numbers of the last good design, {name!r}; {count}:\n{reasons}",
+    }

@@ -23,7 +23,7 @@ class Problems(Canvas):
 
     problems = param.List(default=[], doc="See listed().")
     badge = param.String(default="", doc="How many there are, for the tab; empty for none.")
-    severity = param.Selector(default="", objects=["", "warning", "error"], doc="The worst there is.")
+    severity: Any = param.Selector(default="", objects=["", "warning", "error"], doc="The worst there is.")
 
     _esm = read_static("problems.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")

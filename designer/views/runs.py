@@ -48,7 +48,7 @@ class RunsPanel(Canvas):
         self._measured: Timeline | None = None
         self._spans_read_s = 0.0
         self._over = False
-        session.param.watch(lambda _: self._follow_design(), ["design", "problems"])
+        session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
         self.look()
 

@@ -54,17 +54,25 @@ class Shortcut(NamedTuple):
 SHORTCUTS = (
     Shortcut("Design", "Ctrl+Z", "undo"),
     Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
-    Shortcut("Design", "Ctrl+O", "open a design's file"),
-    Shortcut("Design", "Ctrl+S", "save the design"),
-    Shortcut("Design", "P", "pin the design to compare with, or end that"),
-    Shortcut("Design", "L", "go to the launch button"),
+    Shortcut("Design", "Ctrl+O", "open a file"),
+    Shortcut("Design", "Ctrl+S", "save"),
+    Shortcut("Design", "P", "pin, to compare; again to end it"),
+    Shortcut("Design", "L", "go to launch"),
     Shortcut("Design", "?", "this help"),
-    Shortcut("Cluster", "Arrows", "go from device to device"),
-    Shortcut("Cluster", "Shift+Arrows, Enter", "select devices and draw a mesh over them"),
-    Shortcut("Timeline", "W, S", "zoom in and out"),
-    Shortcut("Timeline", "A, D", "pan left and right"),
     Shortcut("Fields", "Enter", "take over what is typed"),
     Shortcut("Fields", "Esc", "take it back"),
+    Shortcut("Cluster", "Arrows", "from device to device"),
+    Shortcut("Cluster", "Shift+Arrows", "select devices"),
+    Shortcut("Cluster", "Enter", "draw a mesh over them"),
+    Shortcut("Cluster", "F2, Delete", "rename or delete a mesh"),
+    Shortcut("Wave", "Arrows", "from stage to stage"),
+    Shortcut("Wave", "Alt+Arrows", "give a layer to a neighbour"),
+    Shortcut("Timeline", "W, S", "zoom in and out"),
+    Shortcut("Timeline", "A, D", "move left and right"),
+    Shortcut("Timeline", "0", "show the whole step"),
+    Shortcut("Timeline", "J, K", "from block to block"),
+    Shortcut("Timeline", "Enter, F", "pin a block, go to it"),
+    Shortcut("Timeline", "C, T, M", "critical path, transfers, memory"),
 )
 
 
@@ -83,7 +91,7 @@ class TopBar(Canvas):
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
     shortcuts = param.List(default=[], doc="Group, keys and what they do.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
-    theme = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
+    theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
 
     _esm = read_static("topbar.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")

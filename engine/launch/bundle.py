@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.design import Design, parse_design
 from engine.errors import InputError
-from engine.program.action import Op, parse_action
-from engine.program.program import Program, build, to_json
+from engine.program.program import Program, from_json, to_json
 
 LARGEST_COPY_BYTES = 64_000_000
 """A text up to this size is copied, so that editing it during a run does no harm; a larger one is
@@ -81,7 +79,7 @@ def read_bundle(folder: Path) -> Bundle:
     try:
         design = parse_design((folder / "design.json").read_bytes())
         document = json.loads((folder / "program.json").read_bytes())
-        return Bundle(folder, design, _read_program(document), tuple(map(int, document["layers"])))
+        return Bundle(folder, design, from_json(document), tuple(map(int, document["layers"])))
     except OSError as error:
         raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -119,25 +117,3 @@ def _linked(source: Path, target: Path) -> bool:
     except OSError:  # another disk, or a file system without links
         return False
     return True
-
-
-def _read_program(document: Mapping[str, Any]) -> Program:
-    try:
-        orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
-    except InputError as error:
-        raise ValueError(str(error)) from None
-    program = _with_peers(build(orders, document["placement"], document["replica"]))
-    if program.digest != document["digest"]:
-        raise InputError(
-            f"program.json says {document['digest']} but holds the program {program.digest}; launch the design again"
-        )
-    return program
-
-
-def _with_peers(program: Program) -> Program:
-    """Fill in the other rank of every SEND and RECV, which the notation leaves out."""
-    peer = program.peer.copy()
-    for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
-        rows = program.op == op
-        peer[rows] = program.placement[program.replica[program.microbatch[rows]], program.stage[rows] + towards]
-    return replace(program, peer=peer)

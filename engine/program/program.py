@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.errors import InputError
 from engine.program.action import Action, Op, parse_action
 from engine.program.graph import Graph, Tables, build_graph, find_tables
 
@@ -227,3 +228,20 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
+
+
+def from_json(document: Mapping[str, Any]) -> Program:
+    """The inverse of :func:`to_json`.
+
+    Raises:
+        InputError: something is missing or no action, or the digest is of another program.
+    """
+    try:
+        orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
+        program = build(orders, document["placement"], document["replica"])
+        stated = document["digest"]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"the program is damaged: {error!r}") from None
+    if program.digest != stated:
+        raise InputError(f"the program says it is {stated}, but it is {program.digest}; launch the design again")
+    return program

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.design import Design, parse_design
 from engine.errors import InputError
-from engine.program.action import parse_action
-from engine.program.program import Program, build
+from engine.program.program import Program, from_json
 from engine.runtime.data import DEFAULT_TEXT
-from engine.runtime.layout import Layout, with_peers
+from engine.runtime.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -51,20 +48,10 @@ def read_job(folder: Path) -> Job:
         raise InputError(f"training.data names {design.training.data}, but the run folder holds no copy of it")
     return Job(
         design,
-        _program(document),
+        from_json(document),
         tuple(document["layers"]),
         text if text.is_file() else DEFAULT_TEXT,
     )
-
-
-def _program(document: Mapping[str, Any]) -> Program:
-    orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
-    program = with_peers(build(orders, document["placement"], document["replica"]))
-    if program.digest != document["digest"]:
-        raise InputError(
-            f"program.json says it is {document['digest']}, but holds {program.digest}; launch the design again"
-        )
-    return program
 
 
 def _refuse(design: Design, program: Program) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.program.action import Op
 from engine.program.program import Program
@@ -54,12 +54,3 @@ class Layout:
             for source, target in ranks
             for copy in range(self.copies)
         )
-
-
-def with_peers(program: Program) -> Program:
-    """Fill in the other rank of every SEND and RECV, which the notation leaves out."""
-    peer = program.peer.copy()
-    for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
-        rows = program.op == op
-        peer[rows] = program.placement[program.replica[program.microbatch[rows]], program.stage[rows] + towards]
-    return replace(program, peer=peer)

@@ -6,7 +6,7 @@ Every page is checked at its end for console errors and for fetches from elsewhe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from designer.session import Session
 
 pytestmark = pytest.mark.browser
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 
 def document(
@@ -45,7 +45,7 @@ def document(
 
 
 @pytest.fixture
-def draw(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Callable[..., Session]:
+def draw(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Iterator[Callable[..., Session]]:
     """Open both canvases on a document; the session tells what became of it."""
 
     def open_page(design: dict[str, Any]) -> Session:
@@ -59,7 +59,8 @@ def draw(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) ->
         page.locator(".mw-stage").first.wait_for()
         return session
 
-    return open_page
+    yield open_page
+    page.goto("about:blank")  # the page leaves before the server does
 
 
 def _page(session: Session) -> Any:
@@ -118,7 +119,19 @@ def devices(session: Session) -> list[list[int]]:
 
 
 def notice(page: Page, canvas: str) -> str:
-    return str(page.locator(f".mw-{canvas}").evaluate("root => root.mw.notice.text ?? ''"))
+    """What was last said at the cursor."""
+    return str(page.locator(f".mw-{canvas}").evaluate("root => root.mw.notice.last ?? ''"))
+
+
+def seen(page: Page) -> list[list[int]]:
+    """The devices of the meshes as the page has them, which is a moment after the session."""
+    found: list[list[int]] = page.locator(".mw-cluster").evaluate("root => root.mw.model.meshes.map((m) => m.devices)")
+    return found
+
+
+def seen_layers(page: Page) -> list[int]:
+    found: list[int] = page.locator(".mw-wave").evaluate("root => root.mw.picture.layers")
+    return found
 
 
 # the cluster
@@ -128,19 +141,19 @@ def test_a_mesh_is_drawn_by_dragging_moved_stretched_and_deleted(page: Page, dra
     session = draw(document())
 
     drag(page, centre(device(page, 2)), centre(device(page, 6)))
-    eventually(page, lambda: devices(session)[4:] == [[2, 6]])
+    eventually(page, lambda: seen(page)[4:] == [[2, 6]])
     assert session.history[0] == "draw mesh E"
     assert page.locator(".mw-unused").inner_text() == "unused 2 of 8"
 
     drag(page, centre(device(page, 6)), centre(device(page, 7)))
-    eventually(page, lambda: devices(session)[4:] == [[3, 7]])
+    eventually(page, lambda: seen(page)[4:] == [[3, 7]])
 
     page.locator('.mw-handle[data-handle="w"]').wait_for()
     drag(page, centre(page.locator('.mw-handle[data-handle="w"]')), centre(device(page, 2)))
-    eventually(page, lambda: devices(session)[4:] == [[2, 3, 6, 7]])
+    eventually(page, lambda: seen(page)[4:] == [[2, 3, 6, 7]])
 
     page.keyboard.press("Delete")
-    eventually(page, lambda: len(devices(session)) == 4)
+    eventually(page, lambda: len(seen(page)) == 4)
     for _ in range(4):
         session.undo()
     assert devices(session) == [[0], [1], [4], [5]]
@@ -179,18 +192,18 @@ def test_the_cluster_is_drawn_on_by_keyboard_alone(page: Page, draw: Callable[..
         page.keyboard.press(key)
     eventually(page, lambda: notice(page, "cluster") == "new mesh: 4 devices (2 nodes × 2)")
     page.keyboard.press("Enter")
-    eventually(page, lambda: devices(session)[4:] == [[2, 3, 6, 7]])
+    eventually(page, lambda: seen(page)[4:] == [[2, 3, 6, 7]])
     page.keyboard.press("Alt+Shift+ArrowUp")
-    eventually(page, lambda: devices(session)[4:] == [[2, 3]])
+    eventually(page, lambda: seen(page)[4:] == [[2, 3]])
     device(page, 3).focus()
     page.keyboard.press("Alt+ArrowDown")
-    eventually(page, lambda: devices(session)[4:] == [[6, 7]])
+    eventually(page, lambda: seen(page)[4:] == [[6, 7]])
     page.keyboard.press("F2")
     page.keyboard.type("tail")
     page.keyboard.press("Enter")
     eventually(page, lambda: session.design.meshes[4].name == "tail")
     page.keyboard.press("Delete")
-    eventually(page, lambda: len(devices(session)) == 4)
+    eventually(page, lambda: len(seen(page)) == 4)
 
 
 def test_a_mesh_is_renamed_where_it_stands(page: Page, draw: Callable[..., Session]) -> None:
@@ -219,7 +232,7 @@ def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[
 
 
 def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Session]) -> None:
-    session = draw(document())
+    draw(document())
     pp = page.get_by_label("pp: meshes in the pipeline")
     words = page.locator(".mw-tile-words")
 
@@ -232,7 +245,7 @@ def test_the_cluster_is_tiled_or_says_why_not(page: Page, draw: Callable[..., Se
     eventually(page, lambda: words.inner_text() == "2 meshes of 4 devices, all used")
     page.keyboard.press("Enter")
 
-    eventually(page, lambda: devices(session) == [[0, 1, 2, 3], [4, 5, 6, 7]])
+    eventually(page, lambda: seen(page) == [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Callable[..., Session]) -> None:
@@ -284,7 +297,7 @@ def test_layers_move_by_dragging_what_parts_two_stages(page: Page, draw: Callabl
     assert session.design.pipeline.stages == (4,) * 8
     drag(page, (x, y), (x + 500, y))  # further than there are layers to take
 
-    eventually(page, lambda: session.design.pipeline.stages == (4, 4, 7, 1, 4, 4, 4, 4))
+    eventually(page, lambda: seen_layers(page) == [4, 4, 7, 1, 4, 4, 4, 4])
     assert session.history[0] == "move 3 layers from stage 3 to 2"
     page.get_by_role("button", name="Balance").click()
     eventually(page, lambda: session.design.pipeline.stages is None)
@@ -295,7 +308,7 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     page.locator('.mw-stage[data-stage="0"]').focus()
 
     page.keyboard.press("Alt+ArrowRight")
-    eventually(page, lambda: session.design.pipeline.stages[:2] == (1, 7))
+    eventually(page, lambda: seen_layers(page)[:2] == [1, 7])
     page.keyboard.press("Alt+ArrowRight")
     eventually(page, lambda: notice(page, "wave") == "stage 0 keeps at least one layer")
     page.keyboard.press("ArrowRight")
@@ -307,9 +320,8 @@ def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[.
     session = draw(document())
     more = page.get_by_role("button", name="one wave more")
 
-    for waves in (2, 3, 4):
+    for _ in range(3):
         more.click()
-        eventually(page, lambda waves=waves: session.design.pipeline.waves == waves)
     eventually(page, lambda: page.locator(".mw-stage").count() == 32)
     more.click(force=True)
     eventually(page, lambda: notice(page, "wave") == "40 stages need 40 layers; the model has 32")

@@ -55,7 +55,8 @@ def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> 
         for key in path.split("."):
             here = here[key]
         assert field["value"] == here, path
-        assert field["label"] and field["help"], path
+        assert field["label"], path
+        assert field["help"], path
         if field["kind"] not in ("choice", "switch"):
             assert read(field, field["text"]) == here, f"{path} does not read back what it shows"
 
@@ -105,7 +106,15 @@ def test_large_and_small_numbers_are_also_written_as_a_person_reads_them(design:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(8e10, "80e9"), (3.12e14, "312e12"), (5e-6, "5e-6"), (0.0003, "0.0003"), (50257, "50257"), (0.0, "0"), (1 / 3, repr(1 / 3))],
+    [
+        (8e10, "80e9"),
+        (3.12e14, "312e12"),
+        (5e-6, "5e-6"),
+        (0.0003, "0.0003"),
+        (50257, "50257"),
+        (0.0, "0"),
+        (1 / 3, repr(1 / 3)),
+    ],
 )
 def test_a_number_as_a_person_types_it_is_still_that_number(value: float, text: str) -> None:
     assert plain(value) == text
@@ -233,7 +242,9 @@ class Said:
         return [message for message in self.messages if message["type"] == kind]
 
 
-def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     form, design = Form(session), session.design
     said = Said(form, monkeypatch)
 
@@ -242,7 +253,8 @@ def test_a_refused_value_changes_nothing_and_is_answered_at_its_field(session: S
     (answer,) = said.of("changed")
     assert session.design is design
     assert answer["path"] == "model.heads"
-    assert "heads" in answer["refused"] and not answer["refused"].startswith("model.heads")
+    assert "heads" in answer["refused"]
+    assert not answer["refused"].startswith("model.heads")
 
 
 def test_a_field_that_is_gone_is_refused_and_not_an_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +273,8 @@ def test_the_form_follows_the_session(session: Session) -> None:
 
     assert next(f for s in form.sections for f in s["fields"] if f["path"] == "model.layers")["text"] == "3"
     assert form.problems["model.layers"][0]["severity"] == "error"
-    assert form.focus_field("model.layers") and not form.focus_field("meshes[0].devices")
+    assert form.focus_field("model.layers")
+    assert not form.focus_field("meshes[0].devices")
 
 
 # ---- numbers ----
@@ -288,7 +301,8 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
 
     assert list(shown) == ["iteration", "throughput", "bubble", "mfu", "memory", "exposed"]
     assert shown["iteration"]["value"].endswith("ms")
-    assert shown["throughput"]["value"].endswith("seq/s") and shown["throughput"]["small"].endswith("tokens/s")
+    assert shown["throughput"]["value"].endswith("seq/s")
+    assert shown["throughput"]["small"].endswith("tokens/s")
     assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f} %"
     assert "span" in shown["bubble"]["small"]
     assert shown["memory"]["bar"] == max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
@@ -315,7 +329,8 @@ def test_a_change_is_better_or_worse_by_what_the_number_means(seconds: Design) -
     assert (changes["throughput"]["arrow"], changes["throughput"]["verdict"]) == ("rise", "better")
     assert (changes["bubble"]["arrow"], changes["bubble"]["verdict"]) == ("fall", "better")
     assert changes["bubble"]["text"].endswith("pts")
-    assert seconds.name in changes["bubble"]["spoken"] and "better" in changes["bubble"]["spoken"]
+    assert seconds.name in changes["bubble"]["spoken"]
+    assert "better" in changes["bubble"]["spoken"]
 
 
 def test_nothing_changed_is_said_as_that(seconds: Design) -> None:
@@ -327,8 +342,10 @@ def test_nothing_changed_is_said_as_that(seconds: Design) -> None:
 def test_units_are_not_compared_with_seconds(design: Design, seconds: Design) -> None:
     changes = {each["key"]: each["change"] for each in tiles(predict(seconds), predict(design))}
 
-    assert changes["iteration"] is None and changes["exposed"] is None
-    assert changes["bubble"] is not None and changes["memory"] is not None
+    assert changes["iteration"] is None
+    assert changes["exposed"] is None
+    assert changes["bubble"] is not None
+    assert changes["memory"] is not None
 
 
 def test_before_the_first_prediction_the_tiles_say_so() -> None:
@@ -401,7 +418,8 @@ def test_opening_an_example_is_one_step_that_undo_takes_back(bar: TopBar, sessio
     assert session.design == load_design(example("04-chimera"))
     assert not bar.unsaved
     session.undo()
-    assert session.design is before and bar.unsaved
+    assert session.design is before
+    assert bar.unsaved
 
 
 def test_an_unknown_example_is_refused(bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +489,14 @@ def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("Two waves", "Two waves"), ("../../x", "x"), ("a\nb", "a b"), ("...", "design"), ("", "design"), ("é 波", "é 波")],
+    [
+        ("Two waves", "Two waves"),
+        ("../../x", "x"),
+        ("a\nb", "a b"),
+        ("...", "design"),
+        ("", "design"),
+        ("é 波", "é 波"),
+    ],
 )
 def test_a_name_becomes_a_file_s_name_on_any_system(name: str, file: str) -> None:
     assert file_name(name) == file
@@ -492,7 +517,8 @@ def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) 
     assert bar.history == ["steps 3", ""]
 
     bar._handle_msg({"type": "undo"})
-    assert bar.history == ["", "steps 3"] and session.design.training.steps != 3
+    assert bar.history == ["", "steps 3"]
+    assert session.design.training.steps != 3
     bar._handle_msg({"type": "redo"})
     assert session.design.training.steps == 3
 
@@ -504,7 +530,9 @@ def test_every_export_is_a_file(name: str, bar: TopBar, monkeypatch: pytest.Monk
     bar._handle_msg({"type": "export", "name": name})
 
     (sent,) = said.of("download")
-    assert sent["content"] and sent["name"].startswith("Two waves") and sent["mime"] != "application/octet-stream"
+    assert sent["content"]
+    assert sent["name"].startswith("Two waves")
+    assert sent["mime"] != "application/octet-stream"
 
 
 def test_launch_and_pin_reach_the_app(session: Session) -> None:

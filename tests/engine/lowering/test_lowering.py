@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -169,7 +171,7 @@ def test_a_reduction_starts_as_soon_as_its_gradient_is_there_and_what_others_wai
     program = lower(Drawn({"schedule": "hanayo", "microbatches": 1}, 2).design(dp=2))
 
     assert format_program(program)[1] == [
-        "1RECV_F0", "1F0", "2F0", "2RECV_B0", "2SEND_F0",
+        "1RECV_F0", "2RECV_B0", "1F0", "2F0", "2SEND_F0",
         "2B0", "2REDUCE_GRAD", "1B0", "1SEND_B0", "1REDUCE_GRAD", "STEP",
     ]  # fmt: skip
 
@@ -180,7 +182,7 @@ def test_a_reduction_starts_as_soon_as_its_gradient_is_there_and_what_others_wai
 @few
 @given(data=st.data())
 def test_other_meshes_play_the_same_roles(data: st.DataObject) -> None:
-    """A placement renames the ranks of a schedule's own one."""
+    """A placement renames the ranks of a schedule's own one; receives of one gap may change places."""
     drawn = data.draw(st.sampled_from(["1f1b", "hanayo", "interleaved-1f1b"]).flatmap(pipelines))
     mesh_of = data.draw(st.permutations(range(drawn.ranks)))
     own = lower(drawn.design())
@@ -190,7 +192,13 @@ def test_other_meshes_play_the_same_roles(data: st.DataObject) -> None:
 
     assert program.placement.tolist() == [placement]
     for rank in range(drawn.ranks):
-        assert program.actions(mesh_of[rank]) == own.actions(rank)
+        assert gaps(program.actions(mesh_of[rank])) == gaps(own.actions(rank))
+
+
+def gaps(order: list[Action]) -> list[Action | frozenset[Action]]:
+    """An order in which receives that are posted together stand together."""
+    posts = groupby(order, key=lambda action: action.op in (Op.RECV_F, Op.RECV_B))
+    return [each for received, group in posts for each in ([frozenset(group)] if received else group)]
 
 
 @few

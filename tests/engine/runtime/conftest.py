@@ -126,10 +126,9 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         from engine.design import parse_design
         from engine.lowering import lower
         from engine.program.program import parse_program, to_json
-        from engine.runtime.layout import with_peers
 
         design = parse_design(document)
-        program = with_peers(parse_program(orders)) if orders else lower(design)
+        program = parse_program(orders) if orders else lower(design)
         (tmp_path / "design.json").write_text(design.to_json())
         layers = {"layers": list(layers_per_stage(design))}
         (tmp_path / "program.json").write_text(json.dumps({**to_json(program), **layers}))

@@ -26,7 +26,6 @@ from engine.lowering import lower
 from engine.program.program import parse_program
 from engine.runtime import worker
 from engine.runtime.job import Job
-from engine.runtime.layout import with_peers
 from engine.runtime.trainer import Trainer
 from engine.runtime.world import join
 
@@ -34,7 +33,7 @@ from engine.runtime.world import join
 def make_job(document: dict[str, Any], orders: str | None) -> Job:
     """The job of a design, or of a program written out by hand."""
     design = parse_design(document)
-    return Job(design, with_peers(parse_program(orders)) if orders else lower(design), layers_per_stage(design))
+    return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
 
 def _train(document: dict[str, Any], orders: str | None, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,418 @@
+"""The timeline in a real browser: what is drawn, and what the pointer and the keys do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.designer.timelines import critical, memory, one_f_one_b
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from designer.views.timeline import Pin, TimelineChart
+
+pytestmark = pytest.mark.browser
+
+SIZE = {"width": 1440, "height": 460}
+
+
+class Drawn:
+    """A chart on a page of its own, and its debug object."""
+
+    def __init__(self, page: Page, charts: list[TimelineChart], pins: list[Pin | None]) -> None:
+        self.page, self._charts, self.pins = page, charts, pins
+
+    @property
+    def chart(self) -> TimelineChart:
+        return self._charts[-1]
+
+    def ask(self, what: str) -> Any:
+        return self.page.evaluate(f"window.meshwaveTimeline.{what}")
+
+    def until(self, condition: str) -> None:
+        self.page.wait_for_function(f"(chart => {condition})(window.meshwaveTimeline)")
+
+    def show(self, *layers: Any, stale: str = "") -> None:
+        self.chart.show(layers, stale)
+        spans = [len(layer.timeline) for layer in layers]
+        self.until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what was asked for is painted."""
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
+        """The middle of a block in the window."""
+        box = self.ask(f"blockAt({rank}, {stage}, {mb}, '{op}', {layer})")
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    @property
+    def tip(self) -> str:
+        return str(self.page.locator(".mw-timeline-tip").inner_text())
+
+    def key(self, key: str) -> None:
+        self.page.locator(".mw-timeline-stage").press(key)
+        self.settle()
+
+
+@pytest.fixture
+def drawn(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) -> Drawn:
+    import panel as pn
+
+    from designer.views.timeline import TimelineChart
+
+    charts: list[TimelineChart] = []
+    pins: list[Pin | None] = []
+
+    def app() -> pn.Column:
+        charts.append(TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"]))
+        return pn.Column(charts[-1], sizing_mode="stretch_both", margin=0)
+
+    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+    url = serve(app)
+    for _ in range(2):  # what the first session loads, the second must find too
+        visit(url)
+        page.wait_for_function("window.meshwaveTimeline")
+    return Drawn(page, charts, pins)
+
+
+def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
+    from designer.views.timeline import Layer
+
+    timeline = one_f_one_b(ranks, microbatches)
+    standing = {
+        "memory": memory(timeline),
+        "capacity": 80e9,
+        "critical": critical(timeline),
+        "stages_layers": [4] * ranks,
+        "bytes": np.where(timeline.is_transfer, 8e6, 0.0),
+    }
+    return Layer(timeline, label, **{**standing, **known})
+
+
+def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:
+    assert drawn.page.get_by_text("Draw a mesh to see its timeline").is_visible()
+
+    drawn.show(layer(4, 8))
+
+    assert not drawn.page.get_by_text("Draw a mesh to see its timeline").is_visible()
+
+
+def test_few_blocks_are_shapes_with_words_and_messages_are_arrows(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    counts = drawn.ask("stats")["counts"]
+    assert counts["shapes"] == counts["labels"] == 2 * 4 * 8
+    assert counts["transfers"] == 2 * 3 * 8
+    assert counts["dense"] == counts["solid"] == 0
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(64, 512), (128, 1024)])
+def test_many_blocks_are_shares_in_which_forward_and_backward_can_be_told_apart(
+    drawn: Drawn, ranks: int, microbatches: int
+) -> None:
+    drawn.show(layer(ranks, microbatches))
+
+    counts = drawn.ask("stats")["counts"]
+    assert counts["dense"] == 2 * ranks * microbatches
+    assert counts["shapes"] == 0
+    assert drawn.ask("view")["whole"]
+    assert drawn.ask("stats")["lanes"] == ranks  # all of them are in view
+    near = shares(drawn)
+    assert near["F"] > 0.15
+    assert near["B"] > 0.35
+
+
+def shares(drawn: Drawn) -> dict[str, float]:
+    """How much of the middle of the picture is near the colour of an op."""
+    from engine.palette import OPS, rgb
+
+    code = """async ([colours]) => {
+      const image = await createImageBitmap(await window.meshwaveTimeline.picture());
+      const canvas = new OffscreenCanvas(image.width, image.height);
+      const context = canvas.getContext("2d");
+      context.drawImage(image, 0, 0);
+      const { data } = context.getImageData(500, 70, 500, 160);
+      const found = Object.fromEntries(Object.keys(colours).map((name) => [name, 0]));
+      for (let at = 0; at < data.length; at += 4)
+        for (const [name, rgb] of Object.entries(colours))
+          if (rgb.every((value, channel) => Math.abs(value - data[at + channel]) < 30)) found[name] += 4 / data.length;
+      return found;
+    }"""
+    found: dict[str, float] = drawn.page.evaluate(code, [{op: rgb(OPS["light"][op]) for op in ("F", "B")}])
+    return found
+
+
+def test_the_wheel_zooms_around_the_pointer_and_dragging_pans(drawn: Drawn) -> None:
+    drawn.show(layer(8, 32))
+    x, y = drawn.block(3, 3, 16)
+
+    drawn.page.mouse.move(x, y)
+    for _ in range(6):
+        drawn.page.mouse.wheel(0, -200)
+    drawn.settle()
+
+    assert drawn.ask("view")["to"] - drawn.ask("view")["from"] < 0.02
+    assert drawn.block(3, 3, 16)[0] == pytest.approx(x, abs=3)
+
+    before = drawn.block(3, 3, 16)[0]
+    drawn.page.mouse.down()
+    drawn.page.mouse.move(x + 150, y, steps=5)
+    drawn.page.mouse.up()
+    drawn.settle()
+
+    assert drawn.block(3, 3, 16)[0] == pytest.approx(before + 150, abs=6)
+    assert drawn.ask("pinned") is None  # a drag is no click
+
+
+def test_lanes_grow_as_a_person_zooms_into_many_of_them(drawn: Drawn) -> None:
+    drawn.show(layer(64, 512))
+    drawn.page.mouse.move(700, 180)
+
+    for _ in range(12):
+        drawn.page.mouse.wheel(0, -200)
+    drawn.settle()
+
+    view, counts = drawn.ask("view"), drawn.ask("stats")["counts"]
+    assert view["pitch"] > 20 > view["fit"]
+    assert counts["labels"] > 0
+    assert counts["dense"] == 0
+
+
+def test_keys_zoom_pan_and_fit(drawn: Drawn) -> None:
+    drawn.show(layer(8, 32))
+    spans = []
+    for key in ("w", "+", "d", "ArrowRight", "a", "ArrowLeft", "s", "-"):
+        drawn.key(key)
+        drawn.settle()
+        view = drawn.ask("view")
+        spans.append((view["from"], view["to"] - view["from"]))
+    starts, widths = zip(*spans, strict=True)
+
+    assert widths[1] < widths[0]
+    assert starts[1] < starts[2] < starts[3]
+    assert starts[5] == pytest.approx(starts[1])
+    assert widths[5] < widths[6] < widths[7]
+
+    drawn.key("w")
+    drawn.key("0")
+    drawn.settle()
+    assert drawn.ask("view")["whole"]
+
+
+def test_hovering_tells_everything_about_a_block(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    drawn.page.mouse.move(*drawn.block(1, 1, 0, "B"))
+
+    told = drawn.tip
+    for words in ("1B0", "backward", "Mesh", "B", "1, layers 4 to 7", "Microbatch", "Start", "8\u2009ms", "2\u2009ms"):
+        assert words in told
+    assert "Waited" in told
+    assert "4\u2009ms for 2B0 from mesh C" in told
+
+
+def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    (x, y), (_, below) = drawn.block(0, 0, 3), drawn.block(1, 1, 0)
+    step = drawn.block(0, 0, 3)[0] - drawn.block(0, 0, 2)[0]
+
+    drawn.page.mouse.move(x + 0.75 * step, (y + below) / 2)
+    assert "activation of microbatch 3" in drawn.tip
+    assert "8\u2009MB" in drawn.tip
+
+    drawn.page.mouse.move(x + 3 * step, y)
+    assert "Idle" in drawn.tip
+    assert "for 1B0 from mesh B" in drawn.tip
+    assert "0B0" in drawn.tip
+
+    drawn.page.mouse.move(700, 400)
+    assert "Memory of a device" in drawn.tip
+    assert "of 80\u2009GB" in drawn.tip
+
+
+def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
+    from designer.views.timeline import Pin
+    from engine.program.action import backward
+
+    drawn.show(layer(4, 8))
+
+    drawn.page.mouse.click(*drawn.block(2, 2, 1, "B"))
+    drawn.settle()
+
+    related = drawn.ask("related")
+    assert {"3B1", "3SEND_B1", "2F1"} <= set(related["causes"])
+    assert {"2SEND_B1", "1B1"} <= set(related["effects"])
+    drawn.until("chart.pinned !== null")
+    wait_for(drawn, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
+
+    drawn.key("Escape")
+
+    assert drawn.ask("pinned") is None
+    wait_for(drawn, lambda: drawn.pins[-1] is None)
+
+
+def wait_for(drawn: Drawn, true: Callable[[], bool]) -> None:
+    for _ in range(100):
+        if true():
+            return
+        drawn.page.wait_for_timeout(20)
+    raise AssertionError(f"Python never heard of it; it heard {drawn.pins}")
+
+
+def test_a_pin_and_the_view_stay_while_the_design_changes(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.click(*drawn.block(2, 2, 1, "B"))
+    for _ in range(3):
+        drawn.page.mouse.wheel(0, -200)
+    drawn.settle()
+    before = drawn.ask("view")
+
+    drawn.show(layer(4, 12))
+
+    after = drawn.ask("view")
+    assert drawn.ask("pinned")["mb"] == 1
+    assert after["from"] == pytest.approx(before["from"])
+    assert after["to"] == pytest.approx(before["to"])
+
+    drawn.show(layer(2, 4))
+
+    assert drawn.ask("pinned") is None  # there is no such block any more
+
+
+def test_the_keyboard_walks_the_blocks_and_says_them(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    live = drawn.page.locator(".mw-timeline > .mw-sr")
+
+    drawn.key("j")
+    drawn.key("j")
+    assert drawn.ask("focus") == {"layer": 0, "rank": 0, "op": 0, "stage": 0, "mb": 1}
+    assert live.inner_text().startswith("0F1, forward of microbatch 1. Mesh A, Stage 0, layers 0 to 3")
+
+    drawn.key("Shift+ArrowDown")
+    assert drawn.ask("focus")["rank"] == 1
+    drawn.key("Shift+ArrowRight")
+    drawn.key("k")
+    drawn.key("Enter")
+    assert drawn.ask("pinned") == drawn.ask("focus")
+    assert live.inner_text().startswith("Pinned 1F0")
+
+    drawn.key("f")
+    drawn.settle()
+    assert not drawn.ask("view")["whole"]
+
+
+def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    stage = drawn.page.locator(".mw-timeline-stage")
+
+    reached = []
+    for _ in range(8):
+        drawn.page.keyboard.press("Tab")
+        reached.append(drawn.page.evaluate(FOCUSED))
+
+    assert {"Transfers", "Critical path", "Memory", "Fit", "PNG", "application"} <= set(reached)
+    assert "4 meshes" in (stage.get_attribute("aria-label") or "")
+
+
+FOCUSED = """() => {
+  let at = document.activeElement;
+  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+  return at?.getAttribute("role") ?? at?.getAttribute("aria-label");
+}"""
+
+
+def test_keys_switch_critical_path_memory_and_transfers_also_in_python(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    for key, name in (("c", "show_critical"), ("m", "show_memory"), ("t", "show_transfers")):
+        before = getattr(drawn.chart, name)
+        drawn.key(key)
+        wait_for(drawn, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
+
+    assert drawn.ask("stats")["counts"]["transfers"] == 0
+    drawn.chart.show_transfers = True
+    drawn.until("chart.stats.counts.transfers > 0")
+
+
+def test_two_designs_lie_one_above_the_other_on_one_axis(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8, "Pinned: 1F1B", memory=None), layer(4, 12))
+
+    upper, lower = (drawn.ask(f"blockAt(0, 0, 5, 'B', {number})") for number in (0, 1))
+    assert upper["x"] == pytest.approx(lower["x"])
+    assert upper["y"] < lower["y"]
+
+
+def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
+    from designer.views.timeline import Layer
+
+    predicted = layer(4, 8)
+    measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True)
+
+    drawn.show(predicted, measured)
+
+    upper, lower = (drawn.ask(f"blockAt(1, 1, 5, 'B', {number})") for number in (0, 1))
+    next_lane = drawn.ask("blockAt(2, 2, 5, 'B', 0)")
+    assert upper["y"] < lower["y"] < next_lane["y"]
+    assert lower["x"] > upper["x"]
+    drawn.page.mouse.move(*drawn.block(1, 1, 5, "B", 1))
+    assert "Predicted" in drawn.tip
+    assert "against the prediction" in drawn.tip
+    assert "Run 1, measured" in drawn.tip
+
+
+def test_the_last_good_timeline_stays_under_the_words_of_what_is_wrong(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    drawn.chart.stale = "pipeline.waves: 12 stages do not divide over 4 meshes; use 8 or 16"
+
+    words = drawn.page.get_by_text("12 stages do not divide")
+    words.wait_for(state="visible")
+    assert drawn.ask("layers")[0]["ranks"] == 4
+    drawn.chart.stale = ""
+    words.wait_for(state="hidden")
+
+
+def test_light_and_dark_follow_the_page(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    assert drawn.ask("theme") == "light"
+
+    drawn.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    drawn.until("chart.theme === 'dark'")
+
+    drawn.page.evaluate("document.documentElement.dataset.theme = 'light'")
+    drawn.until("chart.theme === 'light'")
+
+
+def test_a_picture_is_a_png_of_what_is_shown(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    head = drawn.page.evaluate(
+        "async () => [...new Uint8Array(await (await window.meshwaveTimeline.picture()).arrayBuffer()).slice(1, 4)]"
+    )
+    assert bytes(head) == b"PNG"
+
+    with drawn.page.expect_download() as download:
+        drawn.page.get_by_role("button", name="PNG").click()
+    assert download.value.suggested_filename == "Open design.png"
+
+
+def test_a_double_click_goes_to_a_block_and_back(drawn: Drawn) -> None:
+    drawn.show(layer(8, 32))
+    x, y = drawn.block(3, 3, 16)
+
+    drawn.page.mouse.dblclick(x, y)
+    drawn.settle()
+
+    box = drawn.ask("blockAt(3, 3, 16, 'F')")
+    assert box["width"] > 100
+    assert 0 < box["x"] < 1440
+
+    drawn.page.mouse.dblclick(600, 45)  # the axis is no block
+    drawn.settle()
+    assert drawn.ask("view")["whole"]

@@ -1,0 +1,179 @@
+"""What travels to the timeline on the page, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack
+from engine.errors import InputError
+from engine.program.action import Action, Op, backward, forward
+from engine.timeline import Timeline
+from tests.designer.timelines import critical, memory, one_f_one_b
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """The header, with the columns of each layer in place of where they lie."""
+    length = int.from_bytes(data[:4], "little")
+    header: dict[str, Any] = json.loads(data[4 : 4 + length])
+    for layer in header["layers"]:
+        layer["columns"] = {
+            name: np.frombuffer(data, dtype, size, 4 + length + offset)
+            for name, (dtype, offset, size) in layer["columns"].items()
+        }
+    return header
+
+
+def test_nothing_travels_for_no_timeline() -> None:
+    assert pack([]) == b""
+
+
+def test_blocks_of_a_rank_lie_together_in_their_order() -> None:
+    timeline = one_f_one_b(3, 4)
+
+    [layer] = unpack(pack([Layer(timeline, "Open design")]))["layers"]
+
+    columns = layer["columns"]
+    first, last = columns["bounds"][1:3]
+    names = [
+        str(Action(Op(int(op)), int(stage), int(mb)))
+        for op, stage, mb in zip(*(columns[c][first:last] for c in ("op", "stage", "microbatch")), strict=True)
+    ]
+    assert " ".join(names) == "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3"
+    assert columns["bounds"][3] == 3 * 4 * 2
+    assert columns["bounds"][-1] == len(timeline)
+
+
+def test_times_come_back_to_a_part_in_a_billion() -> None:
+    timeline = one_f_one_b(8, 32)
+
+    header = unpack(pack([Layer(timeline, "Open design")]))
+
+    [layer] = header["layers"]
+    ends = np.sort(layer["columns"]["end"].astype(float)) * header["horizon"] / TICKS
+    np.testing.assert_allclose(ends, np.sort(timeline.end), rtol=0, atol=header["horizon"] * 1e-9)
+
+
+def test_a_cause_is_named_by_its_new_place() -> None:
+    timeline = one_f_one_b(4, 6)
+
+    columns = unpack(pack([Layer(timeline, "Open design")]))["layers"][0]["columns"]
+
+    caused = columns["cause"] >= 0
+    causes = columns["cause"][caused]
+    assert (columns["end"][causes] <= columns["start"][caused]).all()
+    was = {str(timeline.action(span)): timeline.cause[span] for span in range(len(timeline))}
+    for span in np.flatnonzero(caused)[:40]:
+        action, cause = (Action(Op(int(columns["op"][s])), int(columns["stage"][s]), int(columns["microbatch"][s])) for s in (span, columns["cause"][span]))
+        assert str(timeline.action(int(was[str(action)]))) == str(cause)
+
+
+def test_spans_in_any_order_are_put_in_order() -> None:
+    timeline = one_f_one_b(3, 5)
+    shuffled = shuffle(timeline, np.random.default_rng(1).permutation(len(timeline)))
+
+    there, here = (unpack(pack([Layer(t, "x")]))["layers"][0]["columns"] for t in (shuffled, timeline))
+
+    for name in ("op", "stage", "microbatch", "start", "end", "cause"):
+        np.testing.assert_array_equal(there[name], here[name])
+
+
+def shuffle(timeline: Timeline, order: np.ndarray) -> Timeline:
+    place = np.empty(len(order) + 1, np.int64)
+    place[order], place[-1] = np.arange(len(order)), -1
+    columns = {name: getattr(timeline, name)[order] for name in ("rank", "peer", "op", "stage", "microbatch", "start", "end")}
+    return replace(timeline, **columns, cause=place[timeline.cause[order]])
+
+
+def test_the_critical_path_is_a_flag_on_the_op() -> None:
+    timeline = one_f_one_b(4, 8)
+    flags = critical(timeline)
+
+    [layer] = unpack(pack([Layer(timeline, "x", critical=flags)]))["layers"]
+
+    assert layer["critical"]
+    assert (layer["columns"]["op"] & CRITICAL > 0).sum() == flags.sum()
+
+
+def test_memory_and_bytes_travel_where_they_are_known() -> None:
+    timeline = one_f_one_b(3, 4)
+    curves = memory(timeline)
+    carried = np.where(timeline.is_transfer, 5e6, 0.0)
+
+    known, unknown = unpack(pack([Layer(timeline, "x", memory=curves, capacity=80e9, bytes=carried), Layer(timeline, "y")]))["layers"]
+
+    columns = known["columns"]
+    assert columns["memory_bounds"].tolist() == np.cumsum([0, *(len(times) for times, _ in curves)]).tolist()
+    np.testing.assert_allclose(columns["memory_bytes"][: columns["memory_bounds"][1]], curves[0][1])
+    assert set(columns["bytes"].tolist()) == {5e6}
+    assert known["capacity"] == 80e9
+    assert not {"memory_bytes", "bytes"} & set(unknown["columns"])
+
+
+def test_measured_shares_the_lanes_of_its_prediction_and_of_nothing_else() -> None:
+    predicted, other = one_f_one_b(4, 8), one_f_one_b(4, 9)
+    measured = one_f_one_b(4, 8, source="measured", slower=0.1)
+
+    def rows(*layers: Layer) -> list[int]:
+        return [layer["row"] for layer in unpack(pack(layers))["layers"]]
+
+    over = Layer(measured, "Run 1", over=True)
+    assert rows(Layer(predicted, "Open design"), over) == [0, 0]
+    assert rows(Layer(other, "Pinned"), Layer(predicted, "Open design"), over) == [0, 1, 1]
+    assert rows(Layer(other, "Open design"), over) == [0, 1]
+    assert rows(over) == [0]
+
+
+def test_all_layers_share_one_axis() -> None:
+    short, long = one_f_one_b(4, 8), one_f_one_b(4, 16)
+
+    header = unpack(pack([Layer(short, "a"), Layer(long, "b")]))
+
+    assert header["horizon"] == pytest.approx(long.makespan)
+    first, second = (layer["columns"]["end"].max() / TICKS for layer in header["layers"])
+    assert first == pytest.approx(short.makespan / long.makespan)
+    assert second == pytest.approx(1)
+
+
+def test_a_span_of_a_large_step_takes_about_twenty_bytes() -> None:
+    timeline = one_f_one_b(32, 64)
+
+    assert len(pack([Layer(timeline, "x")])) / len(timeline) < 19
+
+
+def test_a_step_that_takes_no_time_is_packed() -> None:
+    nothing = one_f_one_b(2, 2, forward_s=0.0)
+
+    assert unpack(pack([Layer(nothing, "x")]))["layers"][0]["makespan"] == 0
+
+
+def test_a_pin_names_its_action() -> None:
+    heard: list[Pin | None] = []
+    chart = TimelineChart(on_pin=heard.append)
+
+    chart._handle_msg({"type": "pin", "layer": 0, "rank": 2, "op": "B", "stage": 2, "microbatch": 5})
+    chart._handle_msg({"type": "pin", "layer": 1, "rank": 0, "op": "F", "stage": 0, "microbatch": 0})
+    chart._handle_msg({"type": "unpin"})
+    chart._handle_msg({"type": "something else"})
+
+    assert heard == [Pin(0, 2, backward(2, 5)), Pin(1, 0, forward(0, 0)), None]
+
+
+def test_a_pin_that_names_nothing_is_refused() -> None:
+    chart = TimelineChart(on_pin=lambda pin: None)
+
+    with pytest.raises(InputError, match="names no action"):
+        chart._handle_msg({"type": "pin", "layer": 0, "rank": 2, "op": "Q", "stage": 2, "microbatch": 5})
+
+
+def test_showing_sets_what_travels_and_what_is_said() -> None:
+    chart = TimelineChart()
+
+    chart.show([Layer(one_f_one_b(2, 2), "Open design")], stale="mesh B is drawn twice")
+
+    assert chart.packed
+    assert chart.stale == "mesh B is drawn twice"

@@ -1,0 +1,42 @@
+"""What is said when something is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError, nearest
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "told"),
+    [
+        ("g-pipe", ["gpipe", "1f1b"], "Did you mean 'gpipe'? Known: 1f1b, gpipe."),
+        ("xyz", ["gpipe", "1f1b"], "Known: 1f1b, gpipe."),
+        ("devcies", ["devices", "axes"], "Did you mean 'devices'? Known: axes, devices."),
+        ("", ["a"], "Known: a."),
+    ],
+)
+def test_the_nearest_known_word_is_offered(word: str, known: list[str], told: str) -> None:
+    assert nearest(word, known) == told
+
+
+def test_a_problem_reads_where_and_what() -> None:
+    assert (
+        str(Problem("meshes[2].devices", "x", "device 3 is used twice")) == "meshes[2].devices: device 3 is used twice"
+    )
+    assert str(Problem("", "x", "the file is no JSON")) == "the file is no JSON"
+    assert str(Problem("meshes[0]", "x", "it does not fit", "warning")) == "warning: meshes[0]: it does not fit"
+
+
+def test_a_design_error_lists_every_problem_on_its_own_line() -> None:
+    error = DesignError(Problem(where, "x", "no") for where in ("a", "b"))
+
+    assert str(error) == "a: no\nb: no"
+    assert [problem.where for problem in error.problems] == ["a", "b"]
+
+
+def test_wrong_input_and_failed_runs_are_told_apart() -> None:
+    assert issubclass(DesignError, InputError)
+    assert issubclass(InputError, MeshwaveError)
+    assert issubclass(RunError, MeshwaveError)
+    assert not issubclass(RunError, InputError)

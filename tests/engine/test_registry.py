@@ -1,0 +1,71 @@
+"""A member is found because its file lies in the folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InputError
+from engine.registry import Registry
+from engine.schedules import Schedule, schedules
+
+
+@pytest.fixture
+def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[str]]:
+    """A folder with two members and a helper."""
+    package = tmp_path / "zoo_for_tests"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from engine.registry import Registry\nanimals = Registry('animal', __name__)\n"
+    )
+    for file, names in (("zebra", ["zebra"]), ("cats", ["lion", "tiger"]), ("_helper", ["nobody"])):
+        lines = "".join(f"animals.register('{name}')('a {name}')\n" for name in names)
+        (package / f"{file}.py").write_text(f"from zoo_for_tests import animals\n{lines}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from importlib import import_module
+
+    yield import_module("zoo_for_tests").animals
+    for name in [name for name in sys.modules if name.startswith("zoo_for_tests")]:
+        del sys.modules[name]
+
+
+def test_finds_what_lies_in_the_folder_in_order_of_its_names(animals: Registry[str]) -> None:
+    assert dict(animals) == {"lion": "a lion", "tiger": "a tiger", "zebra": "a zebra"}
+    assert len(animals) == 3
+    assert "nobody" not in animals, "a name with an underscore is a helper"
+
+
+def test_imports_nothing_before_somebody_looks(animals: Registry[str]) -> None:
+    assert "zoo_for_tests.zebra" not in sys.modules
+    assert "zebra" in animals
+    assert "zoo_for_tests.zebra" in sys.modules
+
+
+def test_an_unknown_name_comes_with_the_nearest_known_one(animals: Registry[str]) -> None:
+    with pytest.raises(InputError) as unknown:
+        animals["tigre"]
+
+    assert str(unknown.value) == "there is no animal called 'tigre'. Did you mean 'tiger'? Known: lion, tiger, zebra."
+
+
+def test_a_name_is_given_once(animals: Registry[str]) -> None:
+    assert animals["lion"]
+    with pytest.raises(ValueError, match="two animals are called 'lion'"):
+        animals.register("lion")("another lion")
+
+
+def test_a_file_that_cannot_be_imported_is_not_passed_over(animals: Registry[str], tmp_path: Path) -> None:
+    """Nor is it forgotten after the first try."""
+    (tmp_path / "zoo_for_tests" / "yak.py").write_text("raise RuntimeError('no yak')\n")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no yak"):
+            list(animals)
+
+
+def test_the_schedules_of_this_version() -> None:
+    assert list(schedules) == ["1f1b", "chimera", "custom", "gpipe", "hanayo", "interleaved-1f1b"]
+    assert all(issubclass(member, Schedule) for member in schedules.values())

@@ -1,0 +1,51 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.units import quantity
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.00321, "s", "3.21 ms"),
+        (1.5, "s", "1.5 s"),
+        (90.0, "s", "90 s"),
+        (1234.0, "s", "1234 s"),
+        (4.2e-5, "s", "42 µs"),
+        (3e-9, "s", "3 ns"),
+        (1e-10, "s", "0.1 ns"),
+        (0.0, "s", "0 s"),
+        (-0.002, "s", "-2 ms"),
+        (41.5e9, "B", "41.5 GB"),
+        (80e9, "B", "80 GB"),
+        (999.7e6, "B", "1 GB"),
+        (999.4e6, "B", "999 MB"),
+        (120_000, "tokens/s", "120 ktokens/s"),
+        (312e12, "FLOP/s", "312 TFLOP/s"),
+        (2e15, "FLOP/s", "2 PFLOP/s"),
+        (5e19, "B", "50000 PB"),
+        (12.0, "B", "12 B"),
+        (0.5, "B", "0.5 B"),
+        (0, "B", "0 B"),
+        (48.0, "", "48"),
+        (0.0, "", "0"),
+    ],
+)
+def test_reads_well(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+@given(value=st.floats(1e-8, 1e20), unit=st.sampled_from(["s", "B"]))
+def test_three_digits_say_it_to_half_a_percent(value: float, unit: str) -> None:
+    value = max(value, 1.0) if unit == "B" else value
+    number, _, prefixed = quantity(value, unit).partition(" ")
+    scale = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+    assert math.isclose(float(number) * scale.get(prefixed.removesuffix(unit), 1), value, rel_tol=0.0051)

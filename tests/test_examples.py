@@ -1,0 +1,55 @@
+"""Every example opens, is sound, is written as the designer writes it, and can be simulated.
+
+That each one also runs is a test of the launcher.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.design import load_design
+from engine.lowering import lower
+from engine.predict import predict
+from engine.program.verify import verify
+from engine.resources import examples
+
+every_example = pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+
+
+def test_there_are_enough_to_learn_from() -> None:
+    assert len(examples()) >= 8
+
+
+@every_example
+def test_opens_simulates_and_fits(path: Path) -> None:
+    prediction = predict(load_design(path))
+
+    assert prediction.numbers["makespan_s"] > 0
+    assert 0 <= prediction.numbers["bubble_ratio"] < 1
+    assert prediction.numbers["fits"]
+
+
+@every_example
+def test_its_program_is_proven(path: Path) -> None:
+    assert verify(lower(load_design(path))) == []
+
+
+@every_example
+def test_is_written_as_it_would_be_saved(path: Path) -> None:
+    """So that the first save of an example changes nothing else."""
+    assert load_design(path).to_json() == path.read_text("utf-8")
+
+
+def test_names_tell_the_examples_apart() -> None:
+    names = [load_design(path).name for path in examples().values()]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("start", "makespan"), [("01", 36), ("02", 60), ("04", 16), ("05", 8), ("07", 11), ("08", 33)])
+def test_those_out_of_the_papers_take_as_long_as_they_print(start: str, makespan: float) -> None:
+    (path,) = (path for name, path in examples().items() if name.startswith(start))
+
+    assert predict(load_design(path)).numbers["makespan_s"] == makespan
