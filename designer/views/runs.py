@@ -197,8 +197,8 @@ def _figures(metrics: list[dict[str, Any]], total: int) -> list[list[str]]:
 
 
 def _notes(run: Run) -> list[str]:
-    """What the run says about itself, such as that its processes share a GPU."""
-    return []
+    """What the run says of where it computes, such as that its processes share a GPU."""
+    return [str(event["note"]) for event in run.events() if event.get("event") == "started" and event.get("note")]
 
 
 def _when(seconds: float) -> str:

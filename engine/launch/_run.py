@@ -95,6 +95,10 @@ class Run:
         """
         return self._metrics.since(since)
 
+    def events(self) -> list[dict[str, Any]]:
+        """What process 0 reported of itself: ``started`` with where it computes, ``step``, ``finished``."""
+        return self._events.read()
+
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
         return [
