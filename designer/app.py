@@ -111,9 +111,10 @@ class Widgets:
     def _show_design(self) -> None:
         session = self.session
         self.cluster.show(session.design.model_dump(mode="json"))
-        if not session.stale:
-            prediction = session.prediction
-            self.wave.show(prediction.design, prediction.program, prediction.costs)
+        if session.stale:
+            self.wave.show(session.design)  # the last sound stages stay; another schedule can be chosen
+        else:
+            self.wave.show(session.design, session.prediction.program, session.prediction.costs)
 
     def _show_timeline(self) -> None:
         session = self.session

@@ -26,8 +26,8 @@ _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 Exporters = Mapping[str, Callable[[Prediction], bytes]]
 
 
-class Form(NamedTuple):
-    """A form that a design is written in: how the menu calls it, and what the file is."""
+class Export(NamedTuple):
+    """Another form of a design: how the menu calls it, and what its file is."""
 
     title: str
     note: str
@@ -35,11 +35,11 @@ class Form(NamedTuple):
     mime: str
 
 
-FORMS: Mapping[str, Form] = {
-    "perfetto": Form("Perfetto trace", "opens at ui.perfetto.dev", ".trace.json", "application/json"),
-    "torch-csv": Form("torch CSV", "torch.distributed.pipelining", ".csv", "text/csv"),
-    "svg": Form("Timeline as SVG", "a drawing", ".svg", "image/svg+xml"),
-    "png": Form("Timeline as PNG", "a picture", ".png", "image/png"),
+EXPORTS: Mapping[str, Export] = {
+    "perfetto": Export("Perfetto trace", "opens at ui.perfetto.dev", ".trace.json", "application/json"),
+    "torch-csv": Export("torch CSV", "torch.distributed.pipelining", ".csv", "text/csv"),
+    "svg": Export("Timeline as SVG", "a drawing", ".svg", "image/svg+xml"),
+    "png": Export("Timeline as PNG", "a picture", ".png", "image/png"),
 }
 
 
@@ -110,7 +110,7 @@ class TopBar(Canvas):
         self._exporters = exporters or {}
         super().__init__(
             examples=[dict(entry) for entry in example_entries()],
-            exports=[{"name": name, **_form(name)._asdict()} for name in self._exporters],
+            exports=[{"name": name, **_export(name)._asdict()} for name in self._exporters],
             shortcuts=[shortcut._asdict() for shortcut in shortcuts],
             **params,
         )
@@ -164,8 +164,10 @@ class TopBar(Canvas):
             raise InputError(f"there is no export called {name!r}")
         if prediction is None:
             raise InputError("there is nothing to export yet: the design cannot be simulated")
-        form = _form(name)
-        self._download(file_name(prediction.design.name) + form.suffix, form.mime, self._exporters[name](prediction))
+        export = _export(name)
+        self._download(
+            file_name(prediction.design.name) + export.suffix, export.mime, self._exporters[name](prediction)
+        )
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self._session.undo()
@@ -245,5 +247,5 @@ def _design_name(given: Any) -> str:
     return name
 
 
-def _form(name: str) -> Form:
-    return FORMS.get(name, Form(name, "", f".{name}", "application/octet-stream"))
+def _export(name: str) -> Export:
+    return EXPORTS.get(name, Export(name, "", f".{name}", "application/octet-stream"))
