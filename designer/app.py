@@ -95,14 +95,20 @@ class Widgets:
     def __init__(self, session: Session, studio: Studio) -> None:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
-        self.topbar = TopBar(session, exporters=EXPORTS, **fill)
+        self.topbar = TopBar(session, exporters=EXPORTS, on_launch=lambda: self.runs.bar.focus_button(), **fill)
         self.numbers = Numbers(session, **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
         self.wave = WaveCanvas(on_edit=session.edit, **fill)
         self.timeline = TimelineChart(**fill)
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
-        self.runs = RunsPanel(session, studio.launcher, studio.record, **fill)
+        self.runs = RunsPanel(session, studio.launcher, studio.record, on_launch=lambda: self._turn_to(RUN), **fill)
+        self.side = pn.Tabs(
+            ("Design", self.form), ("Run", self.runs), ("Problems", self.problems),
+            stylesheets=[read_static("side.css")], **fill,
+        )  # fmt: skip
+        self.problems.param.watch(lambda *_: self._show_badge(), "badge")
+        self._show_badge()
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self._show_design()
@@ -123,22 +129,28 @@ class Widgets:
 
     def _focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
-        self.side.active = 0
-        self.form.focus_field(path)
+        if self.form.focus_field(path):
+            self._turn_to(DESIGN)
+
+    def _turn_to(self, tab: int) -> None:
+        self.side.active = tab
+
+    def _show_badge(self) -> None:
+        badge = self.problems.badge
+        self.side[PROBLEMS] = (f"Problems ({badge})" if badge else "Problems", self.problems)
 
     def layout(self) -> pn.viewable.Viewable:
-        self.side = pn.Tabs(
-            ("Design", self.form), ("Run", self.runs), ("Problems", self.problems),
-            sizing_mode="stretch_both", dynamic=False, stylesheets=[read_static("side.css")],
-        )  # fmt: skip
+        """All on one screen."""
         areas = {
-            "top": self.topbar, "numbers": self.numbers, "cluster": self.cluster,
+            "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
             "wave": self.wave, "timeline": self.timeline, "side": self.side,
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
         return pn.Column(*areas.values(), sizing_mode="stretch_both", styles=GRID)
 
+
+DESIGN, RUN, PROBLEMS = range(3)  # the tabs of the side panel
 
 GRID = {
     "display": "grid",
@@ -148,7 +160,7 @@ GRID = {
     "gap": "1px",
     "grid-template-columns": "minmax(0, 2fr) minmax(0, 3fr) 320px",
     "grid-template-rows": "44px 66px minmax(0, 300px) minmax(0, 1fr)",
-    "grid-template-areas": '"top top top" "numbers numbers side" "cluster wave side" "timeline timeline side"',
+    "grid-template-areas": '"top top top" "numbers numbers launch" "cluster wave side" "timeline timeline side"',
     "background": "var(--mw-line)",
 }
 

@@ -1,6 +1,6 @@
-// Runs: launch the open design, follow it live, cancel it, lay what was measured over the prediction.
+// Runs: follow one live, lay what it measured over the prediction, look at earlier ones.
 
-import { button, count, followTheme, h, s } from "static/canvas.js";
+import { count, followTheme, h, s } from "static/canvas.js";
 
 const WORDS = {
   STARTING: "starting", RUNNING: "running", SUCCEEDED: "done", FAILED: "failed", CANCELLED: "cancelled", LOST: "lost",
@@ -16,73 +16,33 @@ export function render({ model }) {
 class Runs {
   constructor(model) {
     this.model = model;
-    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask() });
-    this.cancel = button("Cancel", { kind: "mw-stop mw-danger", onclick: () => model.send_msg({ type: "cancel" }) });
-    this.why = h("div", { class: "mw-runs-why", role: "status", "aria-live": "polite" });
     this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" });
     this.log = h("pre", { class: "mw-log", tabindex: 0, role: "log", "aria-label": "Log of the run" });
     this.list = h("div", { class: "mw-runs-list", role: "list" });
     this.root = h(
       "div",
       { class: "mw-canvas mw-runs" },
-      h("div", { class: "mw-runs-launch" }, this.launch, this.cancel),
-      this.why,
       this.run,
       h("h3", {}, "Runs"),
       this.list,
     );
-    this.stop = followTheme(this.root);
-    model.on("launchable", () => this.showLaunch());
-    model.on("notice", () => this.showLaunch());
     model.on("run", () => this.showRun());
     model.on("losses", () => this.showLoss());
     model.on("comparison", () => this.showRun());
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
-    model.on("msg:custom", (message) => {
-      const data = message.data ?? message;
-      if (data.type === "focus") this.launch.focus();
-    });
-    this.showLaunch();
     this.showRun();
     this.showList();
-    requestAnimationFrame(() => {
-      this.stop();
-      this.stop = followTheme(this.root);
-    });
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     window.meshwaveRuns = { model, root: this.root };
   }
 
   remove() {
-    this.stop();
-  }
-
-  /** One click is one run: the key tells a second click of the same press from a second wish. */
-  ask() {
-    if (this.asked && performance.now() - this.asked < 800) return;
-    this.asked = performance.now();
-    this.model.send_msg({ type: "launch", key: crypto.randomUUID?.() ?? String(Math.random()), clicked: Date.now() });
-  }
-
-  showLaunch() {
-    const { allowed, label, reason } = this.model.launchable;
-    this.launch.textContent = label ?? "Launch";
-    this.launch.allow(Boolean(allowed), reason ?? "");
-    const words = this.model.notice || reason || "";
-    this.why.textContent = words;
-    this.why.dataset.kind = this.model.notice || !allowed ? "no" : "";
-    this.why.hidden = !words;
-    this.showCancel();
-  }
-
-  showCancel() {
-    const live = ["STARTING", "RUNNING"].includes(this.model.run?.state);
-    this.cancel.hidden = !live;
+    this.unfollow?.();
   }
 
   showRun() {
     const run = this.model.run;
-    this.showCancel();
     this.run.hidden = !run?.id;
     if (!run?.id) return;
     const { comparison } = this.model;
@@ -116,7 +76,7 @@ class Runs {
   compare({ rows, laid, step }) {
     const box = h("input", { type: "checkbox", onchange: () => this.model.send_msg({ type: "overlay", on: box.checked }) });
     box.checked = laid;
-    const cells = (row) => row.map((cell, place) => h(place ? "td" : "td", {}, cell));
+    const cells = (row) => row.map((cell) => h("td", {}, cell));
     return h(
       "div",
       {},
@@ -173,6 +133,6 @@ class Runs {
         h("span", { class: "mw-state", "data-state": state }, WORDS[state] ?? state),
       ),
     );
-    this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet.")]));
+    this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet: press Launch.")]));
   }
 }

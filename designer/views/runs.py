@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import param
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
 from engine.errors import InputError, MeshwaveError
-from engine.launch import Launcher, Record, Run
+from engine.launch import Launcher, Record, Run, State
 from engine.predict import predict
 from engine.recording import read_recording
 from engine.timeline import Overlay, Timeline, overlay
@@ -24,11 +24,39 @@ READ_SPANS_EVERY_S = 0.5
 """A live timeline is read anew so often: it costs the reading of all spans so far."""
 
 
-class RunsPanel(Canvas):
-    """One run of the record and how it stands; polled, since a run may be anybody's."""
+class LaunchBar(Canvas):
+    """The button that runs the open design, and how the run stands."""
 
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     notice = param.String(default="", doc="Why the last launch did not happen.")
+    status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
+
+    _esm = read_static("launch.js")
+    _importmap: ClassVar = shared_modules("canvas.js")
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("launch.css")]
+    _gestures = ("launch", "cancel")
+
+    def __init__(self, launch: Callable[[str | None], Any], cancel: Callable[[], Any], **params: Any) -> None:
+        super().__init__(**params)
+        self._launch, self._cancel = launch, cancel
+
+    def focus_button(self) -> None:
+        self._send_msg({"type": "focus"})
+
+    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
+        self.notice = ""
+        try:
+            self._launch(str(gesture.get("key") or "") or None)
+        except MeshwaveError as error:
+            self.notice = str(error)
+
+    def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
+        self._cancel()
+
+
+class RunsPanel(Canvas):
+    """One run of the record and how it stands; polled, since a run may be anybody's."""
+
     run = param.Dict(default={})
     losses = param.List(default=[], item_type=float)
     log = param.String(default="")
@@ -38,11 +66,21 @@ class RunsPanel(Canvas):
     _esm = read_static("runs.js")
     _importmap: ClassVar = shared_modules("canvas.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
-    _gestures = ("launch", "cancel", "open", "overlay")
+    _gestures = ("open", "overlay")
 
-    def __init__(self, session: Session, launcher: Launcher, record: Record, **params: Any) -> None:
+    def __init__(
+        self,
+        session: Session,
+        launcher: Launcher,
+        record: Record,
+        on_launch: Callable[[], Any] = lambda: None,
+        **params: Any,
+    ) -> None:
+        """``on_launch`` hears that a run was started here, to bring it to the front."""
         super().__init__(**params)
         self._session, self._launcher, self._record = session, launcher, record
+        self._on_launched = on_launch
+        self.bar = LaunchBar(self._launch, self._cancel, **params)
         self._shown: Run | None = None
         self._laid = True
         self._measured: Timeline | None = None
@@ -54,27 +92,20 @@ class RunsPanel(Canvas):
 
     # ---- gestures ----
 
-    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
-        self.notice = ""
-        try:
-            run = self._launch(str(gesture.get("key") or "") or None)
-        except MeshwaveError as error:
-            self.notice = str(error)
-            return
-        self._show(run)
-        self.look()
-
-    def _launch(self, key: str | None) -> Run:
+    def _launch(self, key: str | None) -> None:
         session = self._session
         if session.errors:
             raise InputError(f"the design cannot run as it stands: {session.errors[0]}")
         prediction = session.prediction
-        return self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, key=key)
+        run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, key=key)
+        self._show(run)
+        self.look()
+        self._on_launched()
 
-    def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
-        if self._shown is not None:
-            self._shown.cancel()
-            self.look()
+    def _cancel(self) -> None:
+        for entry in self._record.active():
+            Run(self._record, entry.id, self._launcher if entry.launcher == self._launcher.name else None).cancel()
+        self.look()
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         self._show(Run(self._record, self._record.get(str(gesture["run"])).id))
@@ -94,7 +125,7 @@ class RunsPanel(Canvas):
         reason = self._refusal()
         processes = sum(len(mesh.devices) for mesh in self._session.design.meshes)
         label = f"Launch {processes} process{'es' if processes != 1 else ''}"
-        self.launchable = {"allowed": not reason, "label": label, "reason": reason}
+        self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason}
         self._lay()
 
     def _refusal(self) -> str:
@@ -135,6 +166,11 @@ class RunsPanel(Canvas):
             "notes": _notes(run),
         }
         over = entry.state.is_over
+        self.bar.status = {
+            "running": not over,
+            "share": len(metrics) / max(progress.total, 1),
+            "words": _status(entry.state, metrics, progress.total, entry.reason),
+        }
         due = time.monotonic() - self._spans_read_s > READ_SPANS_EVERY_S
         if metrics and (over or due):
             self._spans_read_s = time.monotonic()
@@ -194,6 +230,18 @@ def _figures(metrics: list[dict[str, Any]], total: int) -> list[list[str]]:
         [quantity(last["seconds"], "s"), "a step"],
         [quantity(last["tokens_per_s"], ""), "tokens/s"],
     ]
+
+
+def _status(state: State, metrics: list[dict[str, Any]], total: int, reason: str) -> str:
+    """One line beside the launch button."""
+    if state is State.STARTING or (state is State.RUNNING and not metrics):
+        return "starting ..."
+    loss = f", loss {metrics[-1]['loss']:.4g}" if metrics else ""
+    if state is State.RUNNING:
+        return f"step {len(metrics)} of {total}{loss}"
+    if state is State.SUCCEEDED:
+        return f"done: {len(metrics)} steps{loss}"
+    return f"{str(state).lower()}: {reason}"
 
 
 def _notes(run: Run) -> list[str]:

@@ -1,0 +1,59 @@
+// Launch: one click runs the open design; how the run stands is seen beside the button.
+
+import { button, followTheme, h } from "static/canvas.js";
+
+const DOUBLE_CLICK_MS = 800; // a second press within is the same wish
+
+export function render({ model }) {
+  const bar = new LaunchBar(model);
+  model.on("remove", () => bar.unfollow?.());
+  return bar.root;
+}
+
+class LaunchBar {
+  constructor(model) {
+    this.model = model;
+    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask() });
+    this.cancel = button("Cancel", { kind: "mw-stop mw-danger", title: "End the run that is under way", onclick: () => model.send_msg({ type: "cancel" }) });
+    this.words = h("div", { class: "mw-launchbar-words", role: "status", "aria-live": "polite" });
+    this.progress = h("div", { class: "mw-launchbar-progress" });
+    this.launch.refuse = (reason) => this.say(reason, "no");
+    this.root = h(
+      "section",
+      { class: "mw-canvas mw-launchbar", "aria-label": "Launch" },
+      h("div", { class: "mw-launchbar-row" }, this.launch, this.cancel),
+      this.words,
+      this.progress,
+    );
+    model.on(["launchable", "notice", "status"], () => this.draw());
+    model.on("msg:custom", (message) => (message.data ?? message).type === "focus" && this.launch.focus());
+    this.draw();
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+  }
+
+  ask() {
+    if (performance.now() - this.asked < DOUBLE_CLICK_MS) return;
+    this.asked = performance.now();
+    this.say("starting ...");
+    this.model.send_msg({ type: "launch", key: `${Date.now()}-${Math.random()}` });
+  }
+
+  say(text, kind = "") {
+    this.words.textContent = text;
+    this.words.title = text;
+    this.words.dataset.kind = kind;
+  }
+
+  draw() {
+    const { launchable, notice, status } = this.model;
+    const running = Boolean(status.running);
+    this.launch.textContent = launchable.label;
+    this.launch.setAttribute("aria-label", launchable.label);
+    this.launch.allow(launchable.allowed && !running, running ? "A run is under way; cancel it first" : launchable.reason || "Train exactly this design on this machine (L)");
+    this.cancel.hidden = !running;
+    this.progress.style.width = running ? `${100 * (status.share ?? 0)}%` : "0";
+    if (notice) this.say(notice, "no");
+    else if (running || status.words) this.say(status.words);
+    else this.say(launchable.reason || "real training on this machine", launchable.reason ? "no" : "");
+  }
+}
