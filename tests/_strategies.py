@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -199,7 +200,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     ]
     ends = np.cumsum([0] + [axis.get("dp", 1) * axis.get("tp", 1) for axis in axes]).tolist()
     mesh_names = draw(st.lists(names, min_size=drawn.ranks, max_size=drawn.ranks, unique=True))
-    stages = 1 + max(stage for stage in range(240) if stage < drawn.design().stages)
+    stages = drawn.design().stages
     given = st.none() | st.lists(st.integers(1, 9), min_size=stages, max_size=stages)
     layers = draw(given)
     pipeline = {**drawn.pipeline, **({"stages": layers} if layers else {})}
@@ -226,7 +227,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "model": model,
         "meshes": [
             {"name": name, "devices": list(range(first, end)), "axes": axis}
-            for name, axis, first, end in zip(mesh_names, axes, ends, ends[1:], strict=True)
+            for name, axis, (first, end) in zip(mesh_names, axes, pairwise(ends), strict=True)
         ],
         "pipeline": pipeline,
         **draw(

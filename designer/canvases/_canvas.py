@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import param
 from panel.custom import JSComponent
 
-from engine.errors import DesignError, InputError
+from engine.errors import DesignError, MeshwaveError
 from engine.palette import MESHES
 
 Edit = Callable[[str, Any, str], None]
@@ -65,12 +66,15 @@ class Canvas(JSComponent):
         refused = None
         try:
             getattr(self, f"_on_{name}")(message)
-        except InputError as error:
+        except MeshwaveError as error:
             refused = _sentence(error)
+        except Exception as error:  # a defect of ours: the page must not fall silent
+            traceback.print_exc()
+            refused = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
         self._send_msg({"type": "answered", "gesture": name, "refused": refused})
 
 
-def _sentence(error: InputError) -> str:
+def _sentence(error: MeshwaveError) -> str:
     """What is said at the cursor: the first problem alone, since the problems panel lists them all."""
     if not isinstance(error, DesignError) or not error.problems:
         return str(error)

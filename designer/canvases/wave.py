@@ -23,7 +23,7 @@ from engine.schedules import Pipe, Schedule, schedules
 from engine.simulate import simulate
 
 THUMBNAIL = Pipe(ranks=4, microbatches=4)
-MICROBATCHES = 1_000_000
+MICROBATCHES = 20_000
 
 
 def _op_colours() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -49,6 +50,9 @@ class LaunchBar(Canvas):
             self._launch(str(gesture.get("key") or "") or None)
         except MeshwaveError as error:
             self.notice = str(error)
+        except Exception as error:
+            self.notice = f"the launch went wrong inside Meshwave: {error!r}"
+            raise
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
         self._cancel()
@@ -245,8 +249,13 @@ def _status(state: State, metrics: list[dict[str, Any]], total: int, reason: str
 
 
 def _notes(run: Run) -> list[str]:
-    """What the run says of where it computes, such as that its processes share a GPU."""
-    return [str(event["note"]) for event in run.events() if event.get("event") == "started" and event.get("note")]
+    """What the run says of where it computes, and what its times are worth there."""
+    started = [event for event in run.events() if event.get("event") == "started"]
+    notes = [str(event["note"]) for event in started if event.get("note")]
+    processes, cores = run.entry.processes, os.cpu_count() or 1
+    if processes > cores and any(event.get("device") == "CPU" for event in started):
+        notes.append(f"{processes} processes take turns on {cores} cores: computations take longer than predicted")
+    return notes
 
 
 def _when(seconds: float) -> str:

@@ -21,7 +21,7 @@ class Section(Part):
 
     schedule: str
     """The rule that orders compute on every mesh."""
-    microbatches: Annotated[int, Field(ge=1, le=1_000_000)]
+    microbatches: Annotated[int, Field(ge=1, le=20_000)]
     """Microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     """Layers of each stage; null: balanced by cost."""

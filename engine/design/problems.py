@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from engine.design.document import Design
 
 
+LARGEST_PIPELINE = 2_000_000
+"""Stages x microbatches of the largest design: some seconds to lower and simulate."""
+
 # ---- what pydantic refuses, in words ----
 
 

@@ -45,6 +45,7 @@ class Run:
         self._record = record
         self._launcher = launcher
         self._metrics = _Lines(self.folder / "metrics.jsonl")
+        self._told = _Lines(self.folder / "events-0.jsonl", lambda event: event.get("event") != "step")
         self._steps = _Lines(self.folder / "events-0.jsonl", lambda event: event.get("event") == "step")
 
     def __repr__(self) -> str:
@@ -96,8 +97,8 @@ class Run:
         return self._metrics.since(since)
 
     def events(self) -> list[dict[str, Any]]:
-        """What process 0 reported of itself: ``started`` with where it computes, ``step``, ``finished``."""
-        return self._events.read()
+        """What process 0 reported besides its steps: ``started`` with where it computes, ``finished``."""
+        return self._told.since(0)
 
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
