@@ -68,8 +68,8 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.config.raw_css = [read_static("app.css")]
     draft = _draft_id()
     session = Session(studio.open(draft))
-    session.param.watch(lambda event: studio.keep(draft, event.new), "design")
     widgets = Widgets(session, studio)
+    session.param.watch(lambda event: studio.keep(draft, event.new), "design")
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
@@ -95,11 +95,14 @@ class Widgets:
     def __init__(self, session: Session, studio: Studio) -> None:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
-        self.topbar = TopBar(session, exporters=EXPORTS, on_launch=lambda: self.runs.bar.focus_button(), **fill)
+        # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
+        self.timeline = TimelineChart(**fill)
+        session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self.numbers = Numbers(session, **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
         self.wave = WaveCanvas(on_edit=session.edit, **fill)
-        self.timeline = TimelineChart(**fill)
+        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
+        self.topbar = TopBar(session, exporters=EXPORTS, on_launch=lambda: self.runs.bar.focus_button(), **fill)
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
         self.runs = RunsPanel(session, studio.launcher, studio.record, on_launch=lambda: self._turn_to(RUN), **fill)
@@ -109,8 +112,6 @@ class Widgets:
         )  # fmt: skip
         self.problems.param.watch(lambda *_: self._show_badge(), "badge")
         self._show_badge()
-        session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
-        session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self._show_design()
         self._show_timeline()
 

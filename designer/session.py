@@ -37,7 +37,7 @@ class Session(param.Parameterized):
         super().__init__(design=design)
         self._past: list[tuple[Design, str]] = []
         self._future: list[tuple[Design, str]] = []
-        self._follow()
+        self._show(design)
 
     @property
     def stale(self) -> bool:
@@ -83,19 +83,16 @@ class Session(param.Parameterized):
         self.pinned = self.prediction if self.pinned is None else None
 
     def _show(self, design: Design) -> None:
+        found, prediction = _predicted(design)
         with param.parameterized.batch_call_watchers(self):
+            if prediction is not None:
+                self.prediction = prediction  # first: those who watch it are told first
+            self.problems = found
             self.design = design
-            self._follow()
-
-    def _follow(self) -> None:
-        found, prediction = _predicted(self.design)
-        self.problems = found
-        if prediction is not None:
-            self.prediction = prediction
-        self.history = (
-            self._past[-1][1] if self._past else "",
-            self._future[-1][1] if self._future else "",
-        )
+            self.history = (
+                self._past[-1][1] if self._past else "",
+                self._future[-1][1] if self._future else "",
+            )
 
 
 def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:

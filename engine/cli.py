@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output is gone, such as head
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of our output is gone, such as head; what is left to flush goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
@@ -271,14 +272,9 @@ def _write(name: str | None, content: bytes) -> None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return
-    path = Path(name)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    from engine.resources import write_whole
+
+    write_whole(name, content)
 
 
 def _schema(options: argparse.Namespace) -> int:
@@ -296,7 +292,10 @@ def _examples(options: argparse.Namespace) -> int:
         sys.stdout.write(example(options.name).read_text("utf-8"))
     elif options.to:
         folder = Path(options.to)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
         for path in examples().values():
             _write(str(folder / path.name), path.read_bytes())
         print(f"copied {len(examples())} examples to {folder}", file=sys.stderr)

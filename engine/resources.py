@@ -1,8 +1,9 @@
-"""Where the files that come with Meshwave are: in a source tree, or beside the installed package."""
+"""Files: where those that come with Meshwave are, and how one is written whole."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -43,3 +44,30 @@ def home() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "meshwave"
     return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
+
+
+def write_whole(name: Path | str, content: bytes) -> None:
+    """Write a file such that a crash leaves the old one or the new one, never half of one.
+
+    A link is followed; what is no plain file, such as a pipe or a terminal, is written to, never replaced.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        if Path(name).exists() and not Path(name).is_file():
+            Path(name).write_bytes(content)
+            return
+        path = Path(name).resolve()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            temporary.write_bytes(content)
+            if path.exists():
+                shutil.copymode(path, temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {name}: {error.strerror}") from None
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot write {str(name)!r}: {error}") from None

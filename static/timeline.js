@@ -3,7 +3,7 @@
 
 import { button, clamp, followTheme, h, perFrame } from "static/canvas.js";
 import { css, mix, pixel } from "static/palette.js";
-import { OP, TICKS, amount, bytes, decode, percent } from "static/timeline_data.js";
+import { OP, TICKS, amount, bytes, decode, numbers, percent } from "static/timeline_data.js";
 import { Colours, Frame, Pixels, Shapes, TALL, box, memoryColumns } from "static/timeline_paint.js";
 
 const AXIS = 22; // CSS pixels of the time axis
@@ -62,10 +62,8 @@ class TimelineWidget {
   }
 
   _buttons() {
-    const toggle = (name, label, key, title) => {
-      const made = button(label, { kind: "mw-timeline-toggle", title: `${title} (${key})`, onclick: () => this.toggle(name) });
-      return made;
-    };
+    const toggle = (name, label, key, title) =>
+      button(label, { kind: "mw-timeline-toggle", title: `${title} (${key})`, onclick: () => this.toggle(name) });
     return {
       show_transfers: toggle("show_transfers", "Transfers", "T", "Messages between meshes as arrows, where there is room"),
       show_critical: toggle("show_critical", "Critical path", "C", "The chain of spans that makes the step as long as it is"),
@@ -116,6 +114,7 @@ class TimelineWidget {
     if (before && this.data) this._rescale(before.horizon / this.data.horizon);
     else this._whole();
     [this.pinned, this.focus] = kept.map((name) => this._place(name));
+    this.related = null; // of the pinned span: found when it is painted
     this.hover = null;
     this.tip.hidden = true;
     this.rows = this._rows();
@@ -600,7 +599,7 @@ class TimelineWidget {
     const { layer, rank } = strip;
     const { top, limit } = this._memoryScale(layer);
     const width = Math.round(frame.right - frame.left);
-    const columns = memoryColumns(layer, rank, frame, width);
+    const columns = memoryColumns(layer, rank, frame, new Float32Array(width));
     const bottom = Math.round(strip.y + strip.height) - 0.5;
     const tall = strip.height - 3;
     const y = (value) => bottom - (value / top) * tall;
@@ -669,12 +668,18 @@ class TimelineWidget {
     const pixels = new Uint32Array(image.data.buffer);
     const empty = mix(colours.background, colours.memory, 0.06);
         const ramp = Array.from({ length: 65 }, (_, step) => pixel(mix(empty, colours.memory, (step / 64) ** 1.5)));
-    const warning = pixel(colours.warning);
+    const [warning, part] = [pixel(colours.warning), 1 / top];
+    const columns = new Float32Array(width);
     for (const { rank, y, height: deep } of strips) {
-      const columns = memoryColumns(layer, rank, frame, width);
-      const row = Uint32Array.from(columns, (value) => (limit && value > limit ? warning : ramp[Math.min(64, Math.round((64 * value) / top))]));
+      memoryColumns(layer, rank, frame, columns);
       const first = Math.round(y * frame.ratio) - above;
-      for (let at = first; at < Math.min(height, Math.max(first + 1, Math.round((y + deep) * frame.ratio) - above)); at++) pixels.set(row, at * width);
+      const after = Math.min(height, Math.max(first + 1, Math.round((y + deep) * frame.ratio) - above));
+      if (after <= first) continue;
+      const row = first * width;
+      for (let x = 0; x < width; x++) {
+        pixels[row + x] = limit && columns[x] > limit ? warning : ramp[(64 * columns[x] * part) | 0];
+      }
+      for (let at = first + 1; at < after; at++) pixels.copyWithin(at * width, row, row + width);
     }
     context.putImageData(image, Math.round(frame.left * frame.ratio), above);
     let free = -Infinity;
@@ -701,7 +706,7 @@ class TimelineWidget {
       if (this.pinned) this._paintPin(context, shapes);
       else if (this.model.show_critical) this._paintCritical(context, shapes);
       if (this.hover?.span >= 0) this._paintHover(context, shapes);
-      if (this.focus && document.activeElement !== null && this.focused) this._outline(context, this.focus, css(this.colours.accent), 2);
+      if (this.focus && this.focused) this._outline(context, this.focus, css(this.colours.accent), 2);
     });
     this._paintPointer(context);
     if (this.range) this._paintRange(context);
@@ -715,10 +720,7 @@ class TimelineWidget {
 
   _paintPin(context, shapes) {
     const { layer, span } = this.pinned;
-    const cause = layer.cause[span];
-    const behind = cause >= 0 && layer.isTransfer(cause) ? [cause, layer.cause[cause]] : [cause];
-    const causes = [...new Set([...behind, ...layer.inputs(span)])].filter((other) => other >= 0);
-    const effects = layer.effects(span).filter((other) => !causes.includes(other));
+    const { causes, effects } = (this.related ??= relatives(layer, span));
     const shown = { layer, spans: [...causes, span, ...effects] };
     this._veil(context, this.colours.theme === "dark" ? 0.72 : 0.78);
     this._paintSpans(shapes, shown);
@@ -732,7 +734,6 @@ class TimelineWidget {
       this._paintSpans(shapes, { layer: twin.layer, spans: [twin.span] });
       this._outline(context, twin, css(this.colours.accent), 1.5, [3, 2]);
     }
-    this.related = { causes, effects };
   }
 
   _paintSpans(shapes, { layer, spans }) {
@@ -1073,7 +1074,9 @@ class TimelineWidget {
 
   /** Move the keyboard's focus `along` its lane or to the lane `across`. */
   walk(along, across) {
-    const { layer, span } = this.focus ?? this.pinned ?? this._firstSeen();
+    const from = this.focus ?? this.pinned;
+    if (!from) return this._focusOn(this._firstSeen());
+    const { layer, span } = from;
     const rank = layer.rankOf(span);
     let next = span + along;
     if (across) {
@@ -1083,14 +1086,15 @@ class TimelineWidget {
       if (next >= 0) this._focusOn({ layer: other.layer, span: next });
       return;
     }
-    const [from, to] = layer.range(0, rank);
-    if (next >= from && next < to) this._focusOn({ layer, span: next });
+    const [first, last] = layer.range(0, rank);
+    if (next >= first && next < last) this._focusOn({ layer, span: next });
   }
 
+  /** The first block in view, of the first lane in view. */
   _firstSeen() {
-    const lane = this.plan.lanes.find((lane) => this._isLaneSeen(lane)) ?? this.plan.lanes[0];
-    const span = lane.layer.next(lane.rank, Math.max(0, this.view.from));
-    return { layer: lane.layer, span: Math.max(span, lane.layer.range(0, lane.rank)[0]) - 1 };
+    const { layer, rank } = this.plan.lanes.find((lane) => lane.y >= this.frame.top) ?? this.plan.lanes[0];
+    const span = layer.next(rank, Math.max(0, this.view.from));
+    return { layer, span: span >= 0 ? span : layer.range(0, rank)[1] - 1 };
   }
 
   _lanesBeside(layer, rank, across) {
@@ -1406,6 +1410,14 @@ const share = (row) => (row.length === 2 ? 1.8 : 1);
 
 const memoryHeight = (ranks) => (ranks <= 10 ? ranks * 22 : Math.min(170, ranks * 3));
 
+/** What a span waited for and computed with, and what needs it or waited for it. */
+function relatives(layer, span) {
+  const cause = layer.cause[span];
+  const behind = cause >= 0 && layer.isTransfer(cause) ? [cause, layer.cause[cause]] : [cause];
+  const causes = [...new Set([...behind, ...layer.inputs(span)])].filter((other) => other >= 0);
+  return { causes, effects: layer.effects(span).filter((other) => !causes.includes(other)) };
+}
+
 function fitCanvas(canvas, { width, height }, ratio) {
   const [wide, tall] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== wide || canvas.height !== tall) Object.assign(canvas, { width: wide, height: tall });
@@ -1457,9 +1469,11 @@ function axisUnit(largest, unit) {
   return largest >= 2e-3 ? { name: "ms", factor: 1e3 } : { name: "µs", factor: 1e6 };
 }
 
+const AXIS_NUMBERS = []; // by how many digits they show
+
 function onAxis(value, step, { factor }) {
   const digits = clamp(Math.ceil(-Math.log10(step * factor) - 1e-9), 0, 9);
-  return (value * factor).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return (AXIS_NUMBERS[digits] ??= numbers(digits, digits)).format(value * factor);
 }
 
 function shorten(context, text, room) {

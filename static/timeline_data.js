@@ -305,9 +305,14 @@ export function bytes(value) {
 
 export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN}%`;
 
+/** Writes numbers with from `least` to `most` digits after the point. */
+export const numbers = (least, most) => new Intl.NumberFormat("en", { minimumFractionDigits: least, maximumFractionDigits: most });
+
+const SHORT = [0, 1, 2, 3].map((most) => numbers(0, most));
+
 /** Three digits that count. */
 function short(value) {
   const size = Math.abs(value);
   const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  return Number(value.toFixed(digits)).toLocaleString("en", { maximumFractionDigits: digits });
+  return SHORT[digits].format(value);
 }

@@ -427,9 +427,9 @@ export function transferPath(frame, layer, span, from, to) {
   };
 }
 
-/** The most bytes of a rank in each column of the view, in device pixels of `width` columns. */
-export function memoryColumns(layer, rank, frame, width) {
-  const columns = new Float32Array(width);
+/** The most bytes of a rank in each column of the view, into `columns`. */
+export function memoryColumns(layer, rank, frame, columns) {
+  const width = columns.fill(0).length;
   const { memory_time: time, memory_bytes: held } = layer;
   const [first, last] = [layer.memory_bounds[rank], layer.memory_bounds[rank + 1]];
   const scale = width / (frame.to - frame.from);
@@ -438,7 +438,8 @@ export function memoryColumns(layer, rank, frame, width) {
     const until = at + 1 < last ? time[at + 1] : layer.last;
     const a = Math.max(0, Math.floor((time[at] - frame.from) * scale));
     const b = Math.min(width - 1, Math.floor((until - frame.from) * scale));
-    for (let x = a; x <= b; x++) if (held[at] > columns[x]) columns[x] = held[at];
+    const value = held[at];
+    for (let x = a; x <= b; x++) if (value > columns[x]) columns[x] = value;
   }
   return columns;
 }

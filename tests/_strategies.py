@@ -158,8 +158,8 @@ device = st.fixed_dictionaries(
     optional={"name": st.text(max_size=20), "efficiency": st.floats(0.01, 1)},
 )
 experts = st.fixed_dictionaries(
-    {"experts": st.integers(1, 8)},
-    optional={"top_k": st.just(1), "capacity_factor": st.none() | positive, "every": st.integers(1, 4)},
+    {"experts": st.integers(1, 8), "top_k": st.just(1)},
+    optional={"capacity_factor": st.none() | positive, "every": st.integers(1, 4)},
 )
 training = st.fixed_dictionaries(
     {},

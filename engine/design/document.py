@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +24,7 @@ from engine.design.transfer import Transfer
 from engine.design.upgrades import FORMAT, upgrade
 from engine.errors import DesignError, InputError, Problem
 from engine.part import Part
+from engine.resources import write_whole
 from engine.schedules import Pipe
 
 LARGEST_FILE_BYTES = 64_000_000
@@ -72,7 +71,10 @@ class Design(Part):
     def to_json(self) -> str:
         """The document as a person would keep it in git: ends with a newline."""
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
-        return _LIST_OF_SCALARS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+        return (
+            _LIST_OF_SCALARS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+            + "\n"
+        )
 
 
 def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = False) -> Design:
@@ -144,12 +146,4 @@ def load_design(path: Path | str) -> Design:
 
 def save_design(design: Design, path: Path | str) -> None:
     """Write a design; a crash leaves the old file or the new one, never half of one."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_text(design.to_json(), "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(path, design.to_json().encode())

@@ -14,9 +14,9 @@ Load = Literal["uniform", "zipf"] | Annotated[tuple[NonNegativeFloat, ...], Fiel
 class Experts(Part):
     """Experts on devices."""
 
-    schedule: Literal[
-        "expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "parm-auto", "ppmoe"
-    ] = "parm-auto"
+    schedule: Literal["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "parm-auto", "ppmoe"] = (
+        "parm-auto"
+    )
     """The order of communication and compute inside an expert layer."""
     ep: PositiveInt = 1
     """Expert-parallel size: groups of devices that hold different experts."""

@@ -38,7 +38,9 @@ class _Made(Section):
 
 
 def _section(name: str, schedule: type[Schedule]) -> Any:
-    fields: dict[str, Any] = {"schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))}
+    fields: dict[str, Any] = {
+        "schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))
+    }
     title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
     return create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), **fields)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from engine.design.document import Design
 
 
-LARGEST_PIPELINE = 2_000_000
-"""Stages x microbatches of the largest design: some seconds to lower and simulate."""
+LARGEST_STEP = 4_000_000
+"""Computations of the largest step: some seconds to lower and simulate."""
 
 # ---- what pydantic refuses, in words ----
 
@@ -300,13 +300,17 @@ def _actions(design: Design) -> Iterator[Problem]:
                 yield Problem(where, "action", str(error))
                 continue
             if action.op > Op.W:
-                message = f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
+                message = (
+                    f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
+                )
                 yield Problem(where, "action_kind", message)
             elif action.microbatch >= design.pipeline.microbatches:
                 message = f"{cell} is of microbatch {action.microbatch}, but there are {design.pipeline.microbatches} (0 to {design.pipeline.microbatches - 1})"
                 yield Problem(where, "action_microbatch", message)
             elif action.stage >= design.model.layers:
-                message = f"{cell} is of stage {action.stage}, but {design.model.layers} layers make at most as many stages"
+                message = (
+                    f"{cell} is of stage {action.stage}, but {design.model.layers} layers make at most as many stages"
+                )
                 yield Problem(where, "action_stage", message)
 
 
@@ -356,15 +360,10 @@ def _stages(design: Design) -> list[Problem]:
         found.append(Problem("pipeline.stages", "stage_layers", message))
     elif count > layers:
         message = (
-            f"{count} stages need at least {count} layers, and the model has {layers}; "
-            "use fewer stages or more layers"
+            f"{count} stages need at least {count} layers, and the model has {layers}; use fewer stages or more layers"
         )
         found.append(Problem("model.layers", "too_few_layers", message))
     return found or [*_size(design), *_placement(design)]
-
-
-LARGEST_STEP = 5_000_000
-"""Computations that a step may have; beyond, a program no longer fits into a common machine's memory."""
 
 
 def _size(design: Design) -> Iterator[Problem]:
@@ -390,7 +389,9 @@ def _placement(design: Design) -> Iterator[Problem]:
         message = f"stage {stage} is placed on mesh {mesh}, but there are meshes 0 to {design.ranks - 1}"
         yield Problem(f"{where}[{stage}]", "placement_mesh", message)
     elif len(given) != design.stages:
-        message = f"{design.stages} stages need {design.stages} places, and {len(given)} are given; give one a stage or null"
+        message = (
+            f"{design.stages} stages need {design.stages} places, and {len(given)} are given; give one a stage or null"
+        )
         yield Problem(where, "placement_count", message)
     elif renaming(own, given) is None:
         shown = ", ".join(map(str, own[:8])) + (", ..." if len(own) > 8 else "")

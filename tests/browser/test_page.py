@@ -81,7 +81,7 @@ def test_a_second_visit_finds_everything_too(designer: Callable[[str], str], vis
 
 def test_draw_a_mesh_add_a_wave_and_undo(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
     page = visit(designer("01-first-wave"))
-    page.get_by_role("button", name="one device more").click()  # an unused device to draw on
+    page.get_by_role("button", name="one device a node more").click()  # an unused device to draw on
     expect(page.locator(".mw-device")).to_have_count(5)
     before = iteration(page)
 

@@ -209,7 +209,7 @@ def test_saving_over_a_file_replaces_it_whole_or_not_at_all(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_text", full)
+        disk.setattr(Path, "write_bytes", full)
         with pytest.raises(InputError, match=r"cannot write .*design\.json: No space left on device"):
             save_design(design, path)
 
