@@ -60,7 +60,8 @@ def pack(layers: Sequence[Layer]) -> bytes:
         return b""
     columns = _Columns()
     horizon = max((float(layer.timeline.end.max(initial=0.0)) for layer in layers), default=0.0) or 1.0
-    packed, row = [], -1
+    packed: list[dict[str, Any]] = []
+    row = -1
     for number, layer in enumerate(layers):
         over = number > 0 and layer.over and not packed[-1]["over"] and _same_program(layers[number - 1], layer)
         row += not over
@@ -185,10 +186,10 @@ class TimelineChart(JSComponent):
 
     def __init__(self, on_pin: Callable[[Pin | None], None] | None = None, **params: Any) -> None:
         """``on_pin`` hears what a person pins, and None when the pin is taken off."""
-        super().__init__(**params)
+        super().__init__(**params)  # type: ignore[no-untyped-call]
         self._on_pin = on_pin
 
-    def show(self, layers: Sequence[Layer], stale: str = "") -> None:
+    def show(self, layers: Sequence[Layer], stale: str = "") -> None:  # type: ignore[override]
         """Draw ``layers``; the view stays where it is where that still makes sense."""
         self.param.update(packed=pack(layers), stale=stale)
 

@@ -116,7 +116,7 @@ def draw(
         raise InputError("there is nothing to draw: the timeline has no spans")
     start, end = window or (min(0.0, float(timeline.start.min())), float(timeline.end.max()))
     if not end > start:
-        raise InputError(f"there is nothing to draw between {start:g} and {end:g}; the end of a window is after its start")
+        raise InputError(f"there is nothing to draw between {start:g} and {end:g}; a window ends after its start")
     sheet = _Sheet(timeline, unit, start, end, width, theme)
     return Picture(width, sheet.height, theme, list(sheet.shapes(title, dense)))
 
@@ -178,9 +178,9 @@ class _Sheet:
 
     def _legend(self) -> Iterator[Shape]:
         x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
-        length = self.timeline.end - self.timeline.start
-        shown = [op for op in Op if WORDS.get(op.name) and "SEND" not in op.name and (length[self.timeline.op == op] > 0).any()]
-        entries = [(fill(op, theme=self.theme), f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]) for op in shown]
+        takes_time = self.timeline.end > self.timeline.start
+        shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
+        entries = [(fill(op, theme=self.theme), _named(op)) for op in Op if op in shown]
         if (self.shade & 1).any():
             entries.append((mix(fill(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
         for colour, words in entries:
@@ -255,7 +255,8 @@ class _Sheet:
             colour = mix(OPS[self.theme][Op(int(timeline.op[span])).name], self.colours["text"], 0.4)
             y1 = self.y(sender) + self.lane * (0.8 if down else 0.2)
             y2 = self.y(receiver) + self.lane * (0.2 if down else 0.8)
-            yield Line(float(self.x(timeline.start[span])), y1, float(self.x(timeline.end[span])), y2, colour, 1.1, arrow=True)
+            x1, x2 = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
+            yield Line(x1, y1, x2, y2, colour, 1.1, arrow=True)
 
     def _shares(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline, columns = self.timeline, round(self.right - self.left)
@@ -278,7 +279,8 @@ class _Sheet:
         colour = fill(Op.REDUCE_GRAD, theme=self.theme)
         for span in np.flatnonzero(seen & (timeline.op == Op.REDUCE_GRAD)).tolist():
             a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
-            yield Box(a, self.y(int(timeline.rank[span])) + self.lane - height, max(b - a, 1), height, colour, 0, self._says(span))
+            y = self.y(int(timeline.rank[span])) + self.lane - height
+            yield Box(a, y, max(b - a, 1), height, colour, words=self._says(span))
 
 
 def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
@@ -290,6 +292,10 @@ def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Flo
     done = np.cumsum(np.column_stack((np.zeros(len(spans)), end - start)).ravel())
     covered = np.diff(np.interp(edges, times, done)) / (edges[1] - edges[0])
     return np.convolve(np.pad(covered, 1, "edge"), np.full(3, 1 / 3), "valid")  # blocks and columns beat otherwise
+
+
+def _named(op: Op) -> str:
+    return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
 
 def _wide(label: str) -> float:

@@ -76,25 +76,33 @@ def _thread(op: int, peer: int) -> int:
 
 def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """From the computation that made a tensor to the one that takes it: a flow a transfer."""
-    where = {}
-    compute = timeline.is_compute.nonzero()[0]
-    for span, op, stage, microbatch in zip(
-        compute.tolist(), *(c[compute].tolist() for c in (timeline.op, timeline.stage, timeline.microbatch)), strict=True
-    ):
-        where[op == Op.F, stage, microbatch] = span if op != Op.W else where.get((False, stage, microbatch), span)
+    places = _computations(timeline)
     for span in timeline.is_transfer.nonzero()[0].tolist():
         forward = bool(timeline.op[span] == Op.SEND_F)
         stage, microbatch = int(timeline.stage[span]), int(timeline.microbatch[span])
-        made = where.get((forward, stage, microbatch))
-        taken = where.get((forward, stage + (1 if forward else -1), microbatch))
-        if made is None or taken is None:
-            continue
-        flow = {"cat": "message", "name": str(timeline.action(span)), "id": span}
-        yield {"ph": "s", "ts": _inside(timeline, made, end=True), "pid": int(timeline.rank[made]), "tid": COMPUTE, **flow}
-        yield {"ph": "f", "bp": "e", "ts": _inside(timeline, taken, end=False), "pid": int(timeline.rank[taken]), "tid": COMPUTE, **flow}
+        made = places.get((forward, stage, microbatch))
+        taken = places.get((forward, stage + (1 if forward else -1), microbatch))
+        if made is not None and taken is not None:
+            flow = {"cat": "message", "name": str(timeline.action(span)), "id": span, "tid": COMPUTE}
+            yield {"ph": "s", "ts": _inside(timeline, made, 0.999), "pid": int(timeline.rank[made]), **flow}
+            yield {
+                "ph": "f",
+                "bp": "e",
+                "ts": _inside(timeline, taken, 0.001),
+                "pid": int(timeline.rank[taken]),
+                **flow,
+            }
 
 
-def _inside(timeline: Timeline, span: int, *, end: bool) -> float:
-    """A time in microseconds just inside a slice: an arrow binds to the slice that is open at its time."""
+def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
+    """The span of each forward (True) and of each backward that makes a gradient for others."""
+    spans = ((timeline.op == Op.F) | (timeline.op == Op.B) | (timeline.op == Op.I)).nonzero()[0]
+    forward, stage, microbatch = (timeline.op == Op.F)[spans], timeline.stage[spans], timeline.microbatch[spans]
+    keys = zip(forward.tolist(), stage.tolist(), microbatch.tolist(), strict=True)
+    return dict(zip(keys, spans.tolist(), strict=True))
+
+
+def _inside(timeline: Timeline, span: int, part: float) -> float:
+    """A time in microseconds within a slice: an arrow binds to the slice that is open at its time."""
     start, duration = float(timeline.start[span]), float(timeline.end[span] - timeline.start[span])
-    return (start + (0.999 if end else 0.001) * duration) * 1e6
+    return (start + part * duration) * 1e6

@@ -68,7 +68,10 @@ def test_a_cause_is_named_by_its_new_place() -> None:
     assert (columns["end"][causes] <= columns["start"][caused]).all()
     was = {str(timeline.action(span)): timeline.cause[span] for span in range(len(timeline))}
     for span in np.flatnonzero(caused)[:40]:
-        action, cause = (Action(Op(int(columns["op"][s])), int(columns["stage"][s]), int(columns["microbatch"][s])) for s in (span, columns["cause"][span]))
+        action, cause = (
+            Action(Op(int(columns["op"][s])), int(columns["stage"][s]), int(columns["microbatch"][s]))
+            for s in (span, columns["cause"][span])
+        )
         assert str(timeline.action(int(was[str(action)]))) == str(cause)
 
 
@@ -85,7 +88,9 @@ def test_spans_in_any_order_are_put_in_order() -> None:
 def shuffle(timeline: Timeline, order: np.ndarray) -> Timeline:
     place = np.empty(len(order) + 1, np.int64)
     place[order], place[-1] = np.arange(len(order)), -1
-    columns = {name: getattr(timeline, name)[order] for name in ("rank", "peer", "op", "stage", "microbatch", "start", "end")}
+    columns = {
+        name: getattr(timeline, name)[order] for name in ("rank", "peer", "op", "stage", "microbatch", "start", "end")
+    }
     return replace(timeline, **columns, cause=place[timeline.cause[order]])
 
 
@@ -104,7 +109,9 @@ def test_memory_and_bytes_travel_where_they_are_known() -> None:
     curves = memory(timeline)
     carried = np.where(timeline.is_transfer, 5e6, 0.0)
 
-    known, unknown = unpack(pack([Layer(timeline, "x", memory=curves, capacity=80e9, bytes=carried), Layer(timeline, "y")]))["layers"]
+    known, unknown = unpack(
+        pack([Layer(timeline, "x", memory=curves, capacity=80e9, bytes=carried), Layer(timeline, "y")])
+    )["layers"]
 
     columns = known["columns"]
     assert columns["memory_bounds"].tolist() == np.cumsum([0, *(len(times) for times, _ in curves)]).tolist()

@@ -69,7 +69,7 @@ def _name(number: int) -> str:
 
 
 def _causes(joined: dict[str, np.ndarray], blocks: int) -> np.ndarray:
-    """Of a transfer the block that made its tensor, of a block its transfer where it waited for it, else the block before."""
+    """Of a transfer the block that made its tensor; of a block its transfer where it waited, else the block before."""
     rank, op, start, end = (joined[name] for name in ("rank", "op", "start", "end"))
     count = 2 * blocks
     order = np.lexsort((start[:count], rank[:count]))
@@ -78,8 +78,10 @@ def _causes(joined: dict[str, np.ndarray], blocks: int) -> np.ndarray:
     free = np.where(previous >= 0, end[previous], 0)
     cause = np.full(len(op), -1, np.int64)
     cause[:count] = previous
-    maker = np.concatenate((np.arange(blocks).reshape(rank.max() + 1, -1)[:-1].ravel(), blocks + np.arange(blocks).reshape(rank.max() + 1, -1)[1:].ravel()))
-    taker = np.concatenate((np.arange(blocks).reshape(rank.max() + 1, -1)[1:].ravel(), blocks + np.arange(blocks).reshape(rank.max() + 1, -1)[:-1].ravel()))
+    forwards = np.arange(blocks).reshape(rank.max() + 1, -1)
+    backwards = blocks + forwards
+    maker = np.concatenate((forwards[:-1], backwards[1:])).ravel()
+    taker = np.concatenate((forwards[1:], backwards[:-1])).ravel()
     cause[count:] = maker
     waits = start[taker] > free[taker]
     cause[taker[waits]] = count + np.flatnonzero(waits)
@@ -95,7 +97,9 @@ def memory(timeline: Timeline, weights: float = 20e9, activation: float = 2e9) -
         times = np.concatenate((timeline.start[comes], timeline.end[goes]))
         change = np.concatenate((np.full(comes.sum(), activation), np.full(goes.sum(), -activation)))
         order = np.lexsort((change, times))
-        curves.append((np.concatenate(([0.0], times[order])), weights + np.concatenate(([0.0], np.cumsum(change[order])))))
+        curves.append(
+            (np.concatenate(([0.0], times[order])), weights + np.concatenate(([0.0], np.cumsum(change[order]))))
+        )
     return curves
 
 
