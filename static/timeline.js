@@ -497,7 +497,7 @@ class TimelineWidget {
       context.fillRect(frame.left - 7, y, 3, height);
       if (grouped && (lane.over || lane.rank % lane.group)) continue;
       const middle = grouped ? lane.groupMiddle : y + Math.max(height, 12) / 2;
-      if (middle - 6 < free) continue;
+      if (middle - 6 < free || (height < 12 && middle + 5 > frame.bottom)) continue;
       free = middle + 6;
       this._writeName(context, lane, middle, plan.gutter);
     }
@@ -645,16 +645,16 @@ class TimelineWidget {
     if (height < 11) return;
     const middle = y + height / 2 + 0.5;
     context.textBaseline = "middle";
-    context.textAlign = "left";
-    context.font = `600 10.5px ${colours.font}`;
-    context.fillStyle = css(colours.text);
-    const name = shorten(context, layer.meshes[rank], plan.gutter > 80 ? 34 : plan.gutter - 20);
-    context.fillText(name, 10, middle);
-    if (plan.gutter <= 80) return;
+    const most = plan.gutter > 80 ? bytes(layer.peaks[rank]) : "";
     context.font = `${over ? "600 " : ""}10px ${colours.font}`;
+    const room = plan.gutter - 18 - context.measureText(most).width;
     context.textAlign = "right";
     context.fillStyle = css(over ? colours.warning : colours.muted);
-    context.fillText(bytes(layer.peaks[rank]), frame.left - 13, middle);
+    context.fillText(most, frame.left - 11, middle);
+    context.font = `600 10.5px ${colours.font}`;
+    context.textAlign = "left";
+    context.fillStyle = css(colours.text);
+    context.fillText(shorten(context, layer.meshes[rank], room - 10), 10, middle);
   }
 
   /** Many meshes: a row of pixels each, the darker the fuller; warning where it does not fit. */

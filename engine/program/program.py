@@ -231,7 +231,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Program:
-    """The inverse of :func:`to_json`.
+    """The inverse of :func:`to_json`; the ``program.json`` of a run is one.
 
     Raises:
         InputError: something is missing or no action, or the digest is of another program.
@@ -240,8 +240,9 @@ def from_json(document: Mapping[str, Any]) -> Program:
         orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
         program = build(orders, document["placement"], document["replica"])
         stated = document["digest"]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"the program is damaged: {error!r}") from None
+    except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
+        what = str(error) if isinstance(error, InputError) else repr(error)
+        raise InputError(f"program.json is damaged: {what}") from None
     if program.digest != stated:
         raise InputError(f"the program says it is {stated}, but it is {program.digest}; launch the design again")
     return program

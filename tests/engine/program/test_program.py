@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from engine.errors import InputError
 from engine.program.action import Action, Op
-from engine.program.program import Program, build, format_program, parse_program, to_json
+from engine.program.program import Program, build, format_program, from_json, parse_program, to_json
 from tests._strategies import compute_programs, programs
 
 SMALL = """
@@ -32,6 +32,7 @@ def test_reads_what_it_writes(program: Program) -> None:
 def test_goes_through_json(program: Program) -> None:
     document = json.loads(json.dumps(to_json(program)))
 
+    assert from_json(document) == program
     assert parse_program(document["actions"]) == program
     assert document["digest"] == program.digest
     assert [[cell for cell in row if "_" not in cell and cell != "STEP"] for row in document["actions"]] == document[
@@ -93,6 +94,30 @@ def test_an_empty_program_has_no_stages() -> None:
 
     assert (program.ranks, program.stages, program.microbatches, len(program)) == (2, 0, 0, 0)
     assert format_program(program) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"actions": [["0G0"]]}, "program.json is damaged: '0G0' is no action; write stage, kind and microbatch"),
+        ({"actions": 5}, "program.json is damaged: TypeError"),
+        ({"placement": [["x"]]}, "program.json is damaged: ValueError"),
+        ({"actions": [["0F0", "0B0"], ["1F0", "1B0"]]}, "the program says it is "),
+        ({"digest": "0123"}, "the program says it is 0123, but it is "),
+    ],
+)
+def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None:
+    document = {**to_json(parse_program(SMALL)), **change}
+
+    with pytest.raises(InputError) as refused:
+        from_json(document)
+
+    assert str(refused.value).startswith(told)
+
+
+def test_a_program_without_its_actions_is_told() -> None:
+    with pytest.raises(InputError, match=r"program\.json is damaged: KeyError\('actions'\)"):
+        from_json({})
 
 
 def test_a_bad_cell_is_named() -> None:
