@@ -20,7 +20,6 @@ from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
 from designer.views.timeline import Layer, TimelineChart
 from designer.views.topbar import TopBar
-from engine.cli import EXPORTS
 from engine.design import Design, parse_design, save_design
 from engine.errors import MeshwaveError
 from engine.launch import Record, launchers, reconcile
@@ -102,7 +101,7 @@ class Widgets:
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
         self.wave = WaveCanvas(on_edit=session.edit, **fill)
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
-        self.topbar = TopBar(session, exporters=EXPORTS, on_launch=lambda: self.runs.bar.focus_button(), **fill)
+        self.topbar = TopBar(session, on_launch=lambda: self.runs.bar.focus_button(), **fill)
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
         self.runs = RunsPanel(session, studio.launcher, studio.record, on_launch=lambda: self._turn_to(RUN), **fill)

@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
     export = _command(commands, "export", "write a design in another form", _export)
     _design(export)
-    export.add_argument("--to", required=True, choices=tuple(EXPORTS), help="the form")
+    export.add_argument("--to", required=True, metavar="FORM", help="perfetto, svg, png or torch-csv")
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     _command(commands, "schema", "the JSON Schema of a design", _schema)
@@ -174,11 +174,12 @@ def _program(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
+    from engine.export import exports
     from engine.predict import predict
 
     prediction = predict(_load(options.design))
     if options.trace:
-        _write(options.trace, EXPORTS["perfetto"](prediction))
+        _write(options.trace, exports["perfetto"].make(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
     if options.json:
         _print_json(prediction.numbers)
@@ -233,37 +234,11 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _perfetto(prediction: Any) -> bytes:
-    from engine.export.perfetto import trace
-
-    return json.dumps(trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])).encode()
-
-
-def _svg(prediction: Any) -> bytes:
-    from engine.export.svg import svg
-
-    return svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
-
-
-def _png(prediction: Any) -> bytes:
-    from engine.export.png import png
-
-    return png(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit)
-
-
-def _torch_csv(prediction: Any) -> bytes:
-    from engine.export.torch_csv import rows
-
-    return ("\n".join(rows(prediction.program)) + "\n").encode()
-
-
-EXPORTS: dict[str, Callable[[Any], bytes]] = {"perfetto": _perfetto, "torch-csv": _torch_csv, "svg": _svg, "png": _png}
-
-
 def _export(options: argparse.Namespace) -> int:
+    from engine.export import exports
     from engine.predict import predict
 
-    _write(options.out, EXPORTS[options.to](predict(_load(options.design))))
+    _write(options.out, exports[options.to].make(predict(_load(options.design))))
     return 0
 
 

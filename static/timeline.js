@@ -2,12 +2,13 @@
 // columns come down in `packed`, what a person pins goes up as a message.
 
 import { button, clamp, followTheme, h, perFrame } from "static/canvas.js";
-import { css, mix, pixel } from "static/palette.js";
-import { OP, TICKS, amount, bytes, decode, numbers, percent } from "static/timeline_data.js";
-import { Colours, Frame, Pixels, Shapes, TALL, box, memoryColumns } from "static/timeline_paint.js";
+import { css } from "static/palette.js";
+import { OP, TICKS, amount, decode, numbers } from "static/timeline_data.js";
+import { MemoryStrips } from "static/timeline_memory.js";
+import { Colours, Frame, Pixels, Shapes, TALL, TITLE, box, line, shorten } from "static/timeline_paint.js";
+import { facts, spoken, title } from "static/timeline_words.js";
 
 const AXIS = 22; // CSS pixels of the time axis
-const TITLE = 19; // of the words above the lanes of a row
 const LOWEST = 1.5; // a lane is never lower, lanes are scrolled instead
 const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this
 const HIGHEST = 48;
@@ -305,7 +306,7 @@ class TimelineWidget {
       if (this.model.show_transfers) this._paintTransfers(shapes, seen);
       this._paintEnds(context);
     });
-    this._paintMemory(context);
+    new MemoryStrips(context, frame, plan).paint();
     this._paintGutter(context, seen);
     this._paintTitles(context);
     this._paintAxis(context);
@@ -376,7 +377,7 @@ class TimelineWidget {
       for (let span = first; span < last; span++) {
         if (!this._isSeen(lane.layer, span)) continue;
         const twin = above.layer.find(lane.layer.op[span], lane.layer.stage[span], lane.layer.microbatch[span], lane.rank);
-        if (twin < 0 || lane.layer.duration(span) * (1 / lane.layer.scale) * frame.scale < 5) continue;
+        if (twin < 0 || (lane.layer.end[span] - lane.layer.start[span]) * frame.scale < 5) continue;
         const error = lane.layer.duration(span) / (above.layer.duration(twin) || 1) - 1;
         context.strokeStyle = error > 0.05 ? css(colours.warning) : error < -0.05 ? css(colours.accent) : css(colours.muted, 0.8);
         context.lineWidth = Math.abs(error) > 0.05 ? 1.5 : 1;
@@ -529,7 +530,7 @@ class TimelineWidget {
     context.clip();
     for (const { row, y } of this.plan.titles) {
       if (y + TITLE < frame.top || y > frame.bottom) continue;
-      const said = this._title(row);
+      const said = title(row);
       context.textBaseline = "middle";
       context.textAlign = "left";
       let x = 10;
@@ -541,155 +542,6 @@ class TimelineWidget {
       }
     }
     context.restore();
-  }
-
-  /** Words of a row, each with whether it is strong. */
-  _title(row) {
-    const [below] = row;
-    const words = [[below.label, true], [`${below.source} ${amount(below.makespan, below.unit)}`, false]];
-    if (row.length === 2) {
-      const [, over] = row;
-      const more = over.makespan / below.makespan - 1;
-      const differs = Math.abs(more) < 5e-4 ? "the same" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"}`;
-      words[1][0] += ", above;";
-      words.push([over.label, true], [`${over.source} ${amount(over.makespan, over.unit)}, below: ${differs}`, false]);
-    }
-    return words;
-  }
-
-  _paintMemory(context) {
-    for (const strip of this.plan.strips) {
-      if (strip.rank < 0) this._memoryTitle(context, strip);
-      else if (strip.height >= 9) this._memoryArea(context, strip);
-    }
-    const flat = this.plan.strips.filter((strip) => strip.rank >= 0 && strip.height < 9);
-    for (const layer of new Set(flat.map((strip) => strip.layer))) this._memoryHeat(context, layer, flat.filter((strip) => strip.layer === layer));
-  }
-
-  _memoryTitle(context, { layer, y }) {
-    const { colours, plan } = this;
-    context.strokeStyle = css(colours.line);
-    line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    context.font = `600 11px ${colours.font}`;
-    context.fillStyle = css(colours.text);
-    context.fillText("Memory", 10, y + TITLE / 2 + 1);
-    const x = 10 + context.measureText("Memory").width + 6;
-    context.font = `11px ${colours.font}`;
-    context.fillStyle = css(colours.muted);
-    const most = Math.max(...layer.peaks);
-    const over = layer.capacity && most > layer.capacity;
-    const limit = layer.capacity ? ` of ${bytes(layer.capacity)}` : "";
-    const of = this.data.layers.filter((other) => other.hasMemory).length > 1 ? `${layer.label}: ` : "";
-    const words = `${of}at most ${bytes(most)}${limit} on a device`;
-    if (over) context.fillStyle = css(colours.warning);
-    context.fillText(over ? `${words}, it does not fit` : words, x, y + TITLE / 2 + 1);
-  }
-
-  /** The scale of a layer's strips: up to the capacity where that leaves something to see. */
-  _memoryScale(layer) {
-    const most = Math.max(...layer.peaks, 1);
-    const near = layer.capacity && most > 0.3 * layer.capacity;
-    return { top: (near ? Math.max(most, layer.capacity) : most) * 1.08, limit: near ? layer.capacity : null };
-  }
-
-  _memoryArea(context, strip) {
-    const { frame, colours } = this;
-    const { layer, rank } = strip;
-    const { top, limit } = this._memoryScale(layer);
-    const width = Math.round(frame.right - frame.left);
-    const columns = memoryColumns(layer, rank, frame, new Float32Array(width));
-    const bottom = Math.round(strip.y + strip.height) - 0.5;
-    const tall = strip.height - 3;
-    const y = (value) => bottom - (value / top) * tall;
-    const area = stepPath(columns, frame.left, bottom, y);
-    context.save();
-    context.beginPath();
-    context.rect(frame.left, strip.y, width, strip.height);
-    context.clip();
-    context.fillStyle = css(colours.idle);
-    const [a, b] = [frame.x(0), frame.x(layer.last)];
-    context.fillRect(a, limit ? y(limit) : strip.y + 1, b - a, bottom - (limit ? y(limit) : strip.y + 1));
-    context.fillStyle = css(colours.memory, 0.6);
-    context.fill(area);
-    context.strokeStyle = css(colours.memory);
-    context.lineWidth = 1;
-    context.stroke(area);
-    if (limit) this._capacity(context, area, strip, y(limit), layer.peaks[rank] > limit);
-    context.restore();
-    context.strokeStyle = css(colours.line);
-    line(context, frame.left, bottom + 0.5, frame.right, bottom + 0.5);
-    context.fillStyle = colours.mesh(rank);
-    context.fillRect(frame.left - 7, strip.y + 1, 3, strip.height - 2);
-    this._memoryName(context, strip, limit && layer.peaks[rank] > limit);
-  }
-
-  _capacity(context, area, strip, y, over) {
-    const { frame, colours } = this;
-    if (over) {
-      context.save();
-      context.beginPath();
-      context.rect(frame.left, strip.y, frame.right - frame.left, Math.max(0, y - strip.y));
-      context.clip();
-      context.fillStyle = css(colours.warning);
-      context.fill(area);
-      context.restore();
-    }
-    context.strokeStyle = css(over ? colours.warning : colours.hatch);
-    line(context, frame.x(0), Math.round(y) + 0.5, frame.x(strip.layer.last), Math.round(y) + 0.5);
-  }
-
-  _memoryName(context, { layer, rank, y, height }, over) {
-    const { frame, colours, plan } = this;
-    if (height < 11) return;
-    const middle = y + height / 2 + 0.5;
-    context.textBaseline = "middle";
-    const most = plan.gutter > 80 ? bytes(layer.peaks[rank]) : "";
-    context.font = `${over ? "600 " : ""}10px ${colours.font}`;
-    const room = plan.gutter - 18 - context.measureText(most).width;
-    context.textAlign = "right";
-    context.fillStyle = css(over ? colours.warning : colours.muted);
-    context.fillText(most, frame.left - 11, middle);
-    context.font = `600 10.5px ${colours.font}`;
-    context.textAlign = "left";
-    context.fillStyle = css(colours.text);
-    context.fillText(shorten(context, layer.meshes[rank], room - 10), 10, middle);
-  }
-
-  /** Many meshes: a row of pixels each, the darker the fuller; warning where it does not fit. */
-  _memoryHeat(context, layer, strips) {
-    const { frame, colours } = this;
-    const { top, limit } = this._memoryScale(layer);
-    const width = Math.max(1, Math.round((frame.right - frame.left) * frame.ratio));
-    const above = Math.round(strips[0].y * frame.ratio);
-    const height = Math.max(1, Math.round((strips.at(-1).y + strips.at(-1).height) * frame.ratio) - above - 1);
-    const image = new ImageData(width, height);
-    const pixels = new Uint32Array(image.data.buffer);
-    const empty = mix(colours.background, colours.memory, 0.06);
-        const ramp = Array.from({ length: 65 }, (_, step) => pixel(mix(empty, colours.memory, (step / 64) ** 1.5)));
-    const [warning, part] = [pixel(colours.warning), 1 / top];
-    const columns = new Float32Array(width);
-    for (const { rank, y, height: deep } of strips) {
-      memoryColumns(layer, rank, frame, columns);
-      const first = Math.round(y * frame.ratio) - above;
-      const after = Math.min(height, Math.max(first + 1, Math.round((y + deep) * frame.ratio) - above));
-      if (after <= first) continue;
-      const row = first * width;
-      for (let x = 0; x < width; x++) {
-        pixels[row + x] = limit && columns[x] > limit ? warning : ramp[(64 * columns[x] * part) | 0];
-      }
-      for (let at = first + 1; at < after; at++) pixels.copyWithin(at * width, row, row + width);
-    }
-    context.putImageData(image, Math.round(frame.left * frame.ratio), above);
-    let free = -Infinity;
-    for (const strip of strips) {
-      context.fillStyle = colours.mesh(strip.rank);
-      context.fillRect(frame.left - 7, strip.y, 3, strip.height);
-      if (strip.y < free || strip.y + 10 > this.plan.height) continue;
-      free = strip.y + 12;
-      this._memoryName(context, { ...strip, y: strip.y - 1, height: 12 }, limit && layer.peaks[strip.rank] > limit);
-    }
   }
 
   // what is over the picture: pin, causes and effects, critical path, focus, pointer
@@ -1105,7 +957,7 @@ class TimelineWidget {
   _focusOn(place) {
     this.focus = place;
     this.focused = true;
-    this.live.textContent = this._spoken(place);
+    this.live.textContent = spoken(place, this.model.palette, this._twin(place));
     const { layer, span } = place;
     const [x, right] = [this.frame.x(layer.start[span]), this.frame.x(layer.end[span])];
     const lane = this.plan.laneOf(layer, layer.rankOf(span));
@@ -1115,13 +967,6 @@ class TimelineWidget {
     if (aside || above || below) this.pan(aside, above + below);
     this.overpaint();
     this._tell(place, Math.max(x, this.frame.left) + 8, lane.y + lane.height);
-  }
-
-  _spoken({ layer, span }) {
-    const rows = this._facts({ layer, span }).map(([name, value]) => `${name} ${value}`);
-    const [op, mb] = [this.model.palette.names[layer.op[span]], layer.microbatch[span]];
-    const what = mb >= 0 ? `${this.model.palette.words[op]} of microbatch ${mb}` : this.model.palette.words[op];
-    return `${layer.notation(span, this.model.palette.names)}, ${what}. ${rows.join(", ")}.`;
   }
 
   /** Pin a place, or nothing; the same place again takes the pin off. */
@@ -1135,7 +980,7 @@ class TimelineWidget {
       this.focus = layer.isTransfer(span) ? this.focus : { layer, span };
       const name = this._name(this.pinned);
       this.model.send_msg({ type: "pin", layer: name.layer, rank: name.rank, op: this.model.palette.names[name.op], stage: name.stage, microbatch: name.mb });
-      this.live.textContent = `Pinned ${this._spoken(this.pinned)}`;
+      this.live.textContent = `Pinned ${spoken(this.pinned, this.model.palette, this._twin(this.pinned))}`;
     } else if (had) {
       this.model.send_msg({ type: "unpin" });
       this.live.textContent = "Nothing is pinned.";
@@ -1185,84 +1030,6 @@ class TimelineWidget {
     return best;
   }
 
-  /** Names and values of what is known of a place. */
-  _facts(place) {
-    const { layer, span, rank = layer.rankOf(span) } = place;
-    if (place.memory !== undefined) return this._memoryFacts(place);
-    if (span < 0) return this._idleFacts(place);
-    if (layer.isTransfer(span)) return this._transferFacts(layer, span);
-    const facts = [["Mesh", layer.meshes[rank]]];
-    const [stage, mb] = [layer.stage[span], layer.microbatch[span]];
-    const layers = layer.layersOf(stage);
-    if (stage >= 0) facts.push(["Stage", `${stage}${layers ? `, ${layers}` : ""}`]);
-    if (mb >= 0) facts.push(["Microbatch", mb]);
-    facts.push(["Start", amount(layer.start[span] * layer.scale, layer.unit)]);
-    facts.push(["Duration", amount(layer.duration(span), layer.unit)]);
-    if (span < layer.blocks) facts.push(...this._waitFacts(layer, span));
-    return [...facts, ...this._twinFacts(place)];
-  }
-
-  _waitFacts(layer, span) {
-    const { ticks, cause } = layer.waited(span);
-    if (ticks < 2) return [["Waited", "not at all"]];
-    return [["Waited", `${amount(ticks * layer.scale, layer.unit)}${this._forWhat(layer, cause)}`]];
-  }
-
-  _forWhat(layer, cause) {
-    if (cause < 0) return "";
-    const names = this.model.palette.names;
-    const mesh = layer.meshes[layer.rankOf(cause)];
-    if (!layer.isTransfer(cause)) return ` for ${layer.notation(cause, names)} of mesh ${mesh}`;
-    const [maker] = layer.inputs(cause);
-    const what = maker >= 0 ? layer.notation(maker, names) : layer.notation(cause, names);
-    return ` for ${what} from mesh ${mesh}, ${amount(layer.duration(cause), layer.unit)} on its way`;
-  }
-
-  _twinFacts(place) {
-    const twin = this._twin(place);
-    if (!twin) return [];
-    const { layer, span } = twin;
-    const [mine, other] = [place.layer.duration(place.span), layer.duration(span)];
-    const [measured, predicted] = place.layer.over ? [mine, other] : [other, mine];
-    const more = predicted ? measured / predicted - 1 : 0;
-    const sign = more >= 0 ? "+" : "\u2212";
-    return [[layer.source === "predicted" ? "Predicted" : layer.source === "measured" ? "Measured" : "Rehearsed",
-      `${amount(other, layer.unit)} (${sign}${percent(Math.abs(more))} against the prediction)`]]; // prettier-ignore
-  }
-
-  _transferFacts(layer, span) {
-    const took = layer.duration(span);
-    const carried = layer.bytesOf(span);
-    const facts = [
-      ["From", layer.meshes[layer.rankOf(span)]],
-      ["To", layer.meshes[layer.peerOf(span)]],
-      ["Start", amount(layer.start[span] * layer.scale, layer.unit)],
-      ["Duration", amount(took, layer.unit)],
-    ];
-    if (carried) facts.push(["Carries", bytes(carried)]);
-    if (carried && took > 0 && layer.unit === "s") facts.push(["Rate", `${bytes(carried / took)}/s`]);
-    return facts;
-  }
-
-  _idleFacts({ layer, rank, tick }) {
-    const next = layer.next(rank, tick);
-    const facts = [["Mesh", layer.meshes[rank]]];
-    if (next < 0) return [...facts, ["Done", "waits for the end of the step"]];
-    const { ticks, cause } = layer.waited(next);
-    facts.push(["Idle", `${amount(ticks * layer.scale, layer.unit)}${this._forWhat(layer, cause)}`]);
-    return [...facts, ["Then", layer.notation(next, this.model.palette.names)]];
-  }
-
-  _memoryFacts({ layer, rank, memory, tick }) {
-    const part = layer.capacity ? ` (${percent(memory / layer.capacity)} of ${bytes(layer.capacity)})` : "";
-    return [
-      ["Mesh", layer.meshes[rank]],
-      ["At", amount(Math.max(0, tick) * layer.scale, layer.unit)],
-      ["Holds", `${bytes(memory)}${part}`],
-      ["Peak", bytes(layer.peaks[rank])],
-    ];
-  }
-
   _tell(place, x, y) {
     const { tip, stage } = this;
     const { layer, span } = place;
@@ -1277,7 +1044,8 @@ class TimelineWidget {
       title.append(h("b", {}, heading));
     }
     const list = h("dl", {});
-    for (const [name, value] of this._facts(place)) list.append(h("dt", {}, name), h("dd", {}, String(value)));
+    const twin = span >= 0 ? this._twin(place) : null;
+    for (const [name, value] of facts(place, names, twin)) list.append(h("dt", {}, name), h("dd", {}, String(value)));
     const whose = this.data.layers.length > 1 ? h("div", { class: "mw-timeline-tip-whose" }, `${layer.label}, ${layer.source}`) : "";
     tip.replaceChildren(title, list, whose);
     tip.hidden = false;
@@ -1432,30 +1200,6 @@ function clipped(context, { left, top, right, bottom }, draw) {
   context.restore();
 }
 
-function line(context, x1, y1, x2, y2) {
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x2, y2);
-  context.stroke();
-}
-
-/** The outline of columns of values, left to right, as steps. */
-function stepPath(columns, left, bottom, y) {
-  const path = new Path2D();
-  path.moveTo(left, bottom);
-  let last = 0;
-  for (let x = 0; x < columns.length; x++) {
-    if (columns[x] === last) continue;
-    path.lineTo(left + x, y(last));
-    path.lineTo(left + x, y(columns[x]));
-    last = columns[x];
-  }
-  path.lineTo(left + columns.length, y(last));
-  path.lineTo(left + columns.length, bottom);
-  path.closePath();
-  return path;
-}
-
 /** 1, 2 or 5 times a power of ten, not below `value`. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
@@ -1474,13 +1218,6 @@ const AXIS_NUMBERS = []; // by how many digits they show
 function onAxis(value, step, { factor }) {
   const digits = clamp(Math.ceil(-Math.log10(step * factor) - 1e-9), 0, 9);
   return (AXIS_NUMBERS[digits] ??= numbers(digits, digits)).format(value * factor);
-}
-
-function shorten(context, text, room) {
-  if (context.measureText(text).width <= room) return text;
-  let kept = text;
-  while (kept && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
-  return `${kept}…`;
 }
 
 function toSegment(x, y, { x1, y1, x2, y2 }) {

@@ -6,6 +6,7 @@ import { OP, TICKS, firstFrom } from "static/timeline_data.js";
 const THIN = 3; // device pixels: a block below is counted into shares of its pixel columns
 const WIDE = 9; // CSS pixels: a block from here on has its own shape and, if there is room, words
 export const TALL = 9; // CSS pixels: a lane from here on has shapes; lower ones are painted in bands while they are dense
+export const TITLE = 19; // CSS pixels of the words above the lanes of a row
 const PERIOD = 7; // CSS pixels between the lines of the hatch
 const CLASSES = 9; // F, B, I and W, each down and up, and STEP
 const MOST_LABELS = 3500;
@@ -315,7 +316,7 @@ export class Shapes {
       this.block(frame, shapes[at], shapes[at + 1], shapes[at + 2], labels);
     }
     counts.shapes += shapes.length / 3;
-    counts.labels += this._write(labels);
+    counts.labels += this.write(labels);
   }
 
   /** One block; its label is added to `labels`. */
@@ -370,7 +371,8 @@ export class Shapes {
     return this.widths.get(key);
   }
 
-  _write(labels) {
+  /** Write labels, as many as a person could read; returns how many. */
+  write(labels) {
     const { context } = this;
     context.textAlign = "center";
     context.textBaseline = "middle";
@@ -384,10 +386,6 @@ export class Shapes {
       }
     }
     return Math.min(labels.length, MOST_LABELS);
-  }
-
-  write(labels) {
-    return this._write(labels);
   }
 
   /** A transfer, from the lane of the sender at its start to that of the receiver at its end. */
@@ -415,7 +413,7 @@ export class Shapes {
 }
 
 /** The line of a transfer, a little into both lanes so that it is seen where they touch. */
-export function transferPath(frame, layer, span, from, to) {
+function transferPath(frame, layer, span, from, to) {
   const down = to.y > from.y;
   const inset = 0.2;
   return {
@@ -442,4 +440,19 @@ export function memoryColumns(layer, rank, frame, columns) {
     for (let x = a; x <= b; x++) if (value > columns[x]) columns[x] = value;
   }
   return columns;
+}
+
+export function line(context, x1, y1, x2, y2) {
+  context.beginPath();
+  context.moveTo(x1, y1);
+  context.lineTo(x2, y2);
+  context.stroke();
+}
+
+/** A text cut so that it fits. */
+export function shorten(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  let kept = text;
+  while (kept && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
+  return `${kept}…`;
 }

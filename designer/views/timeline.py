@@ -181,7 +181,9 @@ class TimelineChart(JSComponent):
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = read_static("timeline.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "palette.js", "timeline_data.js", "timeline_paint.js")
+    _importmap: ClassVar = shared_modules(
+        "canvas.js", "palette.js", "timeline_data.js", "timeline_memory.js", "timeline_paint.js", "timeline_words.js"
+    )  # fmt: skip
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("timeline.css")]
 
     def __init__(self, on_pin: Callable[[Pin | None], None] | None = None, **params: Any) -> None:

@@ -14,7 +14,7 @@ from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
 from engine.design import Design, load_design, parse_design
 from engine.errors import DesignError, InputError, Problem
-from engine.predict import Prediction
+from engine.export import exports
 from engine.resources import example, examples
 from engine.schedules import schedules
 
@@ -22,26 +22,6 @@ LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 LONGEST_NAME = 200
 SHOWN_PROBLEMS = 6
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
-
-Exporters = Mapping[str, Callable[[Prediction], bytes]]
-
-
-class Export(NamedTuple):
-    """Another form of a design: how the menu calls it, and what its file is."""
-
-    title: str
-    note: str
-    suffix: str
-    mime: str
-
-
-EXPORTS: Mapping[str, Export] = {
-    "perfetto": Export("Perfetto trace", "opens at ui.perfetto.dev", ".trace.json", "application/json"),
-    "torch-csv": Export("torch CSV", "torch.distributed.pipelining", ".csv", "text/csv"),
-    "svg": Export("Timeline as SVG", "a drawing", ".svg", "image/svg+xml"),
-    "png": Export("Timeline as PNG", "a picture", ".png", "image/png"),
-}
-
 
 class Shortcut(NamedTuple):
     """A line of the keyboard help."""
@@ -80,8 +60,7 @@ class TopBar(Canvas):
     """Name, files, undo and redo, theme and keyboard of a tab. Files come from and go to the
     person's own machine by the browser; the server reads and writes no path for it.
 
-    ``exporters`` make the bytes of the export menu, ``on_launch`` brings the launch button to the
-    front.
+    ``on_launch`` brings the launch button to the front.
     """
 
     name_of_design = param.String(default="")
@@ -102,15 +81,13 @@ class TopBar(Canvas):
         self,
         session: Session,
         *,
-        exporters: Exporters | None = None,
         on_launch: Callable[[], Any] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
-        self._exporters = exporters or {}
         super().__init__(
             examples=[dict(entry) for entry in example_entries()],
-            exports=[{"name": name, **_export(name)._asdict()} for name in self._exporters],
+            exports=[{"name": name, "title": export.title, "note": export.note} for name, export in exports.items()],
             shortcuts=[shortcut._asdict() for shortcut in shortcuts],
             **params,
         )
@@ -158,16 +135,10 @@ class TopBar(Canvas):
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        name = str(gesture["name"])
-        prediction = self._session.prediction
-        if name not in self._exporters:
-            raise InputError(f"there is no export called {name!r}")
+        export, prediction = exports[str(gesture["name"])], self._session.prediction
         if prediction is None:
             raise InputError("there is nothing to export yet: the design cannot be simulated")
-        export = _export(name)
-        self._download(
-            file_name(prediction.design.name) + export.suffix, export.mime, self._exporters[name](prediction)
-        )
+        self._download(file_name(prediction.design.name) + export.suffix, export.mime, export.make(prediction))
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self._session.undo()
@@ -247,5 +218,3 @@ def _design_name(given: Any) -> str:
     return name
 
 
-def _export(name: str) -> Export:
-    return EXPORTS.get(name, Export(name, "", f".{name}", "application/octet-stream"))

@@ -1,1 +1,5 @@
-"""A timeline or a program in the form of another tool, one file a form."""
+"""A prediction in the form of another tool, one file a form."""
+
+from engine.export._export import Export, exports
+
+__all__ = ["Export", "exports"]

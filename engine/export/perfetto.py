@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from engine.export._export import Export, exports
 from engine.palette import WORDS
 from engine.program.action import Op
 from engine.timeline import Floats, Timeline
 
+if TYPE_CHECKING:
+    from engine.predict import Prediction
+
 COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: its blocks, its reductions, a link to each other mesh
+
+
+@exports.register("perfetto")
+class Perfetto(Export):
+    """A trace with every action and every message."""
+
+    title = "Perfetto trace"
+    note = "opens at ui.perfetto.dev"
+    suffix = ".trace.json"
+    mime = "application/json"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return json.dumps(trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])).encode()
 
 
 def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:

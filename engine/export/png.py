@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.export._export import Export, exports
 from engine.export._picture import Box, Hatch, Line, Picture, Shares, Text, draw
 from engine.export.svg import arrow_head
 from engine.palette import Theme, rgb
@@ -17,7 +18,23 @@ if TYPE_CHECKING:
     from PIL import Image as Images
     from PIL import ImageDraw as Draws
 
+    from engine.predict import Prediction
+
 PERIOD = 7  # pixels between the lines of the hatch
+
+
+@exports.register("png")
+class Png(Export):
+    """The whole timeline as a picture."""
+
+    title = "Timeline as PNG"
+    note = "a picture"
+    suffix = ".png"
+    mime = "image/png"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return png(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit)
 
 
 def png(

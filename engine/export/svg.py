@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.errors import InputError
+from engine.export._export import Export, exports
 from engine.export._picture import Box, Hatch, Line, Picture, Shape, Text, draw
 from engine.palette import Theme
 from engine.timeline import Timeline
 
+if TYPE_CHECKING:
+    from engine.predict import Prediction
+
 MOST_BLOCKS = 50_000
+
+
+@exports.register("svg")
+class Svg(Export):
+    """The whole timeline as a drawing."""
+
+    title = "Timeline as SVG"
+    note = "a drawing"
+    suffix = ".svg"
+    mime = "image/svg+xml"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
 
 
 def svg(

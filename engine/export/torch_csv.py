@@ -6,8 +6,28 @@ when it loads the file.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.errors import InputError
+from engine.export._export import Export, exports
 from engine.program.program import Program, format_program
+
+if TYPE_CHECKING:
+    from engine.predict import Prediction
+
+
+@exports.register("torch-csv")
+class TorchCsv(Export):
+    """The orders of all ranks, for torch's own runtime and for torchtitan."""
+
+    title = "torch CSV"
+    note = "torch.distributed.pipelining"
+    suffix = ".csv"
+    mime = "text/csv"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return ("\n".join(rows(prediction.program)) + "\n").encode()
 
 
 def rows(program: Program) -> list[str]:

@@ -16,7 +16,7 @@ from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.topbar import TopBar
 from engine.design import load_design, parse_design
-from engine.predict import Prediction
+from engine.export import exports
 from engine.resources import example
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 SETTLED_MS = 5_000
-
-
-def digest(prediction: Prediction) -> bytes:
-    """A small export, all of whose bytes can be looked at."""
-    return prediction.program.digest.encode() + bytes(range(256))
 
 
 @dataclass
@@ -77,7 +72,6 @@ def shell(serve: Callable[..., str], visit: Callable[[str], Page]) -> Iterator[S
         areas = {
             "top": TopBar(
                 session,
-                exporters={"torch-csv": digest},
                 on_launch=lambda: launched.append(1),
                 largest=100_000,
                 **fill,
@@ -380,7 +374,7 @@ def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
         shell.page.get_by_role("menuitem", name="torch CSV").click()
 
     assert awaited.value.suggested_filename == "Two waves on four meshes.csv"
-    assert Path(awaited.value.path()).read_bytes() == digest(shell.session.prediction)
+    assert Path(awaited.value.path()).read_bytes() == exports["torch-csv"].make(shell.session.prediction)
 
 
 def test_the_examples_open_by_keyboard(shell: Shell) -> None:

@@ -12,9 +12,9 @@ from designer.session import Session
 from designer.views.numbers import Numbers, staleness, tiles
 from designer.views.problems import Problems, listed
 from designer.views.topbar import LARGEST_FILE_BYTES, SHORTCUTS, TopBar, example_entries, file_name, read_upload
-from engine.cli import EXPORTS
 from engine.design import Design, load_design, parse_design
 from engine.errors import DesignError, InputError, Problem
+from engine.export import exports
 from engine.predict import predict
 from engine.resources import example, examples
 from engine.schedules import schedules
@@ -400,7 +400,7 @@ def test_the_order_of_the_list() -> None:
 
 @pytest.fixture
 def bar(session: Session) -> TopBar:
-    return TopBar(session, exporters=EXPORTS)
+    return TopBar(session)
 
 
 def test_every_example_is_in_the_menu_by_its_title() -> None:
@@ -523,7 +523,7 @@ def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) 
     assert session.design.training.steps == 3
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", exports)
 def test_every_export_is_a_file(name: str, bar: TopBar, monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(bar, monkeypatch)
 

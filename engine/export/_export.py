@@ -1,0 +1,32 @@
+"""What an export is, and the folder of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from engine.registry import Registry
+
+if TYPE_CHECKING:
+    from engine.predict import Prediction
+
+
+class Export(ABC):
+    """A form that a prediction is written in. A member is one file in this folder."""
+
+    title: ClassVar[str]  # how a menu calls it
+    note: ClassVar[str]  # what opens it
+    suffix: ClassVar[str]  # of its file
+    mime: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def make(prediction: Prediction) -> bytes:
+        """The file.
+
+        Raises:
+            InputError: the form cannot say what the design means.
+        """
+
+
+exports: Registry[type[Export]] = Registry("export", "engine.export")
