@@ -150,23 +150,27 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
             f"the run was of another program ({measured.digest}) than the open design ({predicted.digest}); "
             "open the run's own design to compare them"
         )
-    keys, places = zip(*(_sorted_keys(timeline) for timeline in (predicted, measured)), strict=True)
-    _, mine, theirs = np.intersect1d(*keys, assume_unique=False, return_indices=True)
-    mine, theirs = places[0][mine], places[1][theirs]
+    _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
     by_kind = {}
     for op in np.unique(predicted.op[mine]):
         of_kind = predicted.op[mine] == op
         expected, took = (
-            float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean()) for t, spans in ((predicted, mine), (measured, theirs))
+            float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean())
+            for t, spans in ((predicted, mine), (measured, theirs))
         )
         error = expected / took - 1 if took else 0.0
-        by_kind[Op(int(op)).name] = {"predicted_s": expected, "measured_s": took, "error": error, "count": int(of_kind.sum())}
+        by_kind[Op(int(op)).name] = {
+            "predicted_s": expected,
+            "measured_s": took,
+            "error": error,
+            "count": int(of_kind.sum()),
+        }
     return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
 
 
-def _sorted_keys(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One number an action, and where its span is."""
+def _keys(timeline: Timeline) -> NDArray[np.int64]:
+    """``[spans]`` one number for each action of each rank."""
     key = timeline.rank.astype(np.int64)
     for column, bits in ((timeline.op, 4), (timeline.stage + 1, 20), (timeline.microbatch + 1, 21)):
         key = (key << bits) + column
-    return key, np.arange(len(timeline))
+    return key

@@ -70,15 +70,26 @@ def drawn(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) -
     pins: list[Pin | None] = []
 
     def app() -> pn.Column:
-        charts.append(TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"]))
-        return pn.Column(charts[-1], sizing_mode="stretch_both", margin=0)
+        chart = TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"])
+        pn.state.onload(lambda: charts.append(chart))  # what is shown before a page is live may not reach it
+        return pn.Column(chart, sizing_mode="stretch_both", margin=0)
 
     page.set_viewport_size(SIZE)  # type: ignore[arg-type]
     url = serve(app)
-    for _ in range(2):  # what the first session loads, the second must find too
+    for visits in (1, 2):  # what the first session loads, the second must find too
         visit(url)
         page.wait_for_function("window.meshwaveTimeline")
+        wait_for(page, lambda visits=visits: len(charts) == visits)  # type: ignore[misc]
     return Drawn(page, charts, pins)
+
+
+def wait_for(page: Page, true: Callable[[], bool]) -> None:
+    """Until Python has heard of what the page did."""
+    for _ in range(500):
+        if true():
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("Python never heard of it")
 
 
 def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
@@ -249,20 +260,12 @@ def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
     assert {"3B1", "3SEND_B1", "2F1"} <= set(related["causes"])
     assert {"2SEND_B1", "1B1"} <= set(related["effects"])
     drawn.until("chart.pinned !== null")
-    wait_for(drawn, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
+    wait_for(drawn.page, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
 
     drawn.key("Escape")
 
     assert drawn.ask("pinned") is None
-    wait_for(drawn, lambda: drawn.pins[-1] is None)
-
-
-def wait_for(drawn: Drawn, true: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if true():
-            return
-        drawn.page.wait_for_timeout(20)
-    raise AssertionError(f"Python never heard of it; it heard {drawn.pins}")
+    wait_for(drawn.page, lambda: drawn.pins[-1] is None)
 
 
 def test_a_pin_and_the_view_stay_while_the_design_changes(drawn: Drawn) -> None:
@@ -333,7 +336,7 @@ def test_keys_switch_critical_path_memory_and_transfers_also_in_python(drawn: Dr
     for key, name in (("c", "show_critical"), ("m", "show_memory"), ("t", "show_transfers")):
         before = getattr(drawn.chart, name)
         drawn.key(key)
-        wait_for(drawn, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
+        wait_for(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
 
     assert drawn.ask("stats")["counts"]["transfers"] == 0
     drawn.chart.show_transfers = True
