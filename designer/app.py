@@ -168,13 +168,18 @@ GRID = {
 def layers(session: Session) -> list[Layer]:
     """What the timeline shows: the pinned design above the open one, and a run laid over that."""
     shown = []
-    if session.pinned is not None:
+    if session.pinned is not None and _same_axis(session):
         shown.append(_layer(session.pinned, f"Pinned: {session.pinned.design.name}"))
     if session.prediction is not None:
         shown.append(_layer(session.prediction, session.prediction.design.name))
         if session.measured is not None:
             shown.append(_measured(session.measured, session.prediction))
     return shown
+
+
+def _same_axis(session: Session) -> bool:
+    """Units and seconds have no axis in common; the numbers still tell what changed."""
+    return session.prediction is None or session.pinned.costs.unit == session.prediction.costs.unit
 
 
 def _measured(timeline: Timeline, prediction: Prediction) -> Layer:

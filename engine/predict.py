@@ -67,7 +67,7 @@ class Prediction:
             "busy_s": busy.tolist(),
             "idle_s": (makespan - busy).tolist(),
             "exposed_communication_s": timeline.exposed_communication.tolist(),
-            "peak_inflight": peak_inflight(self.program).tolist(),
+            "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
             "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
             "weight_copies": self.weight_copies.tolist(),

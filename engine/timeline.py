@@ -79,8 +79,8 @@ class Timeline:
 
     @property
     def span_bubble_ratio(self) -> float:
-        """The same with each rank's own first start to last end instead of the makespan, so that
-        the skew between ranks does not count (the measure of arXiv:2401.10241)."""
+        """The same of the stages alone, with each rank's own first start to last end instead of the
+        makespan, so that the skew between ranks does not count (the measure of arXiv:2401.10241)."""
         first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
         compute = self.is_compute
         np.minimum.at(first, self.rank[compute], self.start[compute])

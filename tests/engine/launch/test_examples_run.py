@@ -1,0 +1,49 @@
+"""Every example runs as real training; the two of a large cluster run narrow, with all their layers and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from engine.design import Design, load_design, parse_design
+from engine.launch import Launcher, Record, State, launchers
+from engine.predict import predict
+from engine.recording import read_recording
+from engine.resources import examples
+from engine.timeline import overlay
+
+pytestmark = pytest.mark.torch
+
+STEPS, PATIENCE_S = 3, 120
+LARGEST_HIDDEN = 256
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with closing(Record(tmp_path_factory.mktemp("examples"))) as record, closing(launchers["local"](record)) as launcher:
+        yield launcher
+
+
+def affordable(path: Path) -> Design:
+    """The example for a few steps, narrow enough for any machine."""
+    document = load_design(path).model_dump(mode="json")
+    document["training"]["steps"] = STEPS
+    if document["model"]["hidden"] > LARGEST_HIDDEN:
+        document["model"] |= {"hidden": 64, "heads": 4, "sequence": 16, "vocab": 257}
+    return parse_design(document)
+
+
+@pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, launcher: Launcher) -> None:
+    prediction = predict(affordable(path))
+
+    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+    state = run.wait(timeout_s=PATIENCE_S)
+
+    assert state is State.SUCCEEDED, run.reason
+    assert len(run.metrics()) == STEPS
+    joined = overlay(prediction.timeline, read_recording(run.folder).timeline())
+    assert len(joined.predicted) == len(prediction.timeline)

@@ -1,0 +1,58 @@
+"""The same training on a GPU: several processes share one where there are fewer GPUs than processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from engine.design import load_design, parse_design
+from engine.launch import Launcher, Record, Run, State, launchers
+from engine.predict import predict
+from engine.recording import read_recording
+from engine.resources import example
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+
+STEPS, PATIENCE_S = 5, 180
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    with closing(Record(tmp_path)) as record, closing(launchers["local"](record)) as launcher:
+        yield launcher
+
+
+def trained(launcher: Launcher, name: str) -> Run:
+    document = load_design(example(name)).model_dump(mode="json")
+    document["training"]["steps"] = STEPS
+    prediction = predict(parse_design(document))
+    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+    assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
+    return run
+
+
+@pytest.mark.parametrize("name", ["05-hanayo-as-chimera", "04-chimera", "06-data-parallel"])
+def test_losses_are_those_of_the_cpu(name: str, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = trained(launcher, name)
+    launcher.close()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with closing(launchers["local"](launcher.record)) as without:
+        on_cpu = trained(without, name)
+
+    (started,) = (event for event in on_gpu.events() if event["event"] == "started")
+    assert started["device"] != "CPU"
+    expected = [row["loss"] for row in on_cpu.metrics()]
+    assert [row["loss"] for row in on_gpu.metrics()] == pytest.approx(expected, rel=2e-3)
+
+
+def test_spans_follow_each_other_on_the_gpus_clock(launcher: Launcher) -> None:
+    timeline = read_recording(trained(launcher, "05-hanayo-as-chimera").folder).timeline()
+
+    assert (timeline.end >= timeline.start).all()
+    for rank in range(timeline.ranks):
+        work = timeline.is_work & (timeline.rank == rank)
+        order = timeline.start[work].argsort()
+        assert (timeline.start[work][order][1:] >= timeline.end[work][order][:-1] - 1e-4).all()
