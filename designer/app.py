@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import panel as pn
+from bokeh.document import Document
 
 from designer.canvases._canvas import read_static
 from designer.canvases.cluster import ClusterCanvas
@@ -21,26 +25,48 @@ from designer.views.runs import LOOK_EVERY_S, RunsPanel
 from designer.views.timeline import Layer, TimelineChart
 from designer.views.topbar import TopBar
 from engine.design import Design, parse_design, save_design
-from engine.errors import MeshwaveError
+from engine.errors import InputError, MeshwaveError, RunError
 from engine.launch import Record, launchers, reconcile
 from engine.predict import Prediction
 from engine.resources import home
 from engine.timeline import Timeline
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
+IsShown = Callable[[], bool]
+
+
+DRAFTS_KEPT_S = 30 * 24 * 3600.0
+THEME = f"{{% block postamble %}}<script>{read_static('theme.js')}</script>{{% endblock %}}"
 
 
 class Studio:
     """What all tabs of one designer share: the launcher, the record of runs, and drafts on disk."""
 
     def __init__(self, first: Design) -> None:
+        """Start with ``first`` in every new tab.
+
+        Raises:
+            RunError: the folder of drafts and runs cannot be used.
+        """
         self._first = first
         self._drafts = home() / "drafts"
-        self._drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._open: dict[str, IsShown] = {}
+        try:
+            self._drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"cannot keep drafts in {self._drafts}: {error.strerror}; set MESHWAVE_HOME to a folder that you may write"
+            raise RunError(message) from None
+        self._forget_old_drafts()
         self.record = Record()
         reconcile(self.record)
         self.launcher = launchers["local"](self.record)
         self.launcher.warm()
+
+    def _forget_old_drafts(self) -> None:
+        for path in self._drafts.glob("*.json"):
+            with suppress(OSError):  # one that stays does no harm
+                if path.stat().st_mtime < time.time() - DRAFTS_KEPT_S:
+                    path.unlink()
 
     def open(self, draft: str) -> Design:
         """The design that a tab had open before it was reloaded, else the first one."""
@@ -50,8 +76,29 @@ class Studio:
         except (MeshwaveError, OSError):
             return self._first
 
+    def claim(self, draft: str, is_shown: IsShown) -> str:
+        """The draft that a tab writes from now on: ``draft``, or a new one where another tab shows that.
+
+        A tab that was duplicated has the same link as the first; a tab that was reloaded has it
+        too, but nobody looks at what it was before.
+        """
+        other = self._open.get(draft)
+        if other is not None and other():
+            draft = _new_draft()
+        self._open[draft] = is_shown
+        return draft
+
+    def release(self, draft: str, is_shown: IsShown) -> None:
+        """A tab is gone for good."""
+        if self._open.get(draft) is is_shown:
+            del self._open[draft]
+
     def keep(self, draft: str, design: Design) -> None:
-        """Write a draft, so that neither a reload nor a crash loses it."""
+        """Write a draft, so that neither a reload nor a crash loses it.
+
+        Raises:
+            InputError: it cannot be written, as where the disk is full.
+        """
         save_design(design, self._path(draft))
 
     def _path(self, draft: str) -> Path:
@@ -62,28 +109,65 @@ class Studio:
         self.record.close()
 
 
+class Draft:
+    """Where one tab keeps its design: a file, named in the tab's link."""
+
+    def __init__(self, studio: Studio, given: str, is_shown: IsShown) -> None:
+        self._studio, self._is_shown = studio, is_shown
+        self._given = given if _DRAFT.fullmatch(given) else ""
+        self.name = self._given or _new_draft()
+        self.session = Session(studio.open(self.name))
+        self.session.param.watch(lambda *_: self.keep(), "design")
+
+    def shown(self) -> str:
+        """The page stands and a page that it replaced is gone: the name of the draft from here on."""
+        self.name = self._studio.claim(self.name, self._is_shown)
+        if self._given and self.name != self._given:
+            self.keep()  # a duplicate starts with what the first had
+        return self.name
+
+    def gone(self) -> None:
+        self._studio.release(self.name, self._is_shown)
+
+    def keep(self) -> None:
+        """Write the design; an edit is not refused for it, but the page says what is at stake."""
+        try:
+            self._studio.keep(self.name, self.session.design)
+            self.session.notice = ""
+        except InputError as error:
+            self.session.notice = f"A reload would lose your last edits: {error}"
+
+
+def _new_draft() -> str:
+    return secrets.token_hex(6)
+
+
 def page(studio: Studio) -> pn.viewable.Viewable:
     """One tab."""
     pn.config.raw_css = [read_static("app.css")]
-    draft = _draft_id()
-    session = Session(studio.open(draft))
-    widgets = Widgets(session, studio)
-    session.param.watch(lambda event: studio.keep(draft, event.new), "design")
+    document = pn.state.curdoc
+    assert document is not None, "a page is made for a session"
+    document.template = THEME
+    draft = Draft(studio, pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore"), _is_shown(document))
+    pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
+    pn.state.on_session_destroyed(lambda context: draft.gone())
+    widgets = Widgets(draft.session, studio)
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
 
-def _draft_id() -> str:
-    """The tab's draft by its link; a new tab gets a new one, and with it a link without the token."""
-    given = pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore")
-    if _DRAFT.fullmatch(given):
-        return given
-    fresh = secrets.token_hex(6)
-    pn.state.onload(lambda: _put_in_link(fresh))  # the page takes no link before it stands
-    return fresh
+def _is_shown(document: Document) -> IsShown:
+    """Whether a browser is connected to a page; one that was left or reloaded has none."""
+
+    def is_shown() -> bool:
+        session = getattr(document.session_context, "session", None)
+        return session is not None and session.connection_count > 0
+
+    return is_shown
 
 
 def _put_in_link(draft: str) -> None:
+    """The tab's link names its draft, and no longer the token."""
     if pn.state.location is not None:
         pn.state.location.search = f"?draft={draft}"
 
@@ -206,4 +290,3 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         unit=prediction.costs.unit,
         bytes=prediction.costs.bytes[prediction.program.spans],
     )
-

@@ -129,13 +129,32 @@ def _served(design: Design) -> Iterator[str]:
 def _pipeline(ranks: int, microbatches: int) -> Design:
     """1F1B over so many meshes, one device each, eight devices a node."""
     link = {"latency_s": 1e-5, "bandwidth": 25e9}
-    device = {"name": "A100-80GB", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
+    device = {
+        "name": "A100-80GB",
+        "peak_flops": 312e12,
+        "memory_bytes": 80e9,
+        "memory_bandwidth": 2e12,
+        "efficiency": 0.5,
+    }
     return parse_design(
         {
             "format": "meshwave/1",
             "name": f"{ranks} x {microbatches}",
-            "cluster": {"nodes": ranks // 8, "devices_per_node": 8, "device": device, "intra_node": link, "inter_node": link},
-            "model": {"kind": "gpt", "layers": 2 * ranks, "hidden": 1024, "heads": 16, "sequence": 1024, "vocab": 50257},
+            "cluster": {
+                "nodes": ranks // 8,
+                "devices_per_node": 8,
+                "device": device,
+                "intra_node": link,
+                "inter_node": link,
+            },
+            "model": {
+                "kind": "gpt",
+                "layers": 2 * ranks,
+                "hidden": 1024,
+                "heads": 16,
+                "sequence": 1024,
+                "vocab": 50257,
+            },
             "meshes": [{"name": f"M{rank}", "devices": [rank], "axes": {"dp": 1, "tp": 1}} for rank in range(ranks)],
             "pipeline": {"schedule": "1f1b", "microbatches": microbatches},
         }

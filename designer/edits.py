@@ -1,7 +1,7 @@
 """What a gesture makes of a document: plain functions from what is drawn to what is drawn next.
 
 They work on the document's own form (``{"name", "devices", "axes"}`` for a mesh,
-``{"nodes", "devices_per_node", ...}`` for a cluster), never change what they are given, and
+``{"nodes", "devices_per_node", ...}`` for a cluster; a schedule is chosen for a whole design), never change what they are given, and
 refuse with an :class:`~engine.errors.InputError` that says what is in the way.
 """
 
@@ -13,13 +13,32 @@ from math import gcd
 from string import ascii_uppercase
 from typing import Any
 
+from pydantic import BaseModel
+
+from engine.design import Design
+from engine.design import Mesh as MeshPart
+from engine.design.problems import problems
 from engine.errors import InputError
+from engine.lowering import lower
+from engine.program.program import format_program
+from engine.schedules import Schedule, schedules
 
 Mesh = Mapping[str, Any]
 Meshes = tuple[Mesh, ...]
 Cluster = Mapping[str, Any]
-NAME_LENGTH = 24
 BY_HAND = ("stages", "placement")  # what a person may set a stage, or leave to the schedule
+LARGEST_BY_HAND = 100_000  # actions; an order of more is no longer drawn by hand, and slow to send
+
+
+def most(part: type[BaseModel], field: str) -> int:
+    """The largest value of a number of the document, or the most letters of a text."""
+    rules = part.model_fields[field].metadata
+    bounds = (getattr(rule, kind, None) for rule in rules for kind in ("le", "max_length"))
+    bound: int = next(bound for bound in bounds if bound is not None)
+    return bound
+
+
+NAME_LENGTH = most(MeshPart, "name")
 
 
 # meshes
@@ -189,18 +208,82 @@ def move_layers(layers: Sequence[int], boundary: int, count: int, least: int = 1
     return tuple(moved)
 
 
-def choose_schedule(
-    pipeline: Mapping[str, Any], name: str, options: Mapping[str, Any], *, same_path: bool
-) -> dict[str, Any]:
-    """Another schedule with its own ``options``, of which the common keys keep their values.
+def choose_schedule(design: Design, name: str) -> dict[str, Any]:
+    """The pipeline under another schedule, with its own options, of which the common ones keep their values.
 
-    Layers and places set by hand stay where the stages keep their number and meshes
-    (``same_path``), else they go back to automatic.
+    Layers and places set by hand stay where the stages keep their number and meshes, else they
+    go back to automatic. Custom starts from the order that stands.
+
+    Raises:
+        InputError: the schedule cannot order this pipeline.
     """
-    kept = {key: pipeline.get(key, value) for key, value in options.items()}
-    chosen = {"schedule": name, **kept, "microbatches": pipeline["microbatches"]}
-    by_hand = {key: pipeline.get(key) if same_path else None for key in BY_HAND}
-    return {**chosen, **by_hand, "actions": pipeline.get("actions") if name == "custom" else None}
+    pipeline = _pipeline(design)
+    if reason := schedule_refusal(design, name):
+        raise InputError(reason)
+    if name == pipeline["schedule"]:
+        return pipeline
+    chosen = {**schedule_options(name, pipeline), "schedule": name, "microbatches": pipeline["microbatches"]}
+    if name == "custom":
+        return {**chosen, "stages": pipeline["stages"], "actions": pipeline["actions"] or _order(design)}
+    old: Any = design.pipeline
+    same_path = _path(schedule_with(name, pipeline), design) == _path(old, design)
+    return {**chosen, **{key: pipeline[key] if same_path else None for key in BY_HAND}}
+
+
+def schedule_refusal(design: Design, name: str) -> str | None:
+    """Why a schedule cannot be chosen for these meshes, microbatches and layers, in a sentence; None if it can."""
+    pipeline = _pipeline(design)
+    if name == pipeline["schedule"]:
+        return None
+    if name == "custom":
+        return None if pipeline["actions"] else _unfit_to_draw(design)
+    schedule = schedule_with(name, pipeline)
+    stages, layers = schedule.stage_count(design.ranks), design.model.layers
+    if stages > layers:
+        words = f"{schedule.title} cuts {stages} stages here, and the model has {layers} layers"
+        return f"{words}; use fewer meshes or more layers"
+    return schedule.refuses(design.pipe)
+
+
+def schedule_options(name: str, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a schedule adds: as a pipeline has them, else at their defaults."""
+    return {key: pipeline.get(key, field.get_default()) for key, field in schedules[name].model_fields.items()}
+
+
+def schedule_with(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Schedule:
+    """A schedule with the values that a pipeline has for its options."""
+    return schedules[name](**{**schedule_options(name, pipeline), **changes})
+
+
+def _pipeline(design: Design) -> dict[str, Any]:
+    section: Any = design.pipeline
+    dumped: dict[str, Any] = section.model_dump(mode="json")
+    return dumped
+
+
+def _unfit_to_draw(design: Design) -> str | None:
+    """Why there is no order that a drawn one could start from."""
+    if any(problem.severity == "error" for problem in problems(design)):
+        return "Custom starts from the order that stands, and this design has none yet; solve its problems first"
+    actions = 2 * design.stages * design.pipe.microbatches
+    if actions > LARGEST_BY_HAND:
+        return f"Custom would start from {actions:,} actions, and up to {LARGEST_BY_HAND:,} can be drawn; use fewer microbatches"
+    return None
+
+
+def _order(design: Design) -> list[list[str]]:
+    """The computations of each mesh as they stand, also where stages were placed by hand."""
+    return format_program(lower(design), compute_only=True)
+
+
+def _path(schedule: Schedule, design: Design) -> list[list[int]] | None:
+    """The mesh of each stage, for every replica; None where there is none yet, or more stages than layers."""
+    try:
+        if schedule.stage_count(design.ranks) > design.model.layers:
+            return None
+        return [list(route) for route in schedule.routes(design.pipe)]
+    except InputError:
+        return None
 
 
 # in common

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Literal, NotRequired, TypedDict, get_args
 
-import numpy as np
 import param
 
 from designer import edits
@@ -21,7 +20,6 @@ from designer.session import Session
 from engine.cost.presets import presets
 from engine.design import Design
 from engine.errors import DesignError, InputError, Problem
-from engine.program.program import format_program
 from engine.schedules import schedules
 from engine.units import quantity
 
@@ -446,16 +444,8 @@ def _drawn(design: Design) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def _schedule(design: Design, path: str, value: Any, label: str) -> Edit:
-    """Another schedule with its own options; `custom` starts from the order that stands."""
-    old: Any = design.pipeline
-    keys, pipe, member = old.model_dump(mode="json"), design.pipe, schedules[value]
-    options = {name: field.default for name, field in member.model_fields.items()}
-    new = member(**{name: keys.get(name, default) for name, default in options.items()})
-    same_path = np.array_equal(np.array(new.routes(pipe)), np.array(old.routes(pipe)))
-    chosen = edits.choose_schedule(keys, value, options, same_path=same_path)
-    if value == "custom" and not old.refuses(pipe):
-        chosen["actions"] = format_program(old.program(pipe), compute_only=True)
-    return "pipeline", chosen, f"schedule {member.title}"
+    """Another schedule with its own options."""
+    return "pipeline", edits.choose_schedule(design, value), f"schedule {schedules[value].title}"
 
 
 def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:

@@ -17,7 +17,7 @@ from designer.access import TokenAccess, new_token
 from designer.app import Studio, page
 from engine.design import Design, load_design
 from engine.errors import InputError
-from engine.resources import example, examples
+from engine.resources import find_design
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
@@ -29,6 +29,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
 
     Raises:
         InputError: the design cannot be read, or the port is taken.
+        RunError: the folder of drafts and runs cannot be used.
     """
     if home:
         os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
@@ -38,7 +39,10 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     studio = Studio(first)
     server = start(studio, port, token)
     link = f"http://{ADDRESS}:{port}/?token={token}"
-    print(f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.", flush=True)
+    print(
+        f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.",
+        flush=True,
+    )
     if show and _has_screen():
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     _end_on_signals(server)
@@ -70,8 +74,7 @@ def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
 
 def read_design(name: str | None) -> Design:
     """The design of a file or an example; by default the first example."""
-    name = name or FIRST_EXAMPLE
-    return load_design(example(name) if name in examples() and not Path(name).exists() else Path(name))
+    return load_design(find_design(name or FIRST_EXAMPLE))
 
 
 def free_port(wanted: int | None) -> int:

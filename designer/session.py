@@ -16,6 +16,9 @@ from engine.predict import Prediction, predict
 LONGEST_HISTORY = 500
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
+Steps = list[tuple[Design, str]]
+"""Designs to go back or forth to, the next one last, each with the words for the edit between."""
+
 
 class Session(param.Parameterized):
     """The open design of a tab and what follows from it.
@@ -25,19 +28,21 @@ class Session(param.Parameterized):
     kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one.
     """
 
-    design = param.ClassSelector(class_=Design)
+    design: Any = param.ClassSelector(class_=Design)
     prediction = param.Parameter(doc="Of the last design that could be simulated.")
     problems = param.List(default=[], item_type=Problem)
     pinned = param.Parameter(default=None, doc="The prediction to compare with.")
-    measured = param.Parameter(default=None, doc="The timeline of a run of the open design, to lay over the predicted one.")
+    measured = param.Parameter(
+        default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
+    )
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
-    notice = param.String(default="", doc="One line for the status bar.")
+    notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
     def __init__(self, design: Design) -> None:
         super().__init__(design=design)
-        self._past: list[tuple[Design, str]] = []
-        self._future: list[tuple[Design, str]] = []
-        self._show(design)
+        self._past: Steps = []
+        self._future: Steps = []
+        self._show(design, *_predicted(design))
 
     @property
     def stale(self) -> bool:
@@ -60,30 +65,44 @@ class Session(param.Parameterized):
 
     def replace(self, design: Design, label: str) -> None:
         """Put another design in place of the open one, as one step of undo."""
-        if design == self.design:
-            return
-        self._past = [*self._past[-LONGEST_HISTORY:], (self.design, label)]
-        self._future = []
-        self._show(design)
+        if design != self.design:
+            self._turn_to(design, [*self._past, (self.design, label)][-LONGEST_HISTORY:], [])
 
     def undo(self) -> None:
         if self._past:
-            design, label = self._past.pop()
-            self._future.append((self.design, label))
-            self._show(design)
+            *past, (design, label) = self._past
+            self._turn_to(design, past, [*self._future, (self.design, label)])
 
     def redo(self) -> None:
         if self._future:
-            design, label = self._future.pop()
-            self._past.append((self.design, label))
-            self._show(design)
+            *future, (design, label) = self._future
+            self._turn_to(design, [*self._past, (self.design, label)], future)
 
     def pin(self) -> None:
-        """Compare with what is predicted now; a second time ends the comparison."""
-        self.pinned = self.prediction if self.pinned is None else None
+        """Compare with what is predicted now; a second time ends the comparison.
 
-    def _show(self, design: Design) -> None:
-        found, prediction = _predicted(design)
+        Raises:
+            InputError: what is predicted is of an earlier design.
+        """
+        self.pinned = self.current_prediction("pin") if self.pinned is None else None
+
+    def current_prediction(self, purpose: str) -> Prediction:
+        """The prediction of the open design, for a ``purpose`` such as "pin".
+
+        Raises:
+            InputError: the open design has errors, so the prediction is of an earlier one.
+        """
+        if self.stale:
+            raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
+        prediction: Prediction = self.prediction
+        return prediction
+
+    def _turn_to(self, design: Design, past: Steps, future: Steps) -> None:
+        outcome = _predicted(design)  # before anything is changed: what fails here leaves nothing behind
+        self._past, self._future = past, future
+        self._show(design, *outcome)
+
+    def _show(self, design: Design, found: list[Problem], prediction: Prediction | None) -> None:
         with param.parameterized.batch_call_watchers(self):
             if prediction is not None:
                 self.prediction = prediction  # first: those who watch it are told first

@@ -17,9 +17,16 @@ from engine.errors import InputError, MeshwaveError
 Command = Callable[[argparse.Namespace], int]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status: 0 done, 1 the run failed, 2 the input is wrong."""
-    options = parser().parse_args(arguments)
+def _serve_elsewhere(options: argparse.Namespace) -> int:
+    raise InputError("the designer is not part of the engine; start it with: meshwave serve")
+
+
+def main(arguments: Sequence[str] | None = None, serve: Command = _serve_elsewhere) -> int:
+    """Run one command; returns its exit status: 0 done, 1 the run failed, 2 the input is wrong.
+
+    ``serve`` is the command that the engine does not have: it opens the designer.
+    """
+    options = parser(serve).parse_args(arguments)
     command: Command = options.command
     try:
         return command(options)
@@ -37,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="meshwave",
         description="Design, predict and run distributed training schedules. Without a command, the designer opens.",
@@ -45,8 +52,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"meshwave {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
-    serve = _command(commands, "serve", "open the designer in a browser", _serve_elsewhere)
-    serve.add_argument("design", nargs="?", help="a design to open")
+    designer = _command(commands, "serve", "open the designer in a browser", serve)
+    designer.add_argument("design", nargs="?", help="a design's file, or the name of an example")
+    designer.add_argument("--port", type=int, help="default: 5006, or the next free one")
+    designer.add_argument(
+        "--home", help="the folder of drafts and runs; default: $MESHWAVE_HOME or the user's data folder"
+    )
+    designer.add_argument("--no-browser", action="store_true", help="only print the link")
 
     check = _command(commands, "check", "say what is wrong with a design, one line a problem", _check)
     _design(check)
@@ -116,29 +128,29 @@ def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 def _load(name: str) -> Any:
     from engine.design import load_design
-    from engine.resources import examples
+    from engine.resources import find_design
 
-    known = examples()
-    path = Path(name)
-    return load_design(known[name] if name in known and not path.exists() else path)
-
-
-def _serve_elsewhere(options: argparse.Namespace) -> int:
-    raise InputError("the designer is not part of the engine; start it with: meshwave serve")
+    return load_design(find_design(name))
 
 
 # ---- one function a command ----
 
 
 def _check(options: argparse.Namespace) -> int:
+    from engine.design.problems import problems
     from engine.errors import DesignError, Problem
     from engine.predict import check
 
     found: list[Problem]
     try:
-        found = check(_load(options.design))
+        design = _load(options.design)
+        found = [*problems(design), *check(design)]
     except DesignError as error:
         found = list(error.problems)
+    except InputError as error:  # no file to look into
+        if not options.json:
+            raise
+        found = [Problem("", "file", str(error))]
     if options.json:
         _print_json({"problems": [problem._asdict() for problem in found]})
     else:

@@ -35,6 +35,12 @@ def example(name: str) -> Path:
     return known[name]
 
 
+def find_design(name: str) -> Path:
+    """The design's file of that name, or the example of that name where there is no such file."""
+    known = examples()
+    return known[name] if name in known and not Path(name).exists() else Path(name)
+
+
 def home() -> Path:
     """The folder of Meshwave's own files: ``$MESHWAVE_HOME``, else where the system keeps such data."""
     if stated := os.environ.get("MESHWAVE_HOME"):

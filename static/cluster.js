@@ -689,7 +689,7 @@ class Cluster {
     if (!mesh || !label || this.editing) return;
     const box = label.getBoundingClientRect();
     const board = this.board.getBoundingClientRect();
-    const field = h("input", { class: "mw-rename", "aria-label": `name of mesh ${mesh.name}`, value: mesh.name, maxlength: 24, spellcheck: "false" });
+    const field = h("input", { class: "mw-rename", "aria-label": `name of mesh ${mesh.name}`, value: mesh.name, maxlength: this.model.limits.name, spellcheck: "false" });
     const left = clamp(box.left - board.left, 0, Math.max(0, board.width - 96));
     Object.assign(field.style, { left: `${left}px`, top: `${box.top - board.top - 1}px` });
     const finish = (keep) => {

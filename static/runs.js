@@ -22,6 +22,7 @@ class Runs {
     this.root = h(
       "div",
       { class: "mw-canvas mw-runs" },
+      this.textRow(),
       this.run,
       h("h3", {}, "Runs"),
       this.list,
@@ -31,6 +32,9 @@ class Runs {
     model.on("comparison", () => this.showRun());
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
+    model.on("text", () => this.showText());
+    model.on("msg:custom", (message) => this.answered(message.data ?? message));
+    this.showText();
     this.showRun();
     this.showList();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
@@ -40,6 +44,47 @@ class Runs {
   remove() {
     this.unfollow?.();
   }
+
+  // ---- the text to train on ----
+
+  textRow() {
+    this.picker = h("input", { type: "file", accept: "text/*,.txt,.md,.csv,.json", hidden: true, tabindex: -1, "aria-label": "A text to train on", onchange: () => this.bring() });
+    this.choose = h("button", { type: "button", class: "mw-button", onclick: () => this.picker.click() }, "Train on your own text...");
+    this.back = h("button", { type: "button", class: "mw-button", title: "Train on the text that comes with Meshwave", onclick: () => this.model.send_msg({ type: "default_text" }) }, "Use Meshwave's");
+    this.textName = h("span", { class: "mw-text-name" });
+    this.textTrouble = h("div", { class: "mw-run-reason", role: "alert" });
+    return h("section", { class: "mw-text", "aria-label": "The text to train on" }, this.textName, this.choose, this.back, this.picker, this.textTrouble);
+  }
+
+  showText() {
+    const { name } = this.model.text;
+    this.textName.textContent = name ? `Text: ${name}` : "Text: the text that comes with Meshwave";
+    this.textName.title = name ?? "";
+    this.back.hidden = !name;
+    this.textTrouble.textContent = "";
+  }
+
+  async bring() {
+    const [file] = this.picker.files;
+    if (!file) return;
+    const { largest } = this.model.text;
+    this.textTrouble.textContent = "";
+    try {
+      if (file.size > largest) throw new RangeError(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB, and the page takes texts up to ${largest / 1e6} MB.`);
+      const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+      this.model.send_msg({ type: "bring_text", name: file.name, text });
+    } catch (error) {
+      this.textTrouble.textContent = error instanceof RangeError ? error.message : `${file.name} is no text in UTF-8, so it was not taken.`;
+    } finally {
+      this.picker.value = ""; // so that the same file can be chosen again
+    }
+  }
+
+  answered({ type, gesture, refused }) {
+    if (type === "answered" && gesture?.endsWith("_text")) this.textTrouble.textContent = refused ?? "";
+  }
+
+  // ---- the run ----
 
   showRun() {
     const run = this.model.run;
@@ -73,7 +118,7 @@ class Runs {
     this.showLog();
   }
 
-  compare({ rows, laid, step }) {
+  compare({ rows, laid, same, whose }) {
     const box = h("input", { type: "checkbox", onchange: () => this.model.send_msg({ type: "overlay", on: box.checked }) });
     box.checked = laid;
     const cells = (row) => row.map((cell) => h("td", {}, cell));
@@ -83,35 +128,37 @@ class Runs {
       h(
         "table",
         { class: "mw-compare" },
-        h("caption", {}, `Measured against predicted${step}`),
+        h("caption", {}, `Measured against predicted${whose}`),
         h("thead", {}, h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row)))),
       ),
-      h("label", { class: "mw-check" }, box, "Lay the measured timeline over the predicted one"),
+      same ? h("label", { class: "mw-check" }, box, "Lay the measured timeline over the predicted one") : null,
     );
   }
 
   showLoss() {
     if (!this.loss) return;
-    const losses = this.model.losses;
-    this.loss.hidden = losses.length < 2;
-    if (losses.length < 2) return;
+    const { losses, run } = this.model;
+    const known = losses.filter((loss) => loss !== null);
+    this.loss.hidden = known.length < 2;
+    if (known.length < 2) return;
     const { width, height, pad } = CHART;
-    const [low, high] = [Math.min(...losses), Math.max(...losses)];
-    const x = (step) => (step / (losses.length - 1)) * width;
+    const [low, high] = extremes(known);
+    const x = (place) => (place / (losses.length - 1)) * width;
     const y = (loss) => pad + (1 - (loss - low) / (high - low || 1)) * (height - 2 * pad);
-    const points = losses.map((loss, step) => `${x(step).toFixed(1)},${y(loss).toFixed(1)}`).join(" ");
-    const words = `Loss over ${count(losses.length, "step")}: from ${losses[0].toFixed(3)} to ${losses.at(-1).toFixed(3)}`;
+    const lines = stretches(losses).map((points) => points.map(([place, loss]) => `${x(place).toFixed(1)},${y(loss).toFixed(1)}`).join(" "));
+    const last = losses.at(-1)?.toFixed(3) ?? "not a number";
+    const words = `Loss over ${count(run.done, "step")}: from ${known[0].toFixed(3)} to ${last}`;
     this.loss.replaceChildren(
       s(
         "svg",
         { class: "mw-loss", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
         ...[low, (low + high) / 2, high].map((loss) => s("line", { class: "mw-loss-grid", x1: 0, x2: width, y1: y(loss), y2: y(loss) })),
-        s("polyline", { class: "mw-loss-line", points }),
+        ...lines.map((points) => s("polyline", { class: "mw-loss-line", points })),
       ),
       h("span", { class: "mw-loss-top" }, `loss ${high.toFixed(2)}`),
       h("span", { class: "mw-loss-low" }, low.toFixed(2)),
-      h("span", { class: "mw-loss-last" }, count(losses.length, "step")),
+      h("span", { class: "mw-loss-last" }, count(run.done, "step")),
     );
   }
 
@@ -135,4 +182,23 @@ class Runs {
     );
     this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet: press Launch.")]));
   }
+}
+
+function extremes(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/** The runs of numbers between nulls, each a list of [place, value]. */
+function stretches(values) {
+  const found = [[]];
+  values.forEach((value, place) => {
+    if (value !== null) found.at(-1).push([place, value]);
+    else if (found.at(-1).length) found.push([]);
+  });
+  return found.filter((points) => points.length);
 }

@@ -18,7 +18,7 @@ class TopBar {
     this.leaving = new AbortController(); // ends what listens outside the bar
     this.theme = new Theme(model, this.leaving.signal);
     this.build();
-    model.on(["name_of_design", "history", "unsaved"], () => this.draw());
+    model.on(["name_of_design", "history", "unsaved", "notice"], () => this.draw());
     model.on("msg:custom", (message) => this.told(message));
     this.listen();
     this.draw();
@@ -55,6 +55,7 @@ class TopBar {
     this.picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, tabindex: -1, "aria-label": "A design's file" });
     this.picker.addEventListener("change", () => this.picked());
     this.dropZone = h("div", { class: "mw-drop-zone", popover: "manual" }, h("span", {}, "Drop to open the design"));
+    this.notice = h("div", { class: "mw-notice", role: "status" });
     this.trouble = h("div", { class: "mw-trouble", popover: "manual", role: "alert" });
     this.help = h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" });
     const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
@@ -62,14 +63,14 @@ class TopBar {
       "div",
       { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
       ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
-      ...[rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), tools.theme, tools.help],
+      ...[rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
       ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help],
     );
     this.tips = new Tips(this.root);
   }
 
   buildTitle() {
-    this.name = h("input", { class: "mw-title-input", "aria-label": "Name of the design", maxlength: 200, spellcheck: "false", autocomplete: "off", "data-tip": "Rename the design" });
+    this.name = h("input", { class: "mw-title-input", "aria-label": "Name of the design", maxlength: this.model.longest_name, spellcheck: "false", autocomplete: "off", "data-tip": "Rename the design" });
     this.name.addEventListener("change", () => this.rename());
     this.name.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.name.value = this.model.name_of_design;
@@ -94,7 +95,7 @@ class TopBar {
   }
 
   buildSaveAs(panel) {
-    const field = h("input", { "aria-label": "Save under the name", value: this.model.name_of_design, maxlength: 200, autofocus: true, autocomplete: "off" });
+    const field = h("input", { "aria-label": "Save under the name", value: this.model.name_of_design, maxlength: this.model.longest_name, autofocus: true, autocomplete: "off" });
     field.addEventListener("focus", () => field.select(), { once: true });
     const form = h("form", { class: "mw-save-as" }, field, h("button", { class: "mw-button mw-primary", type: "submit" }, "Save"));
     form.addEventListener("submit", (event) => {
@@ -109,11 +110,13 @@ class TopBar {
   // ── what Python says ──
 
   draw() {
-    const { name_of_design: name, history, unsaved } = this.model;
+    const { name_of_design: name, history, unsaved, notice } = this.model;
     if (!this.typing) this.name.value = name;
     this.shown = name;
     this.name.setAttribute("size", Math.max(8, Math.min(48, name.length)));
     this.dot.hidden = !unsaved;
+    if (this.notice.title !== notice) this.notice.replaceChildren(...(notice ? [icon("warning"), h("span", {}, notice)] : []));
+    this.notice.title = notice;
     document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
     const words = { undo: ["Undo", history[0], "Ctrl+Z"], redo: ["Redo", history[1], "Ctrl+Shift+Z"] };
     for (const [key, [verb, label, combination]] of Object.entries(words)) {

@@ -25,7 +25,10 @@ class ClusterCanvas(Canvas):
     devices_per_node = param.Integer(default=1, bounds=(1, None))
     meshes = param.List(default=[], doc="In pipeline order: name, devices, dp, tp and the ways to factor them.")
     links = param.Dict(default={}, doc="What is written at the links: intra and inter, as text.")
-    limits = param.Dict(default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE})
+    limits = param.Dict(
+        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": edits.NAME_LENGTH},
+        doc="The most of a stepper, and the letters of a mesh's name.",
+    )
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
 
     _esm = read_static("cluster.js")

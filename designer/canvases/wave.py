@@ -19,11 +19,10 @@ from engine.lowering.transfers import add_transfers
 from engine.palette import OPS, shades
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.schedules import Pipe, Schedule, schedules
+from engine.schedules import Pipe, schedules
 from engine.simulate import simulate
 
 THUMBNAIL = Pipe(ranks=4, microbatches=4)
-MICROBATCHES = 20_000
 
 
 def _op_colours() -> str:
@@ -102,16 +101,7 @@ class WaveCanvas(Canvas):
 
     def _on_schedule(self, gesture: Mapping[str, Any]) -> None:
         name = str(gesture["name"])
-        design = self._open
-        old = _dumped(design)
-        if name == old["schedule"]:
-            return
-        reason = _refusal(name, design)
-        if reason:
-            raise InputError(reason)
-        same_path = _path(_made(name, old), design) == _path(_pipeline(design), design)
-        pipeline = edits.choose_schedule(old, name, _options(name), same_path=same_path)
-        self._edit("pipeline", pipeline, f"schedule {schedules[name].title}")
+        self._edit("pipeline", edits.choose_schedule(self._open, name), f"schedule {schedules[name].title}")
 
     @property
     def _open(self) -> Design:
@@ -130,7 +120,7 @@ def controls(design: Design) -> dict[str, Any]:
         "schedule": name,
         "title": schedules[name].title,
         "microbatches": _pipeline(design).microbatches,
-        "most_microbatches": MICROBATCHES,
+        "most_microbatches": edits.most(type(_pipeline(design)), "microbatches"),
         "balanced": _pipeline(design).stages is None,
         "dial": dial(design),
         "toggles": _toggles(design),
@@ -161,8 +151,7 @@ def stage_shares(program: Program, costs: Costs) -> list[float]:
 def dial(design: Design) -> dict[str, Any] | None:
     """The option by which a schedule cuts the model finer (waves, chunks), if it has one."""
     name, pipeline = _name(design), _dumped(design)
-    for key, value in _options(name).items():
-        now = pipeline.get(key, value)
+    for key, now in edits.schedule_options(name, pipeline).items():
         if not isinstance(now, int) or isinstance(now, bool):
             continue
         stages_now, more = (_stages_with(name, pipeline, {key: number}, design.ranks) for number in (now, now + 1))
@@ -170,7 +159,8 @@ def dial(design: Design) -> dict[str, Any] | None:
             continue
         layers = design.model.layers
         reason = f"{more} stages need {more} layers; the model has {layers}" if more > layers else None
-        return {"key": key, "label": key, "value": now, "most": now if reason else now + 64, "reason": reason}
+        most = now if reason else min(now + 64, edits.most(schedules[name], key))
+        return {"key": key, "label": key, "value": now, "most": most, "reason": reason}
     return None
 
 
@@ -181,7 +171,7 @@ def choices(design: Design) -> list[dict[str, Any]]:
             "name": name,
             "title": schedule.title,
             "blurb": " ".join(schedule.help().split()),
-            "reason": None if name == _name(design) else _refusal(name, design),
+            "reason": edits.schedule_refusal(design, name),
         }
         for name, schedule in schedules.items()
     ]
@@ -222,43 +212,11 @@ def _name(design: Design) -> str:
     return str(_pipeline(design).schedule)
 
 
-def _options(name: str) -> dict[str, Any]:
-    """The options that a schedule adds, at their defaults."""
-    return {key: field.get_default() for key, field in schedules[name].model_fields.items()}
-
-
-def _made(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Schedule:
-    """A schedule with the values that a pipeline has for its options."""
-    options = {key: pipeline.get(key, value) for key, value in _options(name).items()}
-    return schedules[name](**{**options, **changes})
-
-
 def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
     try:
-        return _made(name, pipeline, **changes).stage_count(ranks)
+        return edits.schedule_with(name, pipeline, **changes).stage_count(ranks)
     except (ValidationError, InputError):
         return None
-
-
-def _path(schedule: Schedule, design: Design) -> list[list[int]] | None:
-    """The mesh of each stage, for every replica; None where there is none yet."""
-    try:
-        return [list(route) for route in schedule.routes(design.pipe)]
-    except InputError:
-        return None
-
-
-def _refusal(name: str, design: Design) -> str | None:
-    """Why a schedule cannot be chosen for these meshes, microbatches and layers, in a sentence."""
-    pipeline = _dumped(design)
-    if name == "custom" and not pipeline.get("actions"):
-        return "Custom plays orders of your own; open a design that has pipeline.actions"
-    schedule = _made(name, pipeline)
-    stages, layers = schedule.stage_count(design.ranks), design.model.layers
-    if stages > layers:
-        words = f"{schedule.title} cuts {stages} stages here, and the model has {layers} layers"
-        return f"{words}; use fewer meshes or more layers"
-    return schedule.refuses(design.pipe)
 
 
 def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]]:

@@ -220,7 +220,7 @@ class Numbers(Canvas):
     stale = param.Dict(default={}, doc="Title and detail, where the numbers are of an earlier design; empty else.")
     pinned = param.String(default="", doc="Name of the pinned design.")
     is_pinned = param.Boolean(default=False)
-    can_pin = param.Boolean(default=False)
+    can_pin = param.Boolean(default=False, doc="Whether the numbers are of the design as it stands.")
 
     _esm = read_static("numbers.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
@@ -241,7 +241,7 @@ class Numbers(Canvas):
             stale=staleness(session),
             is_pinned=pinned is not None,
             pinned="" if pinned is None else pinned.design.name,
-            can_pin=prediction is not None,
+            can_pin=not session.stale,
         )
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -12,17 +12,26 @@ import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
+from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError
-from engine.launch import Launcher, Record, Run, State
-from engine.predict import predict
+from engine.launch import Entry, Launcher, Record, Run, State, loss_in_words, reconcile
+from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
+from engine.predict import Prediction, predict
 from engine.recording import read_recording
 from engine.timeline import Overlay, Timeline, overlay
 from engine.units import quantity
 
-SHOWN_RUNS, SHOWN_LINES = 30, 60
+SHOWN_RUNS, SHOWN_LINES, SHOWN_LOSSES = 30, 60, 600
 LOOK_EVERY_S = 0.15
-READ_SPANS_EVERY_S = 0.5
-"""A live timeline is read anew so often: it costs the reading of all spans so far."""
+LOOK_AROUND_EVERY_S = 2.0
+"""How often it is asked whether what launched a run is still there, and what this machine can do."""
+READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
+"""A live timeline is read anew so often, and never for more than this share of the time: each
+reading takes in all spans so far."""
+
+MEANS = ("model", "meshes", "pipeline", "cost", "training")
+STEERS = {"steps", "seed", "lr"}
+"""Of training, what changes no time of a step."""
 
 
 class LaunchBar(Canvas):
@@ -62,15 +71,16 @@ class RunsPanel(Canvas):
     """One run of the record and how it stands; polled, since a run may be anybody's."""
 
     run = param.Dict(default={})
-    losses = param.List(default=[], item_type=float)
+    losses = param.List(default=[], doc="At most SHOWN_LOSSES, evenly over the steps; None where it is no number.")
     log = param.String(default="")
     comparison = param.Dict(default={})
     runs = param.List(default=[])
+    text = param.Dict(default={}, doc="The name of the design's own text, or None, and how large one may be.")
 
     _esm = read_static("runs.js")
     _importmap: ClassVar = shared_modules("canvas.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
-    _gestures = ("open", "overlay")
+    _gestures = ("open", "overlay", "bring_text", "default_text")
 
     def __init__(
         self,
@@ -85,11 +95,10 @@ class RunsPanel(Canvas):
         self._session, self._launcher, self._record = session, launcher, record
         self._on_launched = on_launch
         self.bar = LaunchBar(self._launch, self._cancel, **params)
-        self._shown: Run | None = None
         self._laid = True
-        self._measured: Timeline | None = None
-        self._spans_read_s = 0.0
-        self._over = False
+        self._shown: _Shown | None = None
+        self._live: _Shown | None = None  # what the bar tells of: under way, or the last that was
+        self._looked_around_s = 0.0
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
         self.look()
@@ -102,7 +111,7 @@ class RunsPanel(Canvas):
             raise InputError(f"the design cannot run as it stands: {session.errors[0]}")
         prediction = session.prediction
         run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, key=key)
-        self._show(run)
+        self._show(_Shown(run))
         self.look()
         self._on_launched()
 
@@ -112,102 +121,253 @@ class RunsPanel(Canvas):
         self.look()
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        self._show(Run(self._record, self._record.get(str(gesture["run"])).id))
+        self._show(self._followed(self._record.get(str(gesture["run"]))))
         self.look()
 
     def _on_overlay(self, gesture: Mapping[str, Any]) -> None:
         self._laid = bool(gesture.get("on"))
         self._lay()
 
-    def _show(self, run: Run) -> None:
-        self._shown, self._measured, self._over, self._spans_read_s = run, None, False, 0.0
-        self.param.update(losses=[], log="", comparison={}, run={})
+    def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
+        name = keep_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
+        self._session.edit("training.data", name, f"train on {name}")
+        self._follow_design()  # also where the name stays and only the text is another
+
+    def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
+        self._session.edit("training.data", None, "train on the text that comes with Meshwave")
 
     # ---- looking at what is there ----
 
     def _follow_design(self) -> None:
+        self.text = {"name": self._session.design.training.data, "largest": LARGEST_UPLOAD_BYTES}
+        self._say_whether_it_can_run()
+        self._lay()
+
+    def _say_whether_it_can_run(self) -> None:
         reason = self._refusal()
         processes = sum(len(mesh.devices) for mesh in self._session.design.meshes)
         label = f"Launch {processes} process{'es' if processes != 1 else ''}"
         self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason}
-        self._lay()
 
     def _refusal(self) -> str:
-        if self._session.errors:
-            return f"Cannot launch: {self._session.errors[0]}"
+        session = self._session
+        if session.errors:
+            return f"Cannot launch: {session.errors[0]}"
         can = self._launcher.probe()
         if not can.can_launch:
             return can.why_not
-        return "; ".join(str(problem) for problem in self._launcher.problems(self._session.design))
+        memory = None if session.stale else session.prediction.memory
+        return "; ".join(str(problem) for problem in self._launcher.problems(session.design, memory))
 
     def look(self) -> None:
         """Bring the panel up to date; called several times a second."""
-        entries = self._record.all(SHOWN_RUNS)
-        shown = self._shown.id if self._shown else None
+        self._look_around()
+        self._choose_live(self._record.active())
+        if self._shown is None and self._live is not None:
+            self._show(self._live)
+        for follower in dict.fromkeys((self._live, self._shown)):
+            if follower is not None:
+                follower.read()
+        if self._live is not None:
+            self.bar.status = self._live.status
+        if self._shown is not None:
+            self._tell(self._shown)
+        shown = self._shown.run.id if self._shown else None
         self.runs = [
-            {"id": e.id, "name": e.name, "state": str(e.state), "when": _when(e.created_s), "shown": e.id == shown} for e in entries
+            {"id": e.id, "name": e.name, "state": str(e.state), "when": _when(e.created_s), "shown": e.id == shown}
+            for e in self._record.all(SHOWN_RUNS)
         ]
-        if self._shown is None:
-            active = [entry for entry in entries if not entry.state.is_over]
-            if active:
-                self._show(Run(self._record, active[0].id))
-        if self._shown is not None and not self._over:
-            self._follow_run(self._shown)
 
-    def _follow_run(self, run: Run) -> None:
-        entry, metrics = run.entry, run.metrics()
-        self.losses = [float(row["loss"]) for row in metrics]
-        self.log = "\n".join(map(str, run.log(SHOWN_LINES)))
-        progress = run.progress
-        self.run = {
-            "id": run.id,
+    def _look_around(self) -> None:
+        """What changes without a word to us: a launcher elsewhere was killed, a text was put into its folder."""
+        if time.monotonic() - self._looked_around_s > LOOK_AROUND_EVERY_S:
+            self._looked_around_s = time.monotonic()
+            reconcile(self._record)
+            self._say_whether_it_can_run()
+
+    def _choose_live(self, active: Sequence[Entry]) -> None:
+        """The bar tells of the run that is under way, whoever launched it and whatever is shown."""
+        if active and (self._live is None or self._live.run.id not in {entry.id for entry in active}):
+            self._live = self._followed(active[-1])
+
+    def _followed(self, entry: Entry) -> _Shown:
+        """A run that is read already, if it is one of those: reading a long one anew takes time."""
+        known = (follower for follower in (self._live, self._shown) if follower and follower.run.id == entry.id)
+        return next(known, None) or _Shown(Run(self._record, entry.id))
+
+    def _show(self, shown: _Shown) -> None:
+        self._shown = shown
+        self._session.measured = None
+        self.param.update(losses=[], log="", comparison={}, run={})
+
+    def _tell(self, shown: _Shown) -> None:
+        self.param.update(run=shown.summary, losses=shown.losses, log=shown.log)
+        if shown.read_spans() or (shown.measured is not None and not self.comparison):
+            self._lay()
+
+    def _lay(self) -> None:
+        """Lay the measured timeline over the prediction of the same step; of another one, only compare."""
+        shown, prediction = self._shown, self._session.prediction
+        measured = shown.measured if shown else None
+        if shown is None or measured is None:
+            self._session.measured, self.comparison = None, {}
+            return
+        same = prediction is not None and shown.is_of(prediction)
+        expected = prediction if same else shown.prediction
+        self._session.measured = measured if same and self._laid else None
+        rows = _compare(expected, measured) if expected else []
+        self.comparison = {
+            "rows": rows,
+            "laid": self._laid and same,
+            "same": same,
+            "whose": "" if same else " of the run's own design",
+        }
+
+
+class _Shown:
+    """A run that is followed: what was read of it so far, each part once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.measured: Timeline | None = None
+        self.summary: dict[str, Any] = {}
+        self.status: dict[str, Any] = {}
+        self.losses: list[float | None] = []  # as they are drawn
+        self.log = ""
+        self._losses: list[float | None] = []  # of every step
+        self._last: dict[str, Any] | None = None
+        self._is_over = False
+        self._spans = _Spans(run)
+        self._design: Design | None = None
+        self._prediction: Prediction | None = None
+
+    def read(self) -> None:
+        """Take in what is new since the last look; a run that is over is read to its end once."""
+        if self._is_over:
+            return
+        entry = self.run.entry  # first: what is read after its end is all there is
+        fresh = self.run.metrics(since=len(self._losses))
+        if fresh:
+            self._losses += [_number(row["loss"]) for row in fresh]
+            self._last = fresh[-1]
+            self.losses = reduced(self._losses)
+        self.log = "\n".join(map(str, self.run.log(SHOWN_LINES)))
+        self.summary = self._summary(entry)
+        self.status = {
+            "running": not entry.state.is_over,
+            "share": len(self._losses) / max(entry.steps, 1),
+            "words": _status(entry, len(self._losses), self._last),
+        }
+        self._is_over = entry.state.is_over
+
+    def _summary(self, entry: Entry) -> dict[str, Any]:
+        done = len(self._losses)
+        return {
+            "id": self.run.id,
             "name": entry.name,
             "state": str(entry.state),
             "reason": entry.reason,
-            "done": len(metrics),
-            "total": progress.total,
-            "figures": _figures(metrics, progress.total),
-            "notes": _notes(run),
+            "done": done,
+            "total": entry.steps,
+            "figures": _figures(self._last, done, entry.steps),
+            "notes": [*_diverged(self._losses), *_notes(self.run, entry)],
         }
-        over = entry.state.is_over
-        self.bar.status = {
-            "running": not over,
-            "share": len(metrics) / max(progress.total, 1),
-            "words": _status(entry.state, metrics, progress.total, entry.reason),
-        }
-        due = time.monotonic() - self._spans_read_s > READ_SPANS_EVERY_S
-        if metrics and (over or due):
-            self._spans_read_s = time.monotonic()
-            self._read_spans(run)
-        self._over = over
 
-    def _read_spans(self, run: Run) -> None:
+    def read_spans(self) -> bool:
+        """Read the timeline of a step where there is more to read; whether there was."""
+        if not self._losses or not self._spans.is_due(self._is_over):
+            return False
+        found = self._spans.read()
+        self.measured = found or self.measured
+        return found is not None
+
+    def is_of(self, prediction: Prediction) -> bool:
+        """Whether the measured step is the predicted one: the program, and what its actions compute."""
+        if self.measured is None or self.measured.digest != prediction.program.digest or self.design is None:
+            return False
+        return _meaning(self.design) == _meaning(prediction.design)
+
+    @property
+    def design(self) -> Design | None:
+        """What the run was launched with."""
+        if self._design is None:
+            try:
+                self._design = parse_design((self.run.folder / "design.json").read_bytes())
+            except (OSError, MeshwaveError):
+                return None  # gone, or of another version
+        return self._design
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """That of the run's own design."""
+        if self._prediction is None and self.design is not None:
+            try:
+                self._prediction = predict(self.design)
+            except MeshwaveError:
+                return None
+        return self._prediction
+
+
+class _Spans:
+    """The recorded spans of a run, read only where they have grown, and the rarer the longer it takes."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._size = 0
+        self._next_s = 0.0
+
+    def is_due(self, is_over: bool) -> bool:
+        return (is_over or time.monotonic() >= self._next_s) and self._bytes() != self._size
+
+    def read(self) -> Timeline | None:
+        """The timeline of the typical step so far; None if nothing whole is written."""
+        began = time.monotonic()
+        self._size = self._bytes()  # before the reading: what comes meanwhile is read next time
         try:
-            self._measured = read_recording(run.folder).timeline()
+            return read_recording(self._run.folder).timeline()
         except MeshwaveError:
-            return  # nothing whole is written yet, or the run ended before its first step
-        self._lay()
+            return None  # the run may have ended before its first step
+        finally:
+            took = time.monotonic() - began
+            self._next_s = time.monotonic() + max(READ_SPANS_EVERY_S, took / SPANS_SHARE)
 
-    def _lay(self) -> None:
-        """Lay the measured timeline over the prediction of the same program, or say why not."""
-        prediction, measured = self._session.prediction, self._measured
-        if measured is None or prediction is None:
-            self._session.measured, self.comparison = None, {}
-            return
-        same = prediction.program.digest == measured.digest
-        expected = prediction if same else self._own_prediction()
-        joined = overlay(expected.timeline, measured) if expected is not None else None
-        self._session.measured = measured if same and self._laid else None
-        rows = _rows(joined, expected.costs.unit) if joined and expected else []
-        self.comparison = {"rows": rows, "laid": self._laid and same, "step": "" if same else " (the run's own design)"}
+    def _bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._run.folder.glob("spans-*.bin"))
 
-    def _own_prediction(self) -> Any:
-        from engine.launch import read_bundle
 
-        try:
-            return predict(read_bundle(self._shown.folder).design) if self._shown else None
-        except MeshwaveError:
-            return None
+def reduced(losses: Sequence[float | None], most: int = SHOWN_LOSSES) -> list[float | None]:
+    """At most ``most`` of the values, evenly over all, that draw the same line.
+
+    Of every stretch the lowest and the highest stay, as they came; the first and the last value stay too.
+    """
+    if len(losses) <= most:
+        return list(losses)
+    kept: list[float | None] = []
+    stretches = most // 2
+    for number in range(stretches):
+        stretch = losses[number * len(losses) // stretches : (number + 1) * len(losses) // stretches]
+        known = [(value, place) for place, value in enumerate(stretch) if value is not None]
+        ends = sorted((min(known), max(known)), key=lambda end: end[1]) if known else ((None, 0), (None, 0))
+        kept += [value for value, _ in ends]
+    return [losses[0], *kept[1:-1], losses[-1]]
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _meaning(design: Design) -> dict[str, Any]:
+    """What a step computes and what it is priced by."""
+    document = design.model_dump(mode="json", include=set(MEANS))
+    document["training"] = {key: value for key, value in document["training"].items() if key not in STEERS}
+    return document
+
+
+def _compare(expected: Prediction, measured: Timeline) -> list[list[str]]:
+    try:
+        return _rows(overlay(expected.timeline, measured), expected.costs.unit)
+    except MeshwaveError:
+        return []  # this version makes another program of that design than the one that launched it
 
 
 def _rows(joined: Overlay, unit: str) -> list[list[str]]:
@@ -224,35 +384,42 @@ def _compared(expected: float, took: float, unit: str) -> tuple[str, str, str]:
     return quantity(expected, "s"), quantity(took, "s"), error
 
 
-def _figures(metrics: list[dict[str, Any]], total: int) -> list[list[str]]:
-    if not metrics:
+def _figures(last: Mapping[str, Any] | None, done: int, total: int) -> list[list[str]]:
+    if last is None:
         return [["-", "loss"], ["-", "step"], ["-", "a step"], ["-", "tokens/s"]]
-    last = metrics[-1]
     return [
-        [f"{last['loss']:.4g}", "loss"],
-        [f"{len(metrics)} of {total}", "steps"],
+        [loss_in_words(last["loss"]), "loss"],
+        [f"{done} of {total}", "steps"],
         [quantity(last["seconds"], "s"), "a step"],
         [quantity(last["tokens_per_s"], ""), "tokens/s"],
     ]
 
 
-def _status(state: State, metrics: list[dict[str, Any]], total: int, reason: str) -> str:
+def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
     """One line beside the launch button."""
-    if state is State.STARTING or (state is State.RUNNING and not metrics):
+    state = entry.state
+    if state is State.STARTING or (state is State.RUNNING and last is None):
         return "starting ..."
-    loss = f", loss {metrics[-1]['loss']:.4g}" if metrics else ""
+    loss = f", loss {loss_in_words(last['loss'])}" if last else ""
     if state is State.RUNNING:
-        return f"step {len(metrics)} of {total}{loss}"
+        return f"step {done} of {entry.steps}{loss}"
     if state is State.SUCCEEDED:
-        return f"done: {len(metrics)} steps{loss}"
-    return f"{str(state).lower()}: {reason}"
+        return f"done: {done} steps{loss}"
+    return f"{str(state).lower()}: {entry.reason}"
 
 
-def _notes(run: Run) -> list[str]:
+def _diverged(losses: Sequence[float | None]) -> list[str]:
+    if not losses or losses[-1] is not None:
+        return []
+    since = next((step for step in range(len(losses) - 1, -1, -1) if losses[step] is not None), -1) + 1
+    return [f"the loss is not a number since step {since}: try a smaller training.lr, or a training.clip_norm"]
+
+
+def _notes(run: Run, entry: Entry) -> list[str]:
     """What the run says of where it computes, and what its times are worth there."""
     started = [event for event in run.events() if event.get("event") == "started"]
     notes = [str(event["note"]) for event in started if event.get("note")]
-    processes, cores = run.entry.processes, os.cpu_count() or 1
+    processes, cores = entry.processes, os.cpu_count() or 1
     if processes > cores and any(event.get("device") == "CPU" for event in started):
         notes.append(f"{processes} processes take turns on {cores} cores: computations take longer than predicted")
     return notes

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.edits import most
 from designer.session import Session
 from engine.design import Design, load_design, parse_design
 from engine.errors import DesignError, InputError, Problem
@@ -19,9 +20,10 @@ from engine.resources import example, examples
 from engine.schedules import schedules
 
 LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
-LONGEST_NAME = 200
+LONGEST_NAME = most(Design, "name")
 SHOWN_PROBLEMS = 6
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
+
 
 class Shortcut(NamedTuple):
     """A line of the keyboard help."""
@@ -69,6 +71,8 @@ class TopBar(Canvas):
     examples = param.List(default=[], doc="See example_entries().")
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
     shortcuts = param.List(default=[], doc="Group, keys and what they do.")
+    notice = param.String(default="", doc="What a person should know although nothing was refused; empty for nothing.")
+    longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Letters that a design's name may have.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
 
@@ -93,7 +97,7 @@ class TopBar(Canvas):
         )
         self._session, self._on_launch_button = session, on_launch
         self._saved = session.design
-        session.param.watch(lambda *_: self._show(), ["design", "history"])
+        session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
 
     def _show(self) -> None:
@@ -102,6 +106,7 @@ class TopBar(Canvas):
             name_of_design=design.name,
             history=list(self._session.history),
             unsaved=design is not self._saved and design != self._saved,
+            notice=self._session.notice,
         )
 
     # one method a gesture
@@ -135,9 +140,7 @@ class TopBar(Canvas):
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        export, prediction = exports[str(gesture["name"])], self._session.prediction
-        if prediction is None:
-            raise InputError("there is nothing to export yet: the design cannot be simulated")
+        export, prediction = exports[str(gesture["name"])], self._session.current_prediction("export")
         self._download(file_name(prediction.design.name) + export.suffix, export.mime, export.make(prediction))
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
@@ -216,5 +219,3 @@ def _design_name(given: Any) -> str:
     if len(name) > LONGEST_NAME:
         raise InputError(f"a design's name has at most {LONGEST_NAME} letters; this has {len(name)}")
     return name
-
-

@@ -12,7 +12,6 @@ from engine.cost.kinds import Kinds
 from engine.cost.sizes import Sizes
 from engine.design import Design
 from engine.design.cost import UnitCost
-from engine.errors import InputError
 from engine.program.action import Op
 from engine.program.program import Program
 
@@ -31,23 +30,12 @@ class UnitModel(CostModel):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         share = _share_of_a_mesh(design, layers)
         cost = cast(UnitCost, design.cost)
-        weight = _weight_gradient(cost)
+        weight = cost.backward / 2 if cost.weight is None else cost.weight
         whole = np.zeros(len(Op))
         whole[[Op.F, Op.B, Op.I, Op.W]] = cost.forward, cost.backward, cost.backward - weight, weight
         seconds = whole[kinds.op] * share[kinds.stage]
         seconds[kinds.sends] = cost.transfer
         return seconds
-
-
-def _weight_gradient(cost: UnitCost) -> float:
-    if cost.weight is None:
-        return cost.backward / 2
-    if cost.weight > cost.backward:
-        raise InputError(
-            f"cost.weight: the weight gradient ({cost.weight:g}) is a part of backward ({cost.backward:g}); "
-            f"use {cost.backward:g} or less"
-        )
-    return cost.weight
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
+from pydantic_core import PydanticCustomError
 
 from engine.part import Part
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """A number of bytes, FLOP or either of them a second; within what any sum of them can still hold."""
+
+MOST_DEVICES = 4096
+"""Of a cluster: as many as the page can draw and a person can look at."""
 
 
 class Device(Part):
@@ -48,6 +52,23 @@ class Cluster(Part):
     device: Device
     intra_node: Link
     inter_node: Link
+
+    @model_validator(mode="after")
+    def _can_be_drawn(self) -> Self:
+        if self.devices > MOST_DEVICES:
+            raise PydanticCustomError(
+                "cluster_size",
+                "{nodes} x {devices_per_node} are {devices} devices, and a cluster has at most {most}; "
+                "use {fewer} nodes or fewer",
+                {
+                    "nodes": self.nodes,
+                    "devices_per_node": self.devices_per_node,
+                    "devices": self.devices,
+                    "most": MOST_DEVICES,
+                    "fewer": MOST_DEVICES // self.devices_per_node,
+                },
+            )
+        return self
 
     @property
     def devices(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from engine.part import Part
 
@@ -28,6 +29,16 @@ class UnitCost(Part):
     """A slot that overlaps a forward with a backward; null: their sum."""
     transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
     """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+
+    @model_validator(mode="after")
+    def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
+        if self.weight is not None and self.weight > self.backward:
+            raise PydanticCustomError(
+                "weight",
+                "the weight gradient ({weight}) is a part of backward ({backward}); use {backward} or less",
+                {"weight": f"{self.weight:g}", "backward": f"{self.backward:g}"},
+            )
+        return self
 
 
 class RooflineCost(Part):

@@ -6,13 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from engine.design.cluster import Cluster
+from engine.design.cluster import MOST_DEVICES, Cluster
 from engine.design.cost import Cost, RooflineCost
 from engine.design.experts import Experts
 from engine.design.meshes import Mesh
@@ -40,7 +39,7 @@ class Design(Part):
     """What people call the design."""
     cluster: Cluster
     model: Model
-    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1)]
+    meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The pipeline's ranks, in order."""
     pipeline: Pipeline
     experts: Experts = Experts()
@@ -53,7 +52,7 @@ class Design(Part):
         """Pipeline ranks: one a mesh."""
         return len(self.meshes)
 
-    @cached_property
+    @property
     def pipe(self) -> Pipe:
         """The size of the pipeline that the schedule has to order."""
         return Pipe(ranks=self.ranks, microbatches=self.pipeline.microbatches)

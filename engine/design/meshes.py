@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
+from engine.design.cluster import MOST_DEVICES
 from engine.part import Part
 
 
@@ -17,7 +18,7 @@ class Mesh(Part):
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     """What people call it."""
-    devices: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    devices: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The devices, row-major over the axes."""
     axes: Mapping[Literal["dp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
     """Sizes of data parallel and tensor parallel, outermost first; an axis left out is 1."""

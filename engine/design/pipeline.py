@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
 from engine.part import Part
-from engine.schedules import Pipe, Schedule, schedules
+from engine.schedules import Schedule, schedules
 
 
 class Section(Part):
@@ -49,5 +49,3 @@ Pipeline = Annotated[
     reduce(or_, (_section(name, schedule) for name, schedule in schedules.items())),
     Field(discriminator="schedule"),
 ]
-
-__all__ = ["Pipe", "Pipeline", "Section"]

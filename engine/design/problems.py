@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -68,7 +69,8 @@ def _without_tags(location: tuple[str | int, ...], document: Mapping[str, Any]) 
     for number, step in enumerate(location):
         last = number == len(location) - 1
         if isinstance(here, Mapping):
-            known = step in here or (last and isinstance(step, str) and step.isidentifier())
+            tag = step in (here.get("kind"), here.get("schedule"))
+            known = step in here or (last and isinstance(step, str) and step.isidentifier() and not tag)
         else:
             known = isinstance(here, (list, tuple)) and isinstance(step, int)
         if not known:
@@ -183,7 +185,13 @@ def _plain(detail: ErrorDetails) -> str:
     return message[:1].lower() + message[1:]
 
 
-_FIELD_OF = {"mesh_size": ("devices",), "heads": ("heads",), "top_k": ("top_k",)}
+_FIELD_OF = {
+    "mesh_size": ("devices",),
+    "cluster_size": ("nodes",),
+    "heads": ("heads",),
+    "top_k": ("top_k",),
+    "weight": ("weight",),
+}
 """The field to point at where a whole part was refused."""
 
 _WORDS: dict[str, Any] = {
@@ -209,6 +217,9 @@ _WORDS: dict[str, Any] = {
     "less_than": _bound("less than", "lt"),
     "less_than_equal": _bound("at most", "le"),
     "too_short": lambda detail, location, document: "the list is empty; give at least one",
+    "too_long": lambda detail, location, document: (
+        f"the list has at most {detail['ctx']['max_length']:,} entries; shorten it"
+    ),
     "string_too_short": lambda detail, location, document: "the text is empty; give it a name",
     "string_too_long": lambda detail, location, document: (
         f"the text has {len(detail['input'])} characters; use at most {detail['ctx']['max_length']}"
@@ -269,6 +280,19 @@ def _mesh_names(design: Design) -> Iterator[Problem]:
         first.setdefault(mesh.name, number)
 
 
+def _mesh_shapes(design: Design) -> Iterator[Problem]:
+    """A rectangle of the cluster's grid is what can be drawn; another set of devices runs all the same."""
+    for number, mesh in enumerate(design.meshes):
+        places = [divmod(device, design.cluster.devices_per_node) for device in set(mesh.devices)]
+        sides = [max(side) - min(side) + 1 for side in zip(*places, strict=True)]
+        if prod(sides) != len(places):
+            message = (
+                f"the {len(places)} devices of mesh {mesh.name} are no rectangle of nodes x devices; "
+                "name neighbours, or resize it on the cluster"
+            )
+            yield Problem(f"meshes[{number}].devices", "mesh_shape", message, "warning")
+
+
 def _tensor_parallel(design: Design) -> Iterator[Problem]:
     for number, mesh in enumerate(design.meshes):
         if design.model.heads % mesh.tp:
@@ -287,6 +311,9 @@ def _actions(design: Design) -> Iterator[Problem]:
         message = f"actions are only for schedule 'custom'; {name} makes its own: remove them or change the schedule"
         yield Problem("pipeline.actions", "actions_unused", message)
         return
+    if design.pipeline.placement is not None:
+        message = "the orders already say where each stage lies; remove it"
+        yield Problem("pipeline.placement", "placement_custom", message)
     if len(actions) != design.ranks:
         lists = "is 1 list" if len(actions) == 1 else f"are {len(actions)} lists"
         message = f"there {lists} of actions for {design.ranks} mesh{'es' * (design.ranks > 1)}; give one a mesh"
@@ -323,6 +350,12 @@ def _schedule(design: Design) -> Iterator[Problem]:
         yield Problem(f"pipeline.{key}", "schedule", reason)
 
 
+def _cost(design: Design) -> Iterator[Problem]:
+    if design.cost.kind == "calibrated":
+        message = "measured profiles come later; use roofline or unit"
+        yield Problem("cost.kind", "calibrated", message)
+
+
 def _experts(design: Design) -> Iterator[Problem]:
     moe, experts = design.model.moe, design.experts
     if moe is None:
@@ -330,9 +363,17 @@ def _experts(design: Design) -> Iterator[Problem]:
     if moe.experts % experts.ep:
         message = f"ep={experts.ep} does not divide {moe.experts} experts; use a divisor"
         yield Problem("experts.ep", "ep_experts", message)
+    else:
+        yield from _expert_groups(design)
     if isinstance(experts.load, tuple) and len(experts.load) != moe.experts:
         message = f"there are loads for {len(experts.load)} of {moe.experts} experts; give one an expert"
         yield Problem("experts.load", "load_experts", message)
+    if experts.placement is not None and len(experts.placement) > design.cluster.devices:
+        message = (
+            f"there are experts for {len(experts.placement)} devices, and the cluster has {design.cluster.devices}; "
+            "give one entry a device or null"
+        )
+        yield Problem("experts.placement", "placement_devices", message)
     for device, held in enumerate(experts.placement or ()):
         unknown = [expert for expert in held if expert >= moe.experts]
         if unknown:
@@ -344,7 +385,22 @@ def _experts(design: Design) -> Iterator[Problem]:
             yield Problem("experts.placement", "expert_missing", f"expert {missing[0]} is on no device; place it")
 
 
-_CHECKS = (_devices, _mesh_names, _tensor_parallel, _actions, _schedule, _experts)
+def _expert_groups(design: Design) -> Iterator[Problem]:
+    """One group of ep x esp devices holds each expert once."""
+    ep, esp = design.experts.ep, design.experts.esp
+    drawn = sum(len(mesh.devices) for mesh in design.meshes)
+    if ep * esp > drawn:
+        message = f"ep={ep} x esp={esp} needs {ep * esp} devices, and all meshes have {drawn}; use a smaller one"
+        yield Problem("experts.ep", "experts_devices", message)
+        return
+    torn = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
+    if torn is not None:
+        has = f"{len(torn.devices)} device{'s' * (len(torn.devices) > 1)}"
+        message = f"groups of ep={ep} x esp={esp} devices do not divide the {has} of mesh {torn.name}; groups would cross meshes"
+        yield Problem("experts.ep", "experts_mesh", message, "warning")
+
+
+_CHECKS = (_devices, _mesh_names, _mesh_shapes, _tensor_parallel, _actions, _schedule, _cost, _experts)
 
 
 def _stages(design: Design) -> list[Problem]:

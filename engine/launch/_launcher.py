@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from engine.cost import PeakMemory, estimate, peak_memory
 from engine.design import Design
+from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
 from engine.launch._run import Run
 from engine.launch.bundle import Bundle, process_count, write_bundle
 from engine.launch.record import Record, State
+from engine.launch.texts import text_of
 from engine.program.program import Program
 from engine.registry import Registry
 
@@ -75,9 +78,13 @@ class Launcher(ABC):
     def close(self) -> None:  # noqa: B027  nor alive
         """End what this launcher keeps alive, runs included."""
 
-    def problems(self, design: Design) -> list[Problem]:
-        """Why a sound design cannot be run by this version, at its places; empty where it can."""
-        return _problems(design, self.probe().most_processes)
+    def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
+        """Why a sound design cannot be run here, at its places; empty where it can.
+
+        ``memory`` is what its devices are predicted to hold, if that is to be asked too; ``data``
+        is the text that was given for it.
+        """
+        return [*_too_many(design, self.probe().most_processes), *runnable(design), *_text(design, data)]
 
     def submit(
         self,
@@ -90,19 +97,20 @@ class Launcher(ABC):
     ) -> Run:
         """Launch a design. The run is in the record before anything of it exists.
 
-        ``layers`` are those of each stage; ``data`` is the user's text, if there is one; ``key``
-        names the click, so that a double click is one run.
+        ``layers`` are those of each stage; ``data`` is the user's text, where it is not the one that
+        the design names; ``key`` names the click, so that a double click is one run.
 
         Raises:
-            DesignError: this version does not run such a design.
+            DesignError: such a design cannot be run here, or its text is not there.
             Busy: another run is under way.
             RunError: this machine cannot run it.
         """
         can = self.probe()
         if not can.can_launch:
             raise RunError(can.why_not)
-        if found := self.problems(design):
+        if found := self.problems(design, peak_memory(program, estimate(design, program)), data):
             raise DesignError(found)
+        data = text_of(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
             name=design.name,
@@ -122,6 +130,9 @@ class Launcher(ABC):
         try:
             self.launch(write_bundle(design, program, layers, self.record.folder(run), data))
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                self.record.move(run, State.CANCELLED, "cancelled before it started")
+                raise
             said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {error!r}"
             self.record.move(run, State.FAILED, said)
             if isinstance(error, OSError):
@@ -143,21 +154,16 @@ def reconcile(record: Record) -> None:
             launchers[entry.launcher](record).poll(Run(record, entry.id))
 
 
-def _problems(design: Design, most_processes: int) -> list[Problem]:
-    found = []
+def _too_many(design: Design, most_processes: int) -> Iterator[Problem]:
     processes = process_count(design)
     if processes > most_processes:
         message = f"the meshes have {processes} devices, and at most {most_processes} processes run here; draw fewer"
-        found.append(Problem("meshes", "too_many_processes", message))
-    for index, mesh in enumerate(design.meshes):
-        if mesh.tp > 1:
-            message = f"mesh {mesh.name} has tp={mesh.tp}; tensor parallel runs come later, set tp to 1 to run it"
-            found.append(Problem(f"meshes[{index}].axes", "tp_not_run", message))
-    if len({mesh.dp for mesh in design.meshes}) > 1:
-        drawn = ", ".join(f"{mesh.name} has dp={mesh.dp}" for mesh in design.meshes)
-        message = f"meshes of different dp cannot run together yet ({drawn}); give all the same"
-        found.append(Problem("meshes", "unequal_dp", message))
-    if design.model.moe is not None:
-        message = "this version plans mixture-of-experts models but does not run them; set model.moe to null"
-        found.append(Problem("model.moe", "moe_not_run", message))
-    return found
+        yield Problem("meshes", "too_many_processes", message)
+
+
+def _text(design: Design, data: Path | None) -> tuple[Problem, ...]:
+    try:
+        text_of(design, data)
+    except DesignError as error:
+        return error.problems
+    return ()

@@ -45,8 +45,7 @@ class Run:
         self._record = record
         self._launcher = launcher
         self._metrics = _Lines(self.folder / "metrics.jsonl")
-        self._told = _Lines(self.folder / "events-0.jsonl", lambda event: event.get("event") != "step")
-        self._steps = _Lines(self.folder / "events-0.jsonl", lambda event: event.get("event") == "step")
+        self._events = _Events(self.folder / "events-0.jsonl")
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.state})"
@@ -67,7 +66,7 @@ class Run:
 
     @property
     def progress(self) -> Progress:
-        return Progress(self._steps.count(), self.entry.steps)
+        return Progress(self._events.steps(), self.entry.steps)
 
     @property
     def created_s(self) -> float:
@@ -82,7 +81,7 @@ class Run:
     @property
     def first_step_s(self) -> float | None:
         """When its first step was done."""
-        first = self._steps.first()
+        first = self._events.first_step()
         return float(first["time"]) if first else None
 
     @property
@@ -92,13 +91,14 @@ class Run:
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
         """One row a step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
+        A loss or a norm that is no number, since training diverged, is None.
         ``since`` is how many rows the caller has already.
         """
         return self._metrics.since(since)
 
     def events(self) -> list[dict[str, Any]]:
         """What process 0 reported besides its steps: ``started`` with where it computes, ``finished``."""
-        return self._told.since(0)
+        return self._events.since(0)
 
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
@@ -121,7 +121,7 @@ class Run:
         seen: tuple[State, int] | None = None
         while True:
             state = self.state
-            now = (state, self._steps.count())
+            now = (state, self._events.steps())
             if progress is not None and now != seen:
                 progress(self)
             seen = now
@@ -140,9 +140,8 @@ class Run:
 class _Lines:
     """A growing file of JSON lines, each read once; a line cut short by a crash is left out."""
 
-    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool] = bool) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._keep = keep
         self._rows: list[dict[str, Any]] = []
         self._offset = 0
         self._lock = threading.Lock()
@@ -151,17 +150,6 @@ class _Lines:
         with self._lock:
             self._read()
             return self._rows[max(0, count) :]
-
-    def first(self) -> dict[str, Any] | None:
-        with self._lock:
-            if not self._rows:
-                self._read()
-            return self._rows[0] if self._rows else None
-
-    def count(self) -> int:
-        with self._lock:
-            self._read()
-            return len(self._rows)
 
     def _read(self) -> None:
         try:
@@ -172,7 +160,43 @@ class _Lines:
             return
         complete = fresh[: fresh.rfind(b"\n") + 1]
         self._offset += len(complete)
-        self._rows += [row for row in map(_parsed, complete.splitlines()) if row and self._keep(row)]
+        for row in filter(None, map(_parsed, complete.splitlines())):
+            self._take(row)
+
+    def _take(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+
+
+class _Events(_Lines):
+    """What a process reported. Of its steps, which may be millions, the first and their count are kept."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._steps = 0
+        self._first: dict[str, Any] | None = None
+
+    def steps(self) -> int:
+        with self._lock:
+            self._read()
+            return self._steps
+
+    def first_step(self) -> dict[str, Any] | None:
+        with self._lock:
+            if self._first is None:
+                self._read()
+            return self._first
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row.get("event") != "step":
+            super()._take(row)
+            return
+        self._steps += 1
+        self._first = self._first or row
+
+
+def loss_in_words(loss: float | None) -> str:
+    """A loss as a person reads it; None is how a run writes down one that is no number any more."""
+    return "not a number" if loss is None else f"{loss:.4f}"
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -4,36 +4,74 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
-from engine.launch import Entry, Record, Run, State, launchers, reconcile
+from engine.launch import Entry, Record, Run, State, launchers, loss_in_words, reconcile
+from engine.launch.texts import text_of
 from engine.predict import Prediction, predict
 from engine.recording import read_recording
 from engine.timeline import overlay
 from engine.units import quantity
 
+ENDING_S = 5.0
+"""How long a run that is stopped may take to be written down; its processes end in a tenth of a second."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a polite wish like Ctrl-C, of a service manager or a batch system."""
+
 
 def run(design: Design, options: argparse.Namespace) -> int:
     """Launch a design, follow it to its end, and say how it compares; returns the exit status."""
+    try:
+        with _sigterm_interrupts():
+            return _run(design, options)
+    except Terminated:
+        print("stopped", file=sys.stderr)
+        return 128 + signal.SIGTERM
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not for us
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(design: Design, options: argparse.Namespace) -> int:
     if options.steps is not None:
         if options.steps < 1:
             raise InputError(f"--steps {options.steps}: a run has at least one step")
         design = design.model_copy(update={"training": design.training.model_copy(update={"steps": options.steps})})
     prediction = predict(design)
     with closing(Record()) as record, closing(launchers[options.launcher](record)) as launcher:
-        data = Path(options.data) if options.data else None
+        given = Path(options.data) if options.data else None
+        data = text_of(design, given, [Path(options.design).parent, Path.cwd()])
         started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data)
         print(f"run {started.id}: {design.name}, {started.entry.processes} processes", file=sys.stderr)
         try:
             state = started.wait(_say_progress)
         except KeyboardInterrupt:
             started.cancel()
+            started.wait(timeout_s=ENDING_S)
             raise
         if options.json:
             print(json.dumps(_summary(started, prediction), indent=2))
@@ -46,7 +84,7 @@ def _say_progress(run: Run) -> None:
     metrics = run.metrics()
     if metrics:
         last = metrics[-1]
-        said = f"step {len(metrics)} of {run.progress.total}  loss {last['loss']:.4f}  {quantity(last['seconds'], 's')} a step"
+        said = f"step {len(metrics)} of {run.progress.total}  loss {loss_in_words(last['loss'])}  {quantity(last['seconds'], 's')} a step"
         print(said, file=sys.stderr, flush=True)
 
 
@@ -81,7 +119,8 @@ def _told(run: Run, prediction: Prediction) -> list[str]:
     entry, metrics, found = run.entry, run.metrics(), _comparison(run, prediction)
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
     if metrics:
-        lines.append(f"loss      {metrics[0]['loss']:.4f} at the first step, {metrics[-1]['loss']:.4f} at the last of {len(metrics)}")
+        first, last = (loss_in_words(metrics[row]["loss"]) for row in (0, -1))
+        lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
     if found:
         seconds = found["unit"] == "s"
         expected = quantity(found["predicted_s"], "s") if seconds else f"{found['predicted_s']:g} units"
@@ -118,14 +157,27 @@ def _list(record: Record, options: argparse.Namespace) -> int:
         return 0
     for entry in entries:
         when = datetime.fromtimestamp(entry.created_s)
-        print(f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  {entry.name}")
+        print(
+            f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  {entry.name}"
+        )
     if not entries:
         print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
     return 0
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    columns = ("id", "name", "reason", "launcher", "digest", "processes", "steps", "created_s", "started_s", "finished_s")
+    columns = (
+        "id",
+        "name",
+        "reason",
+        "launcher",
+        "digest",
+        "processes",
+        "steps",
+        "created_s",
+        "started_s",
+        "finished_s",
+    )
     return {**{column: getattr(entry, column) for column in columns}, "state": str(entry.state)}
 
 

@@ -7,20 +7,25 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import engine
+from engine.cost import PeakMemory
+from engine.design import Design
+from engine.errors import Problem
 from engine.launch._launcher import Capabilities, Launcher, launchers
+from engine.launch._machine import has_gpu, memory_bytes
 from engine.launch._process import Handle, handle, own_handle
 from engine.launch._run import Run, read_result
 from engine.launch._verdict import Exit, Verdict, cancelled, judge, to_json
 from engine.launch._zygote import Zygote
-from engine.launch.bundle import Bundle, write_private
+from engine.launch.bundle import Bundle, process_count, write_private
 from engine.launch.record import Record, State
+from engine.units import quantity
 
 MOST_PROCESSES = 64
 CLOSING_S = 1.0
@@ -71,6 +76,10 @@ class LocalLauncher(Launcher):
             return Capabilities("runs need torch, which is not installed: pip install torch (see meshwave doctor)")
         how = "a warm process" if self._start_method == "fork" else "a fresh interpreter each"
         return Capabilities(most_processes=MOST_PROCESSES, note=f"processes start from {how}")
+
+    def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
+        found = super().problems(design, memory, data)
+        return found if memory is None or has_gpu() else [*found, *_memory(design, memory, memory_bytes())]
 
     def warm(self) -> None:
         """Let torch be imported now, in another process. Returns at once."""
@@ -194,6 +203,18 @@ def environment(path: Path | None = None, given: Mapping[str, str] = os.environ)
         "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
         "PYTHONUNBUFFERED": "1",  # a log is read while it is written
     }
+
+
+def _memory(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:
+    """Without a GPU all devices are drawn on one memory, and a run that overfills it takes the machine along."""
+    held = memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]
+    if held.sum() > available:
+        needed, there = quantity(float(held.sum()), "B"), quantity(available, "B")
+        message = (
+            f"the {process_count(design)} processes would hold {needed} together, and this machine has {there} and no GPU; "
+            "train a smaller model or micro_batch_size here, or launch on a machine with more memory"
+        )
+        yield Problem("model", "machine_memory", message)
 
 
 def _safe_start() -> Literal["fork", "spawn"]:

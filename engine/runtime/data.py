@@ -27,7 +27,9 @@ class Text:
         """
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise InputError(f"the training text {path.name} is not there; put it next to the design or leave data out")
+            raise InputError(
+                f"the training text {path} is not there; launch the design again, which brings its text along"
+            )
         if size < window:
             raise InputError(
                 f"the training text {path.name} holds {size} bytes, but one sequence needs {window}; "
@@ -63,13 +65,8 @@ class Batches:
         """``copy`` is the data-parallel coordinate.
 
         Raises:
-            InputError: the text is missing or too short, or the vocabulary too small for it.
+            InputError: the text is missing or too short.
         """
-        if model.shape.vocab < model.smallest_vocab:
-            raise InputError(
-                f"model.vocab is {model.shape.vocab}, but a {model.shape.kind} reads text as bytes and needs at least "
-                f"{model.smallest_vocab}; set model.vocab to {model.smallest_vocab} or more"
-            )
         self._text = Text(text, model.shape.sequence + model.lookahead)
         self._model = model
         self._seed = seed

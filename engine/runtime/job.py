@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.design import Design, parse_design
-from engine.errors import InputError
+from engine.design.runnable import runnable
+from engine.errors import DesignError, InputError
 from engine.program.program import Program, from_json
 from engine.runtime.data import DEFAULT_TEXT
 from engine.runtime.layout import Layout
@@ -57,15 +58,5 @@ def read_job(folder: Path) -> Job:
 def _refuse(design: Design, program: Program) -> None:
     if len(design.meshes) != program.ranks:
         raise InputError(f"the program has {program.ranks} ranks, but the design {len(design.meshes)} meshes")
-    if design.model.moe is not None:
-        raise InputError("this version plans mixture-of-experts models but does not run them; set model.moe to null")
-    for index, mesh in enumerate(design.meshes):
-        if mesh.tp > 1:
-            raise InputError(
-                f"meshes[{index}].axes: mesh {mesh.name} has tp={mesh.tp}; tensor parallel runs come later, "
-                "set tp to 1 to run this design"
-            )
-    sizes = {mesh.dp for mesh in design.meshes}
-    if len(sizes) > 1:
-        drawn = ", ".join(f"{mesh.name} has dp={mesh.dp}" for mesh in design.meshes)
-        raise InputError(f"meshes of different dp cannot run together yet ({drawn}); give all meshes the same dp")
+    if found := runnable(design):
+        raise DesignError(found)

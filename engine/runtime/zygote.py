@@ -298,10 +298,7 @@ def _forked(worker: str) -> Callable[[str], object]:
 
 
 def _import_the_rest() -> None:
-    """What a worker imports when it comes to it, which is seconds in each: the first optimizer, for
-    one, wants torch's compiler to be there."""
-    for module in ("engine.design", "numpy.ma", "torch._dynamo"):
-        importlib.import_module(module)
+    """What a worker imports only when it comes to it."""
     from engine.runtime.models import models
 
     tuple(models)  # a registry imports its members when somebody looks

@@ -6,15 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
 from itertools import chain
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from engine.part import Part
 from engine.program.action import Action, Op
 from engine.program.program import Program, from_columns
 from engine.registry import Registry
+
+Count = Annotated[int, Field(ge=1, le=4096)]
+"""An option that multiplies what a schedule orders; far above what any paper draws."""
 
 
 @dataclass(frozen=True)

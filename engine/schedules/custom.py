@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.program import Program, parse_program
+from engine.errors import InputError
+from engine.program.action import Action, parse_action
+from engine.program.program import Program, build
 from engine.schedules._base import Pipe, Schedule, schedules
+
+LARGEST_TABLE = 4_000_000
+"""Stages x microbatches: beyond, one cell such as 999999F999999 would ask for terabytes."""
 
 
 @schedules.register("custom")
@@ -18,11 +23,33 @@ class Custom(Schedule):
     title: ClassVar = "Custom"
 
     @cached_property
+    def _actions(self) -> list[list[Action]]:
+        """The orders, cell by cell.
+
+        Raises:
+            InputError: a cell is no action, or of a microbatch that there is not.
+        """
+        section: Any = self  # the keys of every pipeline lie beside the options
+        orders = [[parse_action(cell) for cell in order] for order in getattr(section, "actions", None) or ()]
+        for action in (action for order in orders for action in order):
+            if action.microbatch >= section.microbatches:
+                raise InputError(f"{action} is of microbatch {action.microbatch}, but there are {section.microbatches}")
+        return orders
+
+    @cached_property
     def _program(self) -> Program:
-        return parse_program(getattr(self, "actions", None) or ())
+        stages, microbatches = (self._count(part) for part in ("stage", "microbatch"))
+        if stages * microbatches > LARGEST_TABLE:
+            most = f"a step can have {LARGEST_TABLE:,} of both"
+            raise InputError(f"{stages} stages x {microbatches} microbatches are too large: {most}; use fewer")
+        return build(self._actions)
+
+    def _count(self, part: str) -> int:
+        """How many stages or microbatches the cells name."""
+        return 1 + max((getattr(action, part) for order in self._actions for action in order), default=-1)
 
     def stage_count(self, ranks: int) -> int:
-        return self._program.stages
+        return self._count("stage")
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return self._program.placement.tolist()

@@ -6,10 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
 
 from engine.program.action import Action, backward, forward
-from engine.schedules._base import Pipe, Schedule, by_slot, schedules
+from engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
 
 
 @schedules.register("hanayo")
@@ -19,7 +18,7 @@ class Hanayo(Schedule):
 
     title: ClassVar = "Hanayo"
 
-    waves: PositiveInt = 1
+    waves: Count = 1
     """Times the path of stages goes down the meshes and back up."""
     grouping: Literal["grouped", "ungrouped"] = "grouped"
     """With more microbatches than meshes: grouped runs one group of as many microbatches as

@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
 from engine.program.action import Action, backward, forward
-from engine.schedules._base import Pipe, Schedule, schedules
+from engine.schedules._base import Count, Pipe, Schedule, schedules
 
 
 @schedules.register("interleaved-1f1b")
@@ -16,9 +14,9 @@ class Interleaved1F1B(Schedule):
 
     title: ClassVar = "Interleaved 1F1B"
 
-    chunks: PositiveInt = 2
+    chunks: Count = 2
     """Stages (chunks) a rank holds."""
-    group: PositiveInt | None = None
+    group: Count | None = None
     """Microbatches that go through one chunk before the next chunk's turn; null: one a rank."""
 
     def stage_count(self, ranks: int) -> int:

@@ -335,8 +335,14 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "chimera")
     eventually(page, lambda: page.locator(".mw-stage.mw-replica").count() == 4)
-    page.locator('.mw-schedule[data-schedule="custom"]').click(force=True)
-    eventually(page, lambda: "pipeline.actions" in notice(page, "wave"))
+    page.locator('.mw-schedule[data-schedule="custom"]').click()
+    eventually(page, lambda: session.design.pipeline.schedule == "custom")
+    assert not session.errors
+    page.locator('.mw-schedule[data-schedule="chimera"]').click()
+    eventually(page, lambda: session.design.pipeline.schedule == "chimera")
+    eventually(
+        page, lambda: page.locator('.mw-schedule[data-schedule="chimera"]').get_attribute("aria-checked") == "true"
+    )
     page.locator('.mw-schedule[aria-checked="true"]').focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")

@@ -12,8 +12,10 @@ from designer import edits
 from designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
 from designer.canvases.wave import WaveCanvas, choices, thumbnail
 from designer.session import Session
-from engine.design import parse_design
+from engine.design import Design, Training, parse_design
+from engine.design import Mesh as MeshPart
 from engine.errors import InputError
+from engine.lowering import lower
 from engine.schedules import schedules
 
 CLUSTER = {"nodes": 2, "devices_per_node": 4}
@@ -181,13 +183,56 @@ def test_layers_move_over_a_boundary_but_every_stage_keeps_one() -> None:
 
 
 def test_a_schedule_takes_its_own_options_and_what_was_set_by_hand_where_the_path_stays() -> None:
-    old = {"schedule": "gpipe", "microbatches": 8, "stages": [2, 3], "placement": None, "actions": None}
+    old = {"schedule": "gpipe", "microbatches": 8, "stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0], "actions": None}
+    design = parse_design({**document(), "pipeline": old})
 
-    same = edits.choose_schedule(old, "1f1b", {}, same_path=True)
-    other = edits.choose_schedule(old, "hanayo", {"waves": 1, "grouping": "grouped"}, same_path=False)
+    assert edits.choose_schedule(design, "gpipe") == old
+    same, other = edits.choose_schedule(design, "1f1b"), edits.choose_schedule(design, "hanayo")
+    kept = {key: old[key] for key in ("microbatches", "stages", "placement")}
+    assert same == {"schedule": "1f1b", **kept}
+    assert other == {
+        "schedule": "hanayo",
+        "waves": 1,
+        "grouping": "grouped",
+        **kept,
+        "stages": None,
+        "placement": None,
+    }
 
-    assert same == {**old, "schedule": "1f1b"}
-    assert other == {**old, "schedule": "hanayo", "waves": 1, "grouping": "grouped", "stages": None}
+
+def test_custom_starts_from_the_order_that_stands_where_it_was_placed_by_hand() -> None:
+    placed = {"schedule": "gpipe", "microbatches": 1, "stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0]}
+    design = parse_design({**document(), "pipeline": placed})
+
+    chosen = edits.choose_schedule(design, "custom")
+
+    assert chosen["actions"] == [["3F0", "3B0"], ["2F0", "2B0"], ["1F0", "1B0"], ["0F0", "0B0"]]
+    assert chosen["stages"] == [2, 3, 5, 6]
+    drawn = parse_design({**document(), "pipeline": chosen})
+    assert lower(drawn) == lower(design)
+
+
+def test_an_order_too_large_to_draw_is_not_written_out() -> None:
+    design = parse_design(document(microbatches=20_000))
+
+    with pytest.raises(InputError, match=r"from 320,000 actions, and up to 100,000 can be drawn"):
+        edits.choose_schedule(design, "custom")
+
+
+def test_paths_are_compared_only_where_the_layers_allow_the_stages() -> None:
+    draft = document(waves=4096)
+    draft["model"]["layers"] = 4
+
+    chosen = edits.choose_schedule(parse_design(draft, draft=True), "1f1b")
+
+    assert (chosen["schedule"], chosen["stages"]) == ("1f1b", None)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "bound"), [(Design, "name", 200), (MeshPart, "name", 60), (Training, "micro_batch_size", 10**6)]
+)
+def test_limits_are_those_of_the_document(part: Any, field: str, bound: int) -> None:
+    assert edits.most(part, field) == bound
 
 
 # the widgets' Python side, on a session
@@ -353,8 +398,24 @@ def test_schedules_have_real_pictures_and_say_why_they_cannot_be_chosen() -> Non
     draft["meshes"].pop()
     reasons = {choice["name"]: choice["reason"] for choice in choices(parse_design(draft))}
     assert "even number" in reasons["chimera"]
-    assert "pipeline.actions" in reasons["custom"]
+    assert reasons["custom"] is None
     assert reasons["gpipe"] is None
+
+
+def test_custom_is_chosen_by_its_picture_as_by_the_form(
+    session: Session, wave: WaveCanvas, said: list[dict[str, Any]]
+) -> None:
+    before = session.prediction.timeline.makespan
+
+    assert send(wave, said, type="schedule", name="custom") is None
+
+    assert session.design.pipeline.schedule == "custom"
+    assert session.prediction.timeline.makespan == before
+    session.edit("model.layers", 2, "2 layers")
+    session.undo()
+    session.undo()
+    session.edit("model.layers", 2, "2 layers")
+    assert "solve its problems first" in (send(wave, said, type="schedule", name="custom") or "")
 
 
 def test_a_draft_can_leave_the_schedule_that_does_not_fit_it(

@@ -535,6 +535,37 @@ def test_every_export_is_a_file(name: str, bar: TopBar, monkeypatch: pytest.Monk
     assert sent["mime"] != "application/octet-stream"
 
 
+def test_a_draft_in_error_is_not_exported_as_the_design_before_it(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(bar, monkeypatch)
+    session.edit("model.layers", 3, "3 layers")
+
+    bar._handle_msg({"type": "export", "name": "svg"})
+    bar._handle_msg({"type": "pin"})
+
+    assert not said.of("download")
+    for answer in said.of("answered"):
+        assert "before the design's errors are mended: model.layers: 16 stages need" in answer["refused"]
+    assert session.pinned is None
+    assert not Numbers(session).can_pin
+
+
+def test_a_comparison_can_be_ended_while_the_design_has_errors(bar: TopBar, session: Session) -> None:
+    bar._handle_msg({"type": "pin"})
+    session.edit("model.layers", 3, "3 layers")
+
+    bar._handle_msg({"type": "pin"})
+
+    assert session.pinned is None
+
+
+def test_what_the_session_has_to_say_stands_in_the_bar(bar: TopBar, session: Session) -> None:
+    session.notice = "the disk is full"
+
+    assert bar.notice == "the disk is full"
+
+
 def test_launch_and_pin_reach_the_app(session: Session) -> None:
     pressed: list[int] = []
     bar = TopBar(session, on_launch=lambda: pressed.append(1))

@@ -91,6 +91,26 @@ def test_check_as_json(meshwave: Command, wrong: Path) -> None:
     assert all(problem.keys() == {"where", "code", "message", "severity"} for problem in problems)
 
 
+def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: Path) -> None:
+    status, out, err = meshwave("check", tmp_path / "none.json", "--json")
+
+    (problem,) = json.loads(out)["problems"]
+    assert (status, err) == (2, "")
+    assert (problem["where"], problem["code"]) == ("", "file")
+    assert problem["message"].startswith("cannot read ")
+
+
+def test_a_mesh_of_scattered_devices_is_told(meshwave: Command, write: Callable[..., Path]) -> None:
+    made = document({"schedule": "gpipe", "microbatches": 1}, 1, dp=2)
+    made["cluster"].update(nodes=2, devices_per_node=2)
+    made["meshes"][0]["devices"] = [0, 3]
+
+    status, out, _ = meshwave("check", write(made))
+
+    assert status == 0
+    assert "no rectangle of nodes x devices" in out
+
+
 def test_a_warning_is_no_failure(meshwave: Command, write: Callable[..., Path]) -> None:
     made = document({"schedule": "gpipe", "microbatches": 1}, 2)
     made["cluster"]["nodes"] = 3
@@ -346,7 +366,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         ((), "the following arguments are required: COMMAND"),
         (("simulat", "x"), "invalid choice: 'simulat'"),
         (("simulate",), "the following arguments are required: DESIGN"),
-        (("export", "x", "--to", "xls"), "invalid choice: 'xls'"),
+        (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: perfetto,"),
         (("program", "x", "--rank", "one"), "invalid int value: 'one'"),
         (("examples", "02-two-wave"), "there is no example called '02-two-wave'. Did you mean '02-two-waves'?"),
         (("examples", "--to", "/dev/null/x"), "cannot make the folder /dev/null/x: Not a directory"),

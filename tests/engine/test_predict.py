@@ -195,7 +195,8 @@ def test_meshes_of_different_dp_are_predicted_with_a_warning() -> None:
 
 def test_a_cost_model_of_a_later_version_is_refused_in_words() -> None:
     design = parse_design(
-        document({"schedule": "gpipe", "microbatches": 1}, 1, cost={"kind": "calibrated", "profile": "a.json"})
+        document({"schedule": "gpipe", "microbatches": 1}, 1, cost={"kind": "calibrated", "profile": "a.json"}),
+        draft=True,
     )
 
     with pytest.raises(InputError, match='this version cannot price a design by kind "calibrated"'):

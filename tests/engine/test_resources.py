@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.resources import example, examples, home, write_whole
+from engine.resources import example, examples, find_design, home, write_whole
+
+
+def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = next(iter(examples()))
+
+    assert find_design(name) == example(name)
+    assert find_design("mine.json") == Path("mine.json")
+    (tmp_path / name).touch()
+    assert find_design(name) == Path(name)
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

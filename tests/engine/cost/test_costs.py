@@ -8,6 +8,7 @@ import pytest
 from engine.cost import cost_models, estimate, layers_per_stage
 from engine.cost.kinds import kinds
 from engine.design import Design
+from engine.design.cost import CalibratedCost
 from engine.errors import InputError
 from engine.lowering import lower
 from engine.program.action import Op
@@ -53,7 +54,7 @@ def test_kinds_stand_for_their_rows(design: Callable[..., Design]) -> None:
 
 
 def test_a_cost_model_that_is_not_there_yet_is_refused_in_words(design: Callable[..., Design]) -> None:
-    made = design(cost={"kind": "calibrated", "profile": "mine.json"})
+    made = design().model_copy(update={"cost": CalibratedCost(profile="mine.json")})
 
     with pytest.raises(InputError, match=r'kind "calibrated"; set cost\.kind to "roofline" or "unit"'):
         layers_per_stage(made)

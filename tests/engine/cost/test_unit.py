@@ -7,7 +7,6 @@ import pytest
 
 from engine.cost import estimate
 from engine.design import Design
-from engine.errors import InputError
 from engine.lowering import lower
 from engine.program.action import Op
 from engine.simulate import simulate
@@ -65,13 +64,6 @@ def test_the_halves_of_a_backward(
     found = prices(design(2, pipeline=hand_drawn, cost={"kind": "unit", **cost}))
 
     assert (found["I"], found["W"]) == ({halves[0]}, {halves[1]})
-
-
-def test_a_weight_gradient_is_no_more_than_the_backward(design: Callable[..., Design]) -> None:
-    made = design(cost={"kind": "unit", "weight": 3})
-
-    with pytest.raises(InputError, match=r"cost\.weight: the weight gradient \(3\) is a part of backward \(2\)"):
-        estimate(made, lower(made))
 
 
 @pytest.mark.parametrize(

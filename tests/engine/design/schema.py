@@ -17,7 +17,18 @@ TYPES = {
 }
 KNOWN = {
     *("$ref", "$defs", "$schema", "title", "description", "default", "type", "properties", "required"),
-    *("additionalProperties", "propertyNames", "items", "minItems", "enum", "const", "anyOf", "oneOf", "discriminator"),
+    *(
+        "additionalProperties",
+        "propertyNames",
+        "items",
+        "minItems",
+        "maxItems",
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "discriminator",
+    ),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern"),
 }
 
@@ -41,6 +52,8 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str 
     elif isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
             yield f"{where}: too few"
+        if len(value) > schema.get("maxItems", len(value)):
+            yield f"{where}: too many"
         for number, item in enumerate(value):
             yield from faults(item, schema.get("items", {}), root, f"{where}[{number}]")
     elif isinstance(value, str):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from engine.design import parse_design
-from engine.errors import DesignError, Problem
+from engine.design.problems import problems
+from engine.errors import DesignError, InputError, Problem
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -218,6 +220,33 @@ VALUES = [
     (put("pipeline", "hanayo"), "pipeline", '"hanayo" should be an object'),
     (put("meshes", []), "meshes", "the list is empty; give at least one"),
     (put("meshes", {}), "meshes", "{} should be a list"),
+    (put("meshes[2].devices", [0] * 4097), "meshes[2].devices", "the list has at most 4,096 entries; shorten it"),
+    (put("pipeline.waves", 4097), "pipeline.waves", "4097 should be at most 4,096"),
+    (
+        pipeline(schedule="interleaved-1f1b", microbatches=8, chunks=10**6),
+        "pipeline.chunks",
+        "1000000 should be at most 4,096",
+    ),
+    (
+        pipeline(schedule="interleaved-1f1b", microbatches=8, group=5000),
+        "pipeline.group",
+        "5000 should be at most 4,096",
+    ),
+    (
+        all_of(put("cluster.nodes", 2048), put("cluster.devices_per_node", 4)),
+        "cluster.nodes",
+        "2048 x 4 are 8192 devices, and a cluster has at most 4096; use 1024 nodes or fewer",
+    ),
+    (
+        put("cost", {"kind": "unit", "weight": 3.0}),
+        "cost.weight",
+        "the weight gradient (3) is a part of backward (2); use 2 or less",
+    ),
+    (
+        put("cost", {"kind": "calibrated", "profile": "a.json"}),
+        "cost.kind",
+        "measured profiles come later; use roofline or unit",
+    ),
     (put("meshes[0]", 5), "meshes[0]", "5 should be an object with keys"),
     (put("meshes[2].devices", []), "meshes[2].devices", "the list is empty; give at least one"),
     (put("meshes[2].devices", [-1]), "meshes[2].devices[0]", "-1 should be at least 0"),
@@ -395,6 +424,20 @@ ACTIONS = [
         "32F0 is of stage 32, but 32 layers make at most as many stages",
     ),
     (
+        pipeline(schedule="custom", microbatches=1, actions=[["0F0", "0B0"], [], [], []], placement=[0]),
+        "pipeline.placement",
+        "the orders already say where each stage lies; remove it",
+    ),
+    (
+        all_of(
+            pipeline(schedule="custom", microbatches=3000, actions=[["2999F2999"], [], [], []]),
+            put("model.layers", 3000),
+        ),
+        "pipeline.microbatches",
+        "3000 stages x 3000 microbatches, forward and backward, are 18,000,000 computations, "
+        "and a step can have 4,000,000; use fewer microbatches or stages",
+    ),
+    (
         pipeline(schedule="custom", microbatches=1, actions=[[5], [], [], []]),
         "pipeline.actions[0][0]",
         "5 should be text",
@@ -414,6 +457,16 @@ MODELS = [
         put("experts.placement", [[0, 1, 2, 3, 4, 5, 6, 7, 8]]),
         "experts.placement[0]",
         "there is no expert 8; the model has experts 0 to 7",
+    ),
+    (
+        put("experts.ep", 8),
+        "experts.ep",
+        "ep=8 x esp=1 needs 8 devices, and all meshes have 4; use a smaller one",
+    ),
+    (
+        put("experts.placement", [[0, 1, 2, 3], [4, 5, 6, 7], [], [], []]),
+        "experts.placement",
+        "there are experts for 5 devices, and the cluster has 4; give one entry a device or null",
     ),
     (
         put("experts.placement", [[0, 1, 2, 3], [4, 5, 6]]),
@@ -448,6 +501,50 @@ def test_a_code_stays_the_same_for_forms_to_hang_it_on(document: dict[str, Any])
     (problem,) = refused(document, put("meshes[2].axes", {"dp": 2}))
 
     assert (problem.code, problem.severity) == ("mesh_size", "error")
+
+
+def warnings(document: dict[str, Any], change: Change) -> list[tuple[str, str]]:
+    drawn = copy.deepcopy(document)
+    change(drawn)
+    return [(problem.where, problem.code) for problem in problems(parse_design(drawn)) if problem.severity == "warning"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "is_rectangle"),
+    [([0, 1], True), ([1, 5], True), ([0, 1, 4, 5], True), ([5, 1, 4, 0], True), ([0, 2], False), ([3, 4], False)],
+)
+def test_a_mesh_that_is_no_rectangle_is_a_warning(
+    document: dict[str, Any], devices: list[int], is_rectangle: bool
+) -> None:
+    """Nodes are rows and their devices columns: 0 1 2 3 over 4 5 6 7."""
+    document["cluster"]["devices_per_node"] = 4
+    document["model"]["moe"] = None
+    mesh = {"name": "A", "devices": devices, "axes": {"dp": len(devices)}}
+
+    found = warnings(document, put("meshes", [mesh]))
+
+    assert found == ([] if is_rectangle else [("meshes[0].devices", "mesh_shape")])
+
+
+def test_expert_groups_that_cross_meshes_are_a_warning(document: dict[str, Any]) -> None:
+    assert warnings(document, put("experts.ep", 2)) == [("experts.ep", "experts_mesh")]
+    assert warnings(document, put("experts.ep", 1)) == []
+
+
+@pytest.mark.parametrize("cell", ["2999F2999", "999999F999999"])
+def test_a_cell_far_out_of_bounds_costs_nothing(document: dict[str, Any], cell: str) -> None:
+    document["pipeline"] = {"schedule": "custom", "microbatches": 4, "actions": [[cell], [], [], []]}
+    draft = parse_design(document, draft=True)
+    tracemalloc.start()
+
+    with pytest.raises(InputError, match="there are 4"):
+        print(draft.stages)
+    assert [problem.code for problem in problems(draft) if problem.severity == "error"] == ["action_microbatch"]
+    with pytest.raises(InputError, match="there are 4"):
+        draft.pipeline.program(draft.pipe)
+
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
 
 
 def test_a_short_stage_list_of_many_mistakes_names_each(document: dict[str, Any]) -> None:

@@ -32,8 +32,9 @@ class Player:
             time.sleep(STEP_S)
             self.event("step", step=step)
             if self.process == 0:
-                self.line("metrics.jsonl", step=step, loss=5.0 - step)
-            if self.is_meant and self.verb != "train":
+                loss = None if self.verb == "diverge" and step else 5.0 - step
+                self.line("metrics.jsonl", step=step, loss=loss, grad_norm=loss, seconds=STEP_S, tokens_per_s=1e3)
+            if self.is_meant and self.verb not in ("train", "diverge"):
                 return int(getattr(self, f"do_{self.verb}")() or 0)
             if self.verb == "raise" and self.process == 0 and (self.folder / "error-2.json").exists():
                 self.error("Connection closed by peer")

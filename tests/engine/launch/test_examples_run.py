@@ -23,7 +23,10 @@ LARGEST_HIDDEN = 256
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with closing(Record(tmp_path_factory.mktemp("examples"))) as record, closing(launchers["local"](record)) as launcher:
+    with (
+        closing(Record(tmp_path_factory.mktemp("examples"))) as record,
+        closing(launchers["local"](record)) as launcher,
+    ):
         yield launcher
 
 

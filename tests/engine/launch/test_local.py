@@ -20,6 +20,7 @@ from engine.launch.local import LocalLauncher, environment
 from engine.launch.measure import launch_times
 from engine.launch.record import Busy
 from engine.lowering import lower
+from engine.predict import predict
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, submit, until
 
 
@@ -294,6 +295,10 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
     assert "meshes of different dp cannot run together yet (A has dp=2, B has dp=1)" in refused(meshes=meshes)
     with pytest.raises(DesignError, match="66 devices, and at most 64 processes"):
         submit(launcher, draw(pp=2, dp=33))
+    few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
+    assert refused(model=few).startswith(
+        "model.vocab: a bert reads text as bytes and needs at least 257 tokens, not 256"
+    )
     assert launcher.record.all() == [], "a run that is refused is none"
 
 
@@ -354,10 +359,26 @@ def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path
     launcher.close()
 
 
-def test_a_text_that_is_missing_fails_the_run_with_a_sentence(launcher: LocalLauncher) -> None:
-    with pytest.raises(Exception, match=r"training\.data names mine\.txt"):
+def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+    with pytest.raises(DesignError, match=r"training\.data: the text mine\.txt is not there \(looked in "):
         submit(launcher, draw(training={"data": "mine.txt"}))
+    with pytest.raises(DesignError, match=r"training\.data: there is no file .*mine\.txt"):
+        submit(launcher, draw(), data=tmp_path / "mine.txt")
 
-    (entry,) = launcher.record.all()
-    assert entry.state is State.FAILED
-    assert "mine.txt" in entry.reason
+    assert launcher.record.all() == []
+
+
+def test_a_run_that_this_machine_cannot_hold_is_refused(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = draw()
+    needed = predict(design).memory.total_bytes.sum()
+    monkeypatch.setattr("engine.launch.local.has_gpu", lambda: False)
+    monkeypatch.setattr("engine.launch.local.memory_bytes", lambda: needed - 1)
+
+    with pytest.raises(DesignError, match="the 4 processes would hold .* together, and this machine has .* and no GPU"):
+        submit(launcher, design)
+
+    assert launcher.record.all() == []
+    monkeypatch.setattr("engine.launch.local.has_gpu", lambda: True)
+    assert submit(launcher, design).wait(timeout_s=30) is State.SUCCEEDED, "a GPU has memory of its own"

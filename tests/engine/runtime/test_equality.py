@@ -14,7 +14,7 @@ from engine.cost import layers_per_stage
 from engine.design import parse_design
 from engine.lowering import lower
 from engine.runtime.job import Job
-from engine.runtime.reference import Reference, train
+from tests.engine.runtime.reference import Reference, train
 
 Document = dict[str, Any]
 TOLERANCE = {"fp64": 1e-9, "fp32": 2e-5, "bf16": 1e-3}

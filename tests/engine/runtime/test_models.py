@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.design.runnable import SMALLEST_VOCAB
 from engine.errors import InputError
 from engine.runtime.data import DEFAULT_TEXT, Batches
 from engine.runtime.models import build_stage, models
@@ -116,3 +117,7 @@ def test_an_optimizer_follows_torchs(name: str) -> None:
         theirs_step.step()
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-12)
+
+
+def test_a_design_is_asked_for_the_tokens_that_its_model_needs() -> None:
+    assert {kind: model.smallest_vocab for kind, model in models.items()} == SMALLEST_VOCAB

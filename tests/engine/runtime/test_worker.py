@@ -16,7 +16,7 @@ import pytest
 from engine.errors import InputError
 from engine.recording import read_recording
 from engine.runtime.job import read_job
-from engine.runtime.reference import train
+from tests.engine.runtime.reference import train
 
 ROOT = Path(__file__).resolve().parents[3]
 Document = dict[str, Any]

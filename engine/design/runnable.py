@@ -1,0 +1,43 @@
+"""What a sound design may ask for that can be planned and priced, but not run by this version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.design.document import Design
+from engine.errors import Problem
+
+SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
+"""Texts are read as bytes; bert has one more token, the mask."""
+
+
+def runnable(design: Design) -> list[Problem]:
+    """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
+    return [*_experts(design), *_tensor_parallel(design), *_unequal_copies(design), *_vocabulary(design)]
+
+
+def _experts(design: Design) -> Iterator[Problem]:
+    if design.model.moe is not None:
+        message = "this version plans mixture-of-experts models but does not run them; set model.moe to null"
+        yield Problem("model.moe", "moe_not_run", message)
+
+
+def _tensor_parallel(design: Design) -> Iterator[Problem]:
+    for index, mesh in enumerate(design.meshes):
+        if mesh.tp > 1:
+            message = f"mesh {mesh.name} has tp={mesh.tp}; tensor parallel runs come later, set tp to 1 to run it"
+            yield Problem(f"meshes[{index}].axes", "tp_not_run", message)
+
+
+def _unequal_copies(design: Design) -> Iterator[Problem]:
+    if len({mesh.dp for mesh in design.meshes}) > 1:
+        drawn = ", ".join(f"{mesh.name} has dp={mesh.dp}" for mesh in design.meshes)
+        message = f"meshes of different dp cannot run together yet ({drawn}); give all the same"
+        yield Problem("meshes", "unequal_dp", message)
+
+
+def _vocabulary(design: Design) -> Iterator[Problem]:
+    model, least = design.model, SMALLEST_VOCAB[design.model.kind]
+    if model.vocab < least:
+        message = f"a {model.kind} reads text as bytes and needs at least {least} tokens, not {model.vocab}; set vocab to {least} or more"
+        yield Problem("model.vocab", "vocabulary", message)

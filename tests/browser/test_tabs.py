@@ -1,0 +1,82 @@
+"""Tabs in a real browser: a duplicated one has a draft of its own, a reloaded one keeps its, and none flashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from designer.app import Studio, page
+from engine.design import load_design
+from engine.launch import launchers
+from engine.resources import example
+from tests.conftest import IDLE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+LINK = "**/?draft=*"
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]) -> Iterator[str]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    studio = Studio(load_design(example("01-first-wave")))
+    yield serve(lambda: page(studio))
+    studio.close()
+
+
+def rename(tab: Page, name: str) -> None:
+    field = tab.get_by_label("Name of the design")
+    field.fill(name)
+    field.press("Enter")
+    expect(tab).to_have_title(f"• {name} · Meshwave")
+
+
+def reload(tab: Page) -> None:
+    tab.reload()
+    tab.wait_for_function(IDLE)
+    tab.wait_for_timeout(300)  # the link is written a moment after
+
+
+def test_a_reloaded_tab_keeps_its_draft_and_a_duplicated_one_gets_its_own(
+    link: str, visit: Callable[[str], Page]
+) -> None:
+    first = visit(link)
+    first.wait_for_url(LINK)
+    rename(first, "one")
+    address = first.url
+
+    reload(first)
+    expect(first.get_by_label("Name of the design")).to_have_value("one")
+    assert first.url == address
+
+    second = first.context.new_page()
+    second.goto(address)
+    second.wait_for_url(lambda url: url != address)
+    expect(second.get_by_label("Name of the design")).to_have_value("one")
+    rename(second, "two")
+    reload(first)
+    reload(second)
+
+    expect(first.get_by_label("Name of the design")).to_have_value("one")
+    expect(second.get_by_label("Name of the design")).to_have_value("two")
+
+
+@pytest.mark.parametrize(("kept", "colour"), [("dark", "rgb(14, 15, 18)"), ("light", "rgb(236, 238, 242)")])
+def test_the_kept_theme_is_there_before_anything_is_drawn(link: str, page: Page, kept: str, colour: str) -> None:
+    page.add_init_script(
+        f"""localStorage.setItem("meshwave.theme", "{kept}");
+        document.addEventListener("DOMContentLoaded", () => {{
+          window.atFirst = [document.documentElement.dataset.theme, getComputedStyle(document.body).backgroundColor];
+        }});"""
+    )
+    page.goto(link, wait_until="domcontentloaded")
+
+    assert page.evaluate("window.atFirst") == [kept, colour]
+    page.wait_for_function(IDLE)

@@ -1,0 +1,152 @@
+"""The designer as a process: its folder, its drafts and their tabs, and how it is started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from designer.app import DRAFTS_KEPT_S, Draft, Studio
+from designer.main import main
+from engine.design import load_design
+from engine.launch import launchers
+from engine.resources import example
+
+GIVEN = "0123456789ab"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
+    return tmp_path / "drafts"
+
+
+@pytest.fixture
+def studio(folder: Path) -> Iterator[Studio]:
+    studio = Studio(load_design(example("02-two-waves")))
+    yield studio
+    studio.close()
+
+
+def rename(draft: Draft, name: str) -> None:
+    draft.session.edit("name", name, "rename")
+
+
+def test_a_tab_that_was_reloaded_keeps_its_draft(studio: Studio) -> None:
+    looked_at = True
+    first = Draft(studio, GIVEN, lambda: looked_at)
+    assert first.shown() == GIVEN
+    rename(first, "kept")
+    again = Draft(studio, GIVEN, lambda: True)  # asked for while the old page still stands
+
+    looked_at = False
+
+    assert again.shown() == GIVEN
+    assert again.session.design.name == "kept"
+    first.gone()
+    assert Draft(studio, GIVEN, lambda: True).shown() != GIVEN  # the second tab still has it
+
+
+def test_a_tab_that_was_duplicated_has_a_draft_of_its_own(studio: Studio) -> None:
+    first = Draft(studio, GIVEN, lambda: True)
+    first.shown()
+    rename(first, "one")
+    second = Draft(studio, GIVEN, lambda: True)
+
+    assert second.shown() != GIVEN
+    rename(second, "two")
+
+    assert studio.open(GIVEN).name == "one"
+    assert studio.open(second.name).name == "two"
+
+
+def test_a_duplicate_that_was_never_edited_is_kept_too(studio: Studio) -> None:
+    first = Draft(studio, GIVEN, lambda: True)
+    first.shown()
+    rename(first, "one")
+
+    second = Draft(studio, GIVEN, lambda: True)
+
+    assert studio.open(second.shown()).name == "one"
+
+
+def test_a_draft_of_a_tab_that_is_gone_can_be_opened_again(studio: Studio) -> None:
+    first = Draft(studio, GIVEN, lambda: True)
+    first.shown()
+    first.gone()
+
+    assert Draft(studio, GIVEN, lambda: True).shown() == GIVEN
+
+
+@pytest.mark.parametrize("given", ["", "../../etc/pwd", "0123456789AB", "0" * 13])
+def test_what_names_no_draft_opens_a_new_one(studio: Studio, given: str) -> None:
+    draft = Draft(studio, given, lambda: True)
+
+    assert len(draft.shown()) == 12
+    assert draft.name != given
+    assert draft.session.design == load_design(example("02-two-waves"))
+
+
+def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = Draft(studio, GIVEN, lambda: True)
+
+    def full(self: Path, _: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        rename(draft, "unkept")
+
+    assert draft.session.design.name == "unkept"
+    assert draft.session.notice.startswith("A reload would lose your last edits: cannot write ")
+    rename(draft, "kept")
+    assert draft.session.notice == ""
+    assert studio.open(GIVEN).name == "kept"
+
+
+def test_drafts_that_nobody_came_back_to_are_removed(folder: Path) -> None:
+    folder.mkdir()
+    for name, age in (("a" * 12, DRAFTS_KEPT_S + 60), ("b" * 12, DRAFTS_KEPT_S - 60)):
+        path = folder / f"{name}.json"
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+
+    Studio(load_design(example("02-two-waves"))).close()
+
+    assert [path.stem for path in folder.iterdir()] == ["b" * 12]
+
+
+# ---- starting it ----
+
+
+def test_an_unusable_home_is_told_and_not_thrown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESHWAVE_HOME", "")
+        status = main(["serve", "--no-browser", "--home", str(tmp_path / "file")])
+
+    out, err = capsys.readouterr()
+    assert (status, out) == (1, "")
+    assert err.startswith("cannot keep drafts in ")
+    assert "MESHWAVE_HOME" in err
+
+
+def test_a_wrong_design_or_option_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--no-browser", str(tmp_path / "none.json")]) == 2
+    assert capsys.readouterr().err.startswith("cannot read ")
+    with pytest.raises(SystemExit):
+        main(["serve", "--prt", "1"])
+
+
+def test_serve_says_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+
+    assert {"--port", "--home", "--no-browser"} <= set(
+        capsys.readouterr().out.replace("]", " ").replace("[", " ").split()
+    )

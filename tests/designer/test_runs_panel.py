@@ -1,0 +1,371 @@
+"""The run panel and the launch bar against a real record, with run folders written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer.session import Session
+from designer.views import runs
+from designer.views.runs import RunsPanel, reduced
+from engine.design import Design, load_design, parse_design
+from engine.launch import Record, State, write_bundle
+from engine.launch._process import own_handle
+from engine.launch.local import LocalLauncher
+from engine.launch.texts import texts_folder
+from engine.predict import predict
+from engine.recording import Recorder
+from engine.resources import example
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def record(home: Path) -> Iterator[Record]:
+    record = Record(home)
+    yield record
+    record.close()
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(load_design(example("03-gpt-on-two-cores")))
+
+
+@pytest.fixture
+def show(session: Session, record: Record) -> Callable[[], RunsPanel]:
+    return lambda: RunsPanel(session, LocalLauncher(record), record)
+
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(record: Record, session: Session) -> Write:
+    """Write a run as a launcher and its processes would; returns its id."""
+
+    def write(
+        state: State = State.RUNNING,
+        losses: list[float | None] | None = None,
+        *,
+        design: Design | None = None,
+        reason: str = "",
+        spans: int = 0,
+    ) -> str:
+        design = design or session.design
+        prediction = predict(design)
+        entry, _ = record.submit(
+            name=design.name,
+            launcher="local",
+            handle={"owner": own_handle(), "processes": []},
+            digest=prediction.program.digest,
+            processes=len(design.meshes),
+            steps=len(losses or []) or 20,
+            limit=10,
+        )
+        folder = write_bundle(design, prediction.program, prediction.costs.layers, record.folder(entry.id)).folder
+        for following in [State.RUNNING, state] if state.is_over else [State.RUNNING] * (state is State.RUNNING):
+            record.move(entry.id, following, reason)
+        with (folder / "events-0.jsonl").open("w") as file:
+            file.write(json.dumps({"time": 0.0, "event": "started", "device": "CPU", "note": "computes here"}) + "\n")
+        append(folder, losses or [])
+        for rank in range(prediction.program.ranks if spans else 0):
+            record_spans(folder, prediction.program, [mesh.name for mesh in design.meshes], rank, spans)
+        return entry.id
+
+    return write
+
+
+def append(folder: Path, losses: list[float | None]) -> None:
+    rows = [{"step": 0, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3} for loss in losses]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps: int) -> None:
+    """Actions of a microsecond each, one after another."""
+    recorder = Recorder(folder, program, meshes, rank, rank)
+    start = np.arange(len(list(program.actions(rank))), dtype=np.int64) * 1000
+    for step in range(steps):
+        recorder.write(step, start, start + 1000, np.zeros_like(start))
+    recorder.close()
+
+
+def test_nothing_ran_yet(show: Callable[[], RunsPanel]) -> None:
+    panel = show()
+
+    assert (panel.run, panel.runs, panel.bar.status) == ({}, [], {})
+
+
+def test_a_live_run_is_found_and_followed(show: Callable[[], RunsPanel], write: Write, record: Record) -> None:
+    run = write(losses=[5.5, 5.25])
+    panel = show()
+    assert (panel.run["id"], panel.run["state"], panel.losses) == (run, "RUNNING", [5.5, 5.25])
+    assert panel.run["notes"][0] == "computes here"
+    assert panel.bar.status == {"running": True, "share": 1.0, "words": "step 2 of 2, loss 5.2500"}
+
+    append(record.folder(run), [5.0])
+    record.move(run, State.SUCCEEDED)
+    panel.look()
+
+    assert (panel.run["state"], panel.losses[-1]) == ("SUCCEEDED", 5.0)
+    assert panel.bar.status["words"] == "done: 3 steps, loss 5.0000"
+    assert not panel.bar.status["running"]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State.STARTING, "starting ..."),
+        (State.RUNNING, "starting ..."),
+        (State.FAILED, "failed: mesh A fell over"),
+        (State.CANCELLED, "cancelled: mesh A fell over"),
+        (State.LOST, "lost: mesh A fell over"),
+    ],
+)
+def test_every_state_is_told(
+    state: State, words: str, show: Callable[[], RunsPanel], write: Write, record: Record
+) -> None:
+    run = write(State.STARTING)
+    panel = show()
+    if state is not State.STARTING:
+        record.move(run, State.RUNNING)
+    record.move(run, state, "mesh A fell over")
+    panel.look()
+
+    assert panel.bar.status["words"] == words
+    assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
+
+
+def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Callable[[], RunsPanel], write: Write) -> None:
+    write(losses=[5.5, 9.0, None, None])
+
+    panel = show()
+
+    assert panel.losses == [5.5, 9.0, None, None]
+    assert panel.run["figures"][0] == ["not a number", "loss"]
+    assert panel.bar.status["words"] == "step 4 of 4, loss not a number"
+    assert panel.run["notes"][0].startswith("the loss is not a number since step 2: try a smaller training.lr")
+
+
+def test_a_long_run_is_sent_as_few_points(show: Callable[[], RunsPanel], write: Write) -> None:
+    losses: list[float | None] = [5 - step / 10_000 for step in range(30_000)]
+    losses[12_345] = 99.0
+    write(losses=losses)
+
+    panel = show()
+
+    assert len(panel.losses) == runs.SHOWN_LOSSES
+    assert (panel.losses[0], panel.losses[-1]) == (losses[0], losses[-1])
+    assert 99.0 in panel.losses
+    assert panel.run["done"] == 30_000
+
+
+def test_reducing_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
+    assert reduced([3.0, None, 1.0]) == [3.0, None, 1.0]
+    assert reduced([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 4.0], 6) == [
+        1.0,
+        0.0,
+        None,
+        None,
+        3.0,
+        4.0,
+    ]
+
+
+def test_an_earlier_run_that_is_opened_hides_no_cancel(
+    show: Callable[[], RunsPanel], write: Write, record: Record
+) -> None:
+    earlier, live = write(State.SUCCEEDED, [5.0, 4.0]), write(losses=[6.0])
+    panel = show()
+    assert panel.run["id"] == live
+
+    panel._handle_msg({"type": "open", "run": earlier})
+    panel.look()
+
+    assert (panel.run["id"], panel.losses) == (earlier, [5.0, 4.0])
+    assert [row["shown"] for row in panel.runs] == [row["id"] == earlier for row in panel.runs]
+    assert panel.bar.status["running"]
+    assert "loss 6.0000" in panel.bar.status["words"]
+
+    panel.bar._handle_msg({"type": "cancel"})
+
+    assert (record.folder(live) / "cancel").exists()
+    assert not (record.folder(earlier) / "cancel").exists()
+
+
+def test_a_run_that_starts_elsewhere_is_told_of(show: Callable[[], RunsPanel], write: Write) -> None:
+    earlier = write(State.SUCCEEDED, [5.0, 4.0])
+    panel = show()
+    panel._handle_msg({"type": "open", "run": earlier})
+    assert not panel.bar.status
+
+    write(losses=[6.0])
+    panel.look()
+
+    assert panel.bar.status["running"]
+    assert len(panel.runs) == 2
+    assert panel.run["id"] == earlier, "what is being read stays"
+
+
+def test_a_run_whose_launcher_was_killed_does_not_stay_in_the_bar(
+    show: Callable[[], RunsPanel], write: Write, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write(losses=[6.0])
+    record.hold(run, {"owner": own_handle()._replace(born="1"), "processes": []})
+
+    panel = show()
+
+    assert record.get(run).state is State.LOST
+    assert not panel.bar.status.get("running")
+
+
+def test_what_a_run_measured_is_laid_over_the_same_design(
+    show: Callable[[], RunsPanel], write: Write, session: Session
+) -> None:
+    write(losses=[5.0], spans=3)
+
+    panel = show()
+
+    assert session.measured is not None
+    assert (panel.comparison["same"], panel.comparison["whose"]) == (True, "")
+    assert panel.comparison["rows"][0][0] == "iteration"
+    panel._handle_msg({"type": "overlay", "on": False})
+    assert session.measured is None
+    panel._handle_msg({"type": "overlay", "on": True})
+    for path, value in [("training.steps", 7), ("training.lr", 0.5), ("training.seed", 3), ("name", "another name")]:
+        session.edit(path, value, path)
+        assert session.measured is not None, path
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.hidden", 512),
+        ("training.micro_batch_size", 7),
+        ("training.optimizer", "sgd"),
+        ("pipeline.microbatches", 3),
+    ],
+)
+def test_a_run_of_another_model_is_held_against_its_own_design(
+    path: str, value: Any, show: Callable[[], RunsPanel], write: Write, session: Session
+) -> None:
+    """Also where the order of actions, and so the program's digest, is the same."""
+    write(losses=[5.0], spans=3)
+    panel = show()
+    rows = panel.comparison["rows"]
+
+    session.edit(path, value, path)
+
+    assert session.measured is None
+    assert panel.comparison["whose"] == " of the run's own design"
+    assert (panel.comparison["same"], panel.comparison["laid"], panel.comparison["rows"]) == (False, False, rows)
+    session.undo()
+    assert session.measured is not None
+
+
+def test_spans_are_read_only_where_there_is_more_of_them(
+    show: Callable[[], RunsPanel], write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[Path] = []
+    read = runs.read_recording
+    monkeypatch.setattr(runs, "read_recording", lambda folder: readings.append(folder) or read(folder))
+    run = write(losses=[5.0], spans=3)
+    panel = show()
+    assert len(readings) == 1
+
+    panel._shown._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.look()
+    assert len(readings) == 1, "they have not grown"
+
+    record_spans(record.folder(run), session.prediction.program, [m.name for m in session.design.meshes], 0, 9)
+    panel._shown._spans._next_s = float("inf")  # type: ignore[union-attr]
+    panel.look()
+    assert len(readings) == 1, "it is too soon"
+
+    panel._shown._spans._next_s = 0.0  # type: ignore[union-attr]
+    panel.look()
+    assert len(readings) == 2
+
+
+def test_a_text_is_brought_to_the_page_and_left_again(show: Callable[[], RunsPanel], session: Session) -> None:
+    panel = show()
+    assert panel.text["name"] is None
+
+    panel._handle_msg({"type": "bring_text", "name": "../../Moby: Dick.txt", "text": "Call me Ishmael."})
+
+    assert (panel.text["name"], session.design.training.data) == ("Moby_ Dick.txt", "Moby_ Dick.txt")
+    assert (texts_folder() / "Moby_ Dick.txt").read_text() == "Call me Ishmael."
+    assert panel.bar.launchable["allowed"]
+    assert session.history[0] == "train on Moby_ Dick.txt"
+
+    panel._handle_msg({"type": "default_text"})
+    assert (panel.text["name"], session.design.training.data) == (None, None)
+
+
+def test_a_text_that_cannot_be_taken_changes_nothing(
+    show: Callable[[], RunsPanel], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = show()
+    said: list[Any] = []
+    monkeypatch.setattr(panel, "_send_msg", said.append)
+
+    panel._handle_msg({"type": "bring_text", "name": "a.txt", "text": ""})
+    panel._handle_msg({"type": "bring_text", "name": "a.txt", "text": "x" * 8_000_001})
+
+    assert [message["refused"].partition(";")[0] for message in said] == [
+        "a.txt is empty",
+        "a.txt has 8.0 MB, and the page takes texts up to 8 MB",
+    ]
+    assert session.design.training.data is None
+
+
+def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
+    show: Callable[[], RunsPanel], session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.edit("training.data", "mine.txt", "data")
+    panel = show()
+    assert panel.bar.launchable["reason"].startswith("training.data: the text mine.txt is not there (looked in ")
+
+    panel.bar._handle_msg({"type": "launch", "key": "a click"})
+    assert "training.data" in panel.bar.notice
+    assert record.all() == []
+
+    texts_folder().mkdir(exist_ok=True)
+    (texts_folder() / "mine.txt").write_text("Call me Ishmael.")
+    monkeypatch.setattr(runs, "LOOK_AROUND_EVERY_S", 0.0)
+    panel.look()
+    assert panel.bar.launchable["allowed"], "it is found as soon as it is there"
+
+
+def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
+    show: Callable[[], RunsPanel], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.launch.local.has_gpu", lambda: False)
+    monkeypatch.setattr("engine.launch.local.memory_bytes", lambda: 16e9)
+    panel = show()
+    assert panel.bar.launchable["allowed"]
+
+    session.replace(load_design(example("10-bert-on-tacc")), "open")
+
+    assert not panel.bar.launchable["allowed"]
+    assert "72.5 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
+
+
+def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(
+    show: Callable[[], RunsPanel], session: Session
+) -> None:
+    document = session.design.model_dump(mode="json")
+    document["model"]["vocab"] = 255
+    session.replace(parse_design(document), "fewer words")
+
+    assert show().bar.launchable["reason"].startswith("model.vocab: a gpt reads text as bytes and needs at least 256")

@@ -1,0 +1,120 @@
+"""What a tab holds: edits, the way back, drafts, and that what fails leaves nothing behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from designer import session as session_module
+from designer.session import LONGEST_HISTORY, Session
+from engine.design import Design, load_design
+from engine.errors import DesignError, InputError
+from engine.resources import example
+
+
+@pytest.fixture
+def design() -> Design:
+    return load_design(example("02-two-waves"))
+
+
+@pytest.fixture
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+def test_an_edit_is_one_step_that_undo_takes_back(session: Session, design: Design) -> None:
+    session.edit("pipeline.microbatches", 8, "8 microbatches")
+
+    assert (session.design.pipeline.microbatches, session.history) == (8, ("8 microbatches", ""))
+    session.undo()
+    assert (session.design, session.history) == (design, ("", "8 microbatches"))
+    session.redo()
+    assert session.history == ("8 microbatches", "")
+
+
+def test_an_edit_that_makes_a_part_unsound_changes_nothing(session: Session, design: Design) -> None:
+    with pytest.raises(DesignError, match="7 heads do not divide"):
+        session.edit("model.heads", 7, "7 heads")
+
+    assert (session.design, session.history) == (design, ("", ""))
+
+
+def test_an_edit_that_cannot_be_predicted_for_a_defect_of_ours_leaves_nothing_behind(
+    session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.edit("training.steps", 3, "3 steps")
+    edited = session.design
+
+    def broken(_: Design) -> Any:
+        raise KeyError(4)
+
+    monkeypatch.setattr(session_module, "predict", broken)
+    for act in (lambda: session.edit("training.steps", 4, "4 steps"), session.undo):
+        with pytest.raises(KeyError):
+            act()
+
+    assert (session.design, session.history) == (edited, ("3 steps", ""))
+    monkeypatch.undo()
+    session.undo()
+    assert (session.design, session.history) == (design, ("", "3 steps"))
+
+
+def test_the_same_design_again_is_no_step(session: Session, design: Design) -> None:
+    session.replace(design.model_copy(), "the same")
+
+    assert session.history == ("", "")
+
+
+def test_the_history_ends_somewhere(session: Session) -> None:
+    for step in range(LONGEST_HISTORY + 2):
+        session.edit("name", f"design {step}", f"rename {step}")
+    for _ in range(LONGEST_HISTORY + 2):
+        session.undo()
+
+    assert session.design.name == "design 1"
+
+
+def test_a_draft_keeps_the_last_good_prediction_and_says_what_is_wrong(session: Session) -> None:
+    good = session.prediction
+
+    session.edit("model.layers", 3, "3 layers")
+
+    assert session.stale
+    assert session.prediction is good
+    assert [problem.where for problem in session.errors] == ["model.layers"]
+    with pytest.raises(InputError, match=r"nothing to launch before .* model\.layers"):
+        session.current_prediction("launch")
+
+
+def test_a_hand_drawn_order_takes_no_placement(session: Session) -> None:
+    orders = [["0F0", "0B0"], ["1F0", "1B0"], ["2F0", "2B0"], ["3F0", "3B0"]]
+
+    pipeline = {"schedule": "custom", "microbatches": 1, "actions": orders, "placement": [9, 9, 9, 9]}
+    session.edit("pipeline", pipeline, "placed twice")
+
+    assert [(problem.where, problem.code) for problem in session.errors] == [("pipeline.placement", "placement_custom")]
+
+
+@pytest.mark.parametrize("cell", ["999999F999999", "31F20000", "1G2"])
+def test_a_cell_out_of_bounds_is_a_problem_at_its_place(session: Session, cell: str) -> None:
+    orders = [[cell], ["1F0"], [], []]
+
+    session.edit("pipeline", {"schedule": "custom", "microbatches": 1, "actions": orders}, "a slip")
+
+    assert [problem.where for problem in session.errors] == ["pipeline.actions[0][0]"]
+
+
+def test_what_was_set_a_stage_goes_with_another_number_of_stages(session: Session) -> None:
+    session.edit("pipeline.stages", [1] * 16, "stages by hand")
+    assert session.design.pipeline.stages == (1,) * 16
+
+    session.edit("pipeline.waves", 1, "1 wave")
+
+    assert session.design.pipeline.stages is None
+
+
+@pytest.mark.parametrize("path", ["model.none.x", "meshes[9].name", "meshes.name", "model[0]"])
+def test_there_is_nothing_at_a_wrong_path(session: Session, path: str) -> None:
+    with pytest.raises(InputError, match="there is nothing at"):
+        session.edit(path, 1, "nothing")

@@ -1,0 +1,111 @@
+"""``meshwave run`` and ``meshwave runs``: what is said, what is left behind, the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import cli
+from engine.launch import Record, Run, State, commands
+from engine.launch.local import LocalLauncher
+from tests.engine.launch.play import HERE, all_gone, draw, processes, said, until
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, and workers that need no torch."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    return tmp_path
+
+
+def stand_in(record: Record) -> LocalLauncher:
+    return LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+
+
+def write(folder: Path, name: str = "train", **changes: Any) -> str:
+    path = folder / "design.json"
+    path.write_text(draw(name, pp=2, **changes).to_json())
+    return str(path)
+
+
+def newest() -> Run:
+    record = Record()
+    return Run(record, record.all(1)[0].id)
+
+
+def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home, "diverge")]) == 0
+    out, err = capsys.readouterr()
+    assert "loss      5.0000 at the first step, not a number at the last of 3" in out
+    assert "step 3 of 3  loss not a number" in err
+
+    assert cli.main(["runs", "show", "--json"]) == 0
+    assert [row["loss"] for row in json.loads(capsys.readouterr().out)["metrics"]] == [5.0, None, None]
+    assert cli.main(["runs", "show"]) == 0
+    assert "not a number" in capsys.readouterr().out
+
+
+def test_a_text_beside_the_design_is_trained_on_unless_another_is_given(home: Path) -> None:
+    design = write(home, training={"data": "mine.txt", "steps": 1})
+    (home / "mine.txt").write_text("Call me Ishmael.")
+    (home / "other.txt").write_text("It was the best of times.")
+
+    assert cli.main(["run", design]) == 0
+    assert (newest().folder / "data.txt").read_text() == "Call me Ishmael."
+    assert cli.main(["run", design, "--data", str(home / "other.txt")]) == 0
+    assert (newest().folder / "data.txt").read_text() == "It was the best of times."
+
+
+def test_a_text_in_the_current_folder_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    design = write(home, training={"data": "mine.txt", "steps": 1})
+    (home / "here").mkdir()
+    (home / "here" / "mine.txt").write_text("Call me Ishmael.")
+    monkeypatch.chdir(home / "here")
+
+    assert cli.main(["run", design]) == 0
+
+
+def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", write(home, training={"data": "mine.txt"})]) == 2
+    assert f"training.data: the text mine.txt is not there (looked in {home}, {Path.cwd()}, " in capsys.readouterr().err
+    assert Record().all() == []
+
+
+COMMAND = """
+    import sys
+    from engine import cli
+    from engine.launch import commands
+    from tests.engine.launch.test_commands import stand_in
+    commands.launchers = {"local": stand_in}
+    sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: int) -> None:
+    design = write(home, "sleep")
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", design]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        run = until(lambda: Record().all() and newest())
+        until(lambda: said(run, "step"))
+        assert processes(run)
+
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+
+    assert process.returncode == status
+    assert err.endswith("stopped\n")
+    assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps")
+    assert all_gone(run)
