@@ -106,7 +106,9 @@ def simulation() -> Figures:
         figures[f"{size}: generate, verify and simulate_s"] = median_s(
             lambda lowered=lowered, seconds=seconds: simulate(lowered(), seconds)
         )
-        figures[f"{size}: another cost_s"] = median_s(lambda program=program, seconds=seconds: simulate(program, 2 * seconds))
+        figures[f"{size}: another cost_s"] = median_s(
+            lambda program=program, seconds=seconds: simulate(program, 2 * seconds)
+        )
     return figures
 
 
@@ -184,7 +186,17 @@ def recording() -> Figures:
         write_s = median_s(lambda: recorder.write(0, times, times, times), 50)
         recorder.close()
     reads_s = median_s(lambda: [time.perf_counter_ns() for _ in range(CLOCK_READS * actions)])
-    return {"a step_s": step_s, "recording a step_s": write_s + reads_s, "recording_share": (write_s + reads_s) / step_s}
+    return {
+        "a step_s": step_s,
+        "recording a step_s": write_s + reads_s,
+        "recording_share": (write_s + reads_s) / step_s,
+    }
 
 
-PARTS: dict[str, Part] = {"simulation": simulation, "command": command, "edit": edit, "launch": launch, "recording": recording}
+PARTS: dict[str, Part] = {
+    "simulation": simulation,
+    "command": command,
+    "edit": edit,
+    "launch": launch,
+    "recording": recording,
+}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory
 from engine.design import Design
+from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
 from engine.lowering import lower
 from engine.program.program import Program
@@ -135,13 +136,6 @@ def _warnings(design: Design) -> Iterator[Problem]:
         message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
         yield Problem("meshes", "unused_devices", message, "warning")
     if design.model.moe:
-        message = "experts are not priced yet: every layer is counted as a dense one, and such a design cannot be launched"
+        message = "experts are not priced yet: every layer is counted as a dense one"
         yield Problem("model.moe", "experts_unpriced", message, "warning")
-    copies = {mesh.dp for mesh in design.meshes}
-    if len(copies) > 1:
-        message = f"meshes have different dp ({', '.join(map(str, sorted(copies)))}); predicted, but it cannot be launched yet"
-        yield Problem("meshes", "unequal_dp", message, "warning")
-    vocabulary = 257 if design.model.kind == "bert" else 256
-    if design.model.vocab < vocabulary:
-        message = f"text is read as bytes, and training on it needs a vocabulary of {vocabulary} or more, not {design.model.vocab}"
-        yield Problem("model.vocab", "vocabulary", message, "warning")
+    yield from (problem._replace(severity="warning") for problem in runnable(design))

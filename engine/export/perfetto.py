@@ -28,7 +28,9 @@ class Perfetto(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
-        return json.dumps(trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])).encode()
+        return json.dumps(
+            trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])
+        ).encode()
 
 
 def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:

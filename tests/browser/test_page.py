@@ -61,7 +61,9 @@ def changes(page: Page, before: str) -> None:
     expect(page.locator('.mw-tile[data-key="iteration"]')).not_to_have_text(before, use_inner_text=True)
 
 
-def test_nothing_scrolls_and_everything_is_on_one_screen(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
+def test_nothing_scrolls_and_everything_is_on_one_screen(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
     page = visit(designer("01-first-wave"))
 
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
@@ -106,7 +108,9 @@ def test_draw_a_mesh_add_a_wave_and_undo(designer: Callable[[str], str], visit: 
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("20")
 
 
-def test_pinning_shows_both_timelines_and_the_change(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
+def test_pinning_shows_both_timelines_and_the_change(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
     page = visit(designer("01-first-wave"))
     page.get_by_role("button", name=re.compile("^Pin")).first.click()
     page.get_by_role("button", name=re.compile("one wave(s)? more")).click()
@@ -160,9 +164,7 @@ def test_cancel_and_reload(designer: Callable[[str], str], visit: Callable[[str]
     expect(page.locator(".mw-run .mw-state")).to_have_text("cancelled", timeout=5000)
 
 
-def test_without_the_token_nothing_is_shown(
-    designer: Callable[[str], str], page: Page, complaints: list[str]
-) -> None:
+def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page: Page, complaints: list[str]) -> None:
     link = designer("01-first-wave")
     response = page.goto(link.split("?")[0])
     assert response and response.status == 403

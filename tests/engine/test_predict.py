@@ -160,27 +160,34 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
     [
         (
             {"cluster": {"nodes": 3}},
-            "warning: meshes: 1 of 3 devices belong to no mesh and stay idle",
+            ["warning: meshes: 1 of 3 devices belong to no mesh and stay idle"],
         ),
         (
             {"model": {"moe": {"experts": 4}}},
-            "warning: model.moe: experts are not priced yet: every layer is counted as a dense one, "
-            "and such a design cannot be launched",
+            [
+                "warning: model.moe: experts are not priced yet: every layer is counted as a dense one",
+                "warning: model.moe: this version plans mixture-of-experts models but does not run them; "
+                "set model.moe to null",
+            ],
         ),
         (
             {"model": {"vocab": 100}},
-            "warning: model.vocab: text is read as bytes, and training on it needs a vocabulary of 256 or more, "
-            "not 100",
+            [
+                "warning: model.vocab: a gpt reads text as bytes and needs at least 256 tokens, not 100; "
+                "set vocab to 256 or more"
+            ],
         ),
         (
             {"model": {"kind": "bert"}},
-            "warning: model.vocab: text is read as bytes, and training on it needs a vocabulary of 257 or more, "
-            "not 256",
+            [
+                "warning: model.vocab: a bert reads text as bytes and needs at least 257 tokens, not 256; "
+                "set vocab to 257 or more"
+            ],
         ),
     ],
 )
-def test_what_is_unwise_is_listed_and_still_simulated(sections: dict[str, Any], told: str) -> None:
-    assert warnings(**sections) == [told]
+def test_what_is_unwise_is_listed_and_still_simulated(sections: dict[str, Any], told: list[str]) -> None:
+    assert warnings(**sections) == told
 
 
 def test_meshes_of_different_dp_are_predicted_with_a_warning() -> None:
