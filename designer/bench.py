@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-import threading
+import tempfile
 import time
-from asyncio import new_event_loop, set_event_loop
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from designer.app import Studio
-from designer.server import free_port, start
+from designer.server import served
 from engine.bench import Figures
 from engine.design import Design, parse_design
 from engine.doctor import CHROMIUM_REMEDY, find_chromium
@@ -61,7 +60,7 @@ def page() -> Figures:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
         for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
-            with _served(_pipeline(ranks, microbatches)) as link:
+            with _own_home(), served(_pipeline(ranks, microbatches), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 size = f"{ranks} x {microbatches}"
                 figures[f"{size}: open to the first picture, cold_s"] = _opened(tab, link)
@@ -99,31 +98,15 @@ def _looked(tab: Any) -> Figures:
 
 
 @contextmanager
-def _served(design: Design) -> Iterator[str]:
-    port, token, ready = free_port(None), "bench", threading.Event()
-    made: list[Callable[[], None]] = []
-
-    def serve() -> None:
-        set_event_loop(new_event_loop())
-        studio = Studio(design)
-        server = start(studio, port, token)
-
-        def stop() -> None:
-            server.io_loop.add_callback(server.io_loop.stop)
-            thread.join(10)
-            studio.close()
-
-        made.append(stop)
-        server.io_loop.add_callback(ready.set)
-        server.io_loop.start()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    ready.wait(30)
-    try:
-        yield f"http://127.0.0.1:{port}/?token={token}"
-    finally:
-        made[0]()
+def _own_home() -> Iterator[None]:
+    """Drafts and runs of the measurement stay out of the user's own."""
+    before = os.environ.get("MESHWAVE_HOME")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MESHWAVE_HOME"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("MESHWAVE_HOME") if before is None else os.environ.update(MESHWAVE_HOME=before)
 
 
 def _pipeline(ranks: int, microbatches: int) -> Design:

@@ -8,6 +8,9 @@ import socket
 import sys
 import threading
 import webbrowser
+from asyncio import new_event_loop, set_event_loop
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -16,11 +19,12 @@ import panel as pn
 from designer.access import TokenAccess, new_token
 from designer.app import Studio, page
 from engine.design import Design, load_design
-from engine.errors import InputError
+from engine.errors import InputError, RunError
 from engine.resources import find_design
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
+STARTS_WITHIN_S = 30.0
 FIRST_EXAMPLE = "01-first-wave"
 
 
@@ -70,6 +74,35 @@ def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
         unused_session_lifetime_milliseconds=5 * 60_000,
         check_unused_sessions_milliseconds=30_000,
     )
+
+
+@contextmanager
+def served(design: Design, token: str) -> Iterator[str]:
+    """Serve the designer from a thread of this process while the context lasts; gives the link.
+
+    For tests and measurements: they look at the page and at Python's objects in one process.
+    """
+    port, ready, parts = free_port(None), threading.Event(), []
+
+    def run() -> None:
+        set_event_loop(new_event_loop())
+        studio = Studio(design)
+        server = start(studio, port, token)
+        parts.extend((studio, server))
+        server.io_loop.add_callback(ready.set)
+        server.io_loop.start()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    if not ready.wait(STARTS_WITHIN_S):
+        raise RunError(f"the designer did not start within {STARTS_WITHIN_S:.0f} s")
+    studio, server = parts
+    try:
+        yield f"http://{ADDRESS}:{port}/?token={token}"
+    finally:
+        server.io_loop.add_callback(server.io_loop.stop)
+        thread.join(STARTS_WITHIN_S)
+        studio.close()
 
 
 def read_design(name: str | None) -> Design:

@@ -320,25 +320,26 @@ def _actions(design: Design) -> Iterator[Problem]:
         yield Problem("pipeline.actions", "actions_ranks", message)
     for rank, order in enumerate(actions):
         for number, cell in enumerate(order):
-            where = f"pipeline.actions[{rank}][{number}]"
-            try:
-                action = parse_action(cell)
-            except InputError as error:
-                yield Problem(where, "action", str(error))
-                continue
-            if action.op > Op.W:
-                message = (
-                    f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
-                )
-                yield Problem(where, "action_kind", message)
-            elif action.microbatch >= design.pipeline.microbatches:
-                message = f"{cell} is of microbatch {action.microbatch}, but there are {design.pipeline.microbatches} (0 to {design.pipeline.microbatches - 1})"
-                yield Problem(where, "action_microbatch", message)
-            elif action.stage >= design.model.layers:
-                message = (
-                    f"{cell} is of stage {action.stage}, but {design.model.layers} layers make at most as many stages"
-                )
-                yield Problem(where, "action_stage", message)
+            yield from _action(design, f"pipeline.actions[{rank}][{number}]", cell)
+
+
+def _action(design: Design, where: str, cell: str) -> Iterator[Problem]:
+    """One cell of a hand-drawn order."""
+    try:
+        action = parse_action(cell)
+    except InputError as error:
+        yield Problem(where, "action", str(error))
+        return
+    microbatches, layers = design.pipeline.microbatches, design.model.layers
+    if action.op > Op.W:
+        message = f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
+        yield Problem(where, "action_kind", message)
+    elif action.microbatch >= microbatches:
+        message = f"{cell} is of microbatch {action.microbatch}, but there are {microbatches} (0 to {microbatches - 1})"
+        yield Problem(where, "action_microbatch", message)
+    elif action.stage >= layers:
+        message = f"{cell} is of stage {action.stage}, but {layers} layers make at most as many stages"
+        yield Problem(where, "action_stage", message)
 
 
 def _schedule(design: Design) -> Iterator[Problem]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
-from asyncio import new_event_loop, set_event_loop
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from designer.app import Studio
-from designer.server import free_port, read_design, start
+from designer.server import read_design, served
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
@@ -24,33 +22,8 @@ RUN_MS = 60_000
 def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """Start the designer as ``meshwave serve`` does, on a design; returns its link."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    stops: list[Callable[[], None]] = []
-
-    def started(design: str) -> str:
-        port, ready = free_port(None), threading.Event()
-
-        def serve() -> None:
-            set_event_loop(new_event_loop())
-            studio = Studio(read_design(design))
-            server = start(studio, port, TOKEN)
-
-            def stop() -> None:
-                server.io_loop.add_callback(server.io_loop.stop)
-                thread.join(10)
-                studio.close()
-
-            stops.append(stop)
-            server.io_loop.add_callback(ready.set)
-            server.io_loop.start()
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        assert ready.wait(20)
-        return f"http://127.0.0.1:{port}/?token={TOKEN}"
-
-    yield started
-    for stop in stops:
-        stop()
+    with ExitStack() as stack:
+        yield lambda design: stack.enter_context(served(read_design(design), TOKEN))
 
 
 def iteration(page: Page) -> str:
