@@ -18,9 +18,9 @@ from engine.design.cost import RooflineCost, UnitCost
 from engine.errors import InputError
 from engine.program.program import Program
 from engine.registry import Registry
+from engine.simulate import TransferModel
 
 Floats = NDArray[np.float64]
-TransferModel = Literal["latency", "sender-blocking", "link-serial"]
 Unit = Literal["s", "units"]
 
 

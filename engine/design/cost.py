@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.part import Part
+from engine.simulate import TransferModel
 
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
@@ -27,7 +28,7 @@ class UnitCost(Part):
     """The part of backward that is the weight gradient; null: half."""
     fused: Units | None = None
     """A slot that overlaps a forward with a backward; null: their sum."""
-    transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
+    transfer_model: TransferModel = "latency"
     """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
 
     @model_validator(mode="after")
@@ -46,7 +47,7 @@ class RooflineCost(Part):
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from the shapes of model and cluster."""
-    transfer_model: Literal["latency", "sender-blocking", "link-serial"] = "latency"
+    transfer_model: TransferModel = "latency"
     """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
 
 
