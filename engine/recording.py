@@ -72,6 +72,7 @@ class Recorder:
             "stages": program.stages,
             "microbatches": program.microbatches,
             "rows": len(self._spans),
+            "fused": np.flatnonzero(program.fused[rows]).tolist(),
             "clock": "perf_counter_ns",
         }
         self._file = (folder / f"spans-{process}.bin").open("wb", buffering=0)
@@ -105,6 +106,11 @@ class Track:
     @property
     def steps(self) -> Int64s:
         return self.spans["step"][:, 0].astype(np.int64)
+
+    @property
+    def fused(self) -> NDArray[np.bool_]:
+        """[rows] whether each runs in one slot with the row before it."""
+        return np.isin(np.arange(self.spans.shape[1]), self.header.get("fused", ()))
 
     def at(self, steps: Sequence[int]) -> Spans:
         """[steps, rows] the spans of some of its steps."""
@@ -174,7 +180,7 @@ class Recording:
         step = self.typical_step if step is None else step
         if step not in self.steps:
             raise RunError(f"step {step} was not recorded by all ranks; there are {len(self.steps)} whole steps")
-        return _timeline([self.tracks[rank].at([step])[0] for rank in sorted(self.tracks)], self._header)
+        return _timeline([self.tracks[rank] for rank in sorted(self.tracks)], step, self._header)
 
 
 def read_recording(folder: Path | str) -> Recording:
@@ -202,13 +208,15 @@ def _read_track(path: Path) -> Track | None:
     return Track(header, np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows))
 
 
-def _timeline(blocks: Sequence[Spans], header: Mapping[str, Any]) -> Timeline:
+def _timeline(tracks: Sequence[Track], step: int, header: Mapping[str, Any]) -> Timeline:
     """Join what the ranks wrote down of one step."""
+    blocks = [track.at([step])[0] for track in tracks]
     spans = np.concatenate(blocks)
     rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
+    fused = np.concatenate([track.fused for track in tracks])
     in_hand = {_key(span, header): span["end_ns"] for span in spans[_is_op(spans, *_RECEIVES)]}
     shown = ~_is_op(spans, *_RECEIVES)
-    spans, rank = spans[shown], rank[shown]
+    spans, rank, fused = spans[shown], rank[shown], fused[shown]
     end = spans["end_ns"].copy()
     for row in np.nonzero(_is_op(spans, *_SENDS))[0].tolist():
         end[row] = in_hand.get(_key(spans[row], header), end[row])
@@ -222,9 +230,10 @@ def _timeline(blocks: Sequence[Spans], header: Mapping[str, Any]) -> Timeline:
         op=spans["op"].astype(np.int8),
         stage=spans["stage"].astype(np.int32),
         microbatch=spans["microbatch"].astype(np.int32),
+        fused=fused,
         start=(spans["start_ns"] - zero) / 1e9,
         end=(end - zero) / 1e9,
-        cause=_causes(spans, rank, end, header),
+        cause=_causes(spans, rank, end, fused, header),
     )
 
 
@@ -244,15 +253,19 @@ def _key(span: Any, header: Mapping[str, Any]) -> int:
     return ((op not in _FORWARD) * (stages + 1) + stage) * microbatches + int(span["microbatch"])
 
 
-def _causes(spans: Spans, rank: NDArray[np.int32], end: Int64s, header: Mapping[str, Any]) -> Int64s:
+def _causes(
+    spans: Spans, rank: NDArray[np.int32], end: Int64s, fused: NDArray[np.bool_], header: Mapping[str, Any]
+) -> Int64s:
     """[spans] what each waited for: what its rank stood still for, or what it did before."""
     transfers = _is_op(spans, *_SENDS)
     sent = {_key(spans[row], header): row for row in np.nonzero(transfers)[0].tolist()}
     cause = np.full(len(spans), -1, np.int64)
-    previous, reduction, at = -1, -1, -1
+    before, previous, reduction, at = -1, -1, -1, -1
     for row, op in enumerate(spans["op"].tolist()):
         if rank[row] != at:
-            previous, reduction, at = -1, -1, rank[row]
+            before, previous, reduction, at = -1, -1, -1, rank[row]
+        if fused[row]:
+            previous = before  # it began with the row before, not after it
         needed = reduction if op == Op.STEP else -1
         if op <= Op.W and op in _MAKER:
             needed = sent.get(_key(spans[row], header), -1)
@@ -261,5 +274,5 @@ def _causes(spans: Spans, rank: NDArray[np.int32], end: Int64s, header: Mapping[
         if op == Op.REDUCE_GRAD:  # goes on beside what follows
             reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
         elif not transfers[row]:
-            previous = row
+            before, previous = previous, row
     return cause

@@ -28,7 +28,7 @@ def simulate(
 
     Args:
         seconds: ``[rows of the program]`` how long each computation, reduction and step takes, and
-            each transfer at its SEND.
+            each transfer at its SEND; a slot of two takes the sum of their rows.
         transfer_model: *latency*: a transfer starts when its tensor is made and disturbs nothing;
             *sender-blocking*: the sender does nothing else meanwhile; *link-serial*: one transfer
             at a time on each directed pair of ranks.
@@ -42,11 +42,20 @@ def simulate(
     lag = np.zeros(len(transfer))
     if not serial:
         lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
-    start, end = _play(graph, seconds[graph.nodes], lag)
+    start, end = _play(graph, _of_slots(program, seconds)[graph.nodes], lag)
     by_edge = _causes(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)
     return _timeline(program, graph, start, end, cause, seconds, serial, meshes)
+
+
+def _of_slots(program: Program, seconds: Floats) -> Floats:
+    """``[rows]`` how long the slot takes that begins with each row."""
+    fused = np.flatnonzero(program.fused)
+    if fused.size:
+        seconds = seconds.copy()
+        seconds[fused - 1] += seconds[fused]
+    return seconds
 
 
 def _play(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
@@ -86,6 +95,8 @@ def _timeline(
     rows = program.spans
     begins, ends, caused = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1, np.int64)
     begins[graph.nodes], ends[graph.nodes], caused[graph.nodes] = start[1:], end[1:], cause
+    for column in (begins, ends, caused):
+        column[program.fused] = column[program.slot[program.fused]]
     if not serial:
         sends, makers = program.senders
         begins[sends] = ends[makers]
@@ -100,6 +111,7 @@ def _timeline(
         op=program.op[rows],
         stage=program.stage[rows],
         microbatch=program.microbatch[rows],
+        fused=program.fused[rows],
         start=begins[rows],
         end=ends[rows],
         cause=program.span_of_row[caused[rows]],

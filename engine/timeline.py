@@ -34,6 +34,7 @@ class Timeline:
     op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
     stage: Ints  # [spans] -1 for STEP
     microbatch: Ints  # [spans] -1 where none is meant
+    fused: NDArray[np.bool_]  # [spans] runs in one slot with the span before it, from its start to its end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
     cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
@@ -54,7 +55,8 @@ class Timeline:
         return (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
 
     def action(self, span: int) -> Action:
-        return Action(Op(int(self.op[span])), int(self.stage[span]), int(self.microbatch[span]))
+        columns = (self.stage, self.microbatch, self.fused)
+        return Action(Op(int(self.op[span])), *(int(column[span]) for column in columns))
 
     @property
     def makespan(self) -> float:
@@ -68,8 +70,8 @@ class Timeline:
 
     @property
     def busy(self) -> Floats:
-        """``[ranks]`` seconds in which each rank computes."""
-        work = self.is_work
+        """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
+        work = self.is_work & ~self.fused
         return np.bincount(self.rank[work], (self.end - self.start)[work], minlength=self.ranks)
 
     @property
@@ -86,6 +88,7 @@ class Timeline:
         np.minimum.at(first, self.rank[compute], self.start[compute])
         np.maximum.at(last, self.rank[compute], self.end[compute])
         own = np.where(np.isfinite(first), last - first, 0.0)
+        compute &= ~self.fused
         busy = np.bincount(self.rank[compute], (self.end - self.start)[compute], minlength=self.ranks)
         return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
 

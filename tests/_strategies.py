@@ -92,10 +92,11 @@ def custom(program: Program) -> Drawn:
 
 
 @st.composite
-def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4) -> Program:
+def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: bool = False) -> Program:
     """Sound computations in any order at all: one walk through what is ready, wherever the stages lie.
 
-    Stages lie on any rank, on up to two routes; backwards are whole or split.
+    Stages lie on any rank, on up to two routes; backwards are whole or split; with ``slots`` some
+    share one with a forward.
     """
     count, mbs = draw(st.integers(1, ranks)), draw(st.integers(1, microbatches))
     stages = count + draw(st.integers(0, 4))
@@ -108,18 +109,30 @@ def compute_programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4) -> 
     route_of = [0, *(chance.randrange(len(routes)) for _ in range(mbs - 1))]
     split = [chance.random() < 0.5 for _ in range(mbs)] if draw(st.booleans()) else [False] * mbs
     paths = [path(stages, mb, split[mb]) for mb in range(mbs)]
+
+    def rank_of(action: Action) -> int:
+        return routes[route_of[action.microbatch]][action.stage]
+
     orders: list[list[Action]] = [[] for _ in range(count)]
     weights: list[tuple[int, Action]] = []  # may run whenever
     while any(paths) or weights:
         if weights and (chance.random() < 0.3 or not any(paths)):
             rank, action = weights.pop(chance.randrange(len(weights)))
-        else:
-            mb = chance.choice([mb for mb in range(mbs) if paths[mb]])
-            action = paths[mb].pop(0)
-            rank = routes[route_of[mb]][action.stage]
+            orders[rank].append(action)
+            continue
+        mb = chance.choice([mb for mb in range(mbs) if paths[mb]])
+        rank = rank_of(paths[mb][0])
+        beside = [
+            path[0]
+            for path in paths
+            if slots and path and paths[mb][0].op == Op.F and path[0].op != Op.F and rank_of(path[0]) == rank
+        ]
+        together = [paths[mb][0], *(action._replace(fused=1) for action in beside[:1])]
+        for action in together:
+            paths[action.microbatch].pop(0)
+            orders[rank].append(action)
             if action.op == Op.I:
-                weights.append((rank, Action(Op.W, action.stage, mb)))
-        orders[rank].append(action)
+                weights.append((rank, Action(Op.W, action.stage, action.microbatch)))
     return build(orders)
 
 
@@ -133,11 +146,11 @@ def path(stages: int, mb: int, split: bool) -> list[Action]:
 
 
 @st.composite
-def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4) -> Program:
+def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: bool = False) -> Program:
     """Sound programs, transfers and updates included."""
-    compute = draw(compute_programs(ranks, microbatches))
+    compute = draw(compute_programs(ranks, microbatches, slots=slots))
     copies = tuple(draw(st.lists(st.integers(1, 2), min_size=compute.ranks, max_size=compute.ranks)))
-    return add_updates(add_transfers(compute), copies)
+    return add_updates(add_transfers(compute), copies, clips=draw(st.booleans()))
 
 
 def seconds(program: Program, seed: int, values: Sequence[float] = (0.0, 0.1, 0.3, 0.7, 1.0, 1.9)) -> NDArray[Any]:

@@ -28,7 +28,9 @@ Unit = Literal["s", "units"]
 class Costs:
     """What every row of a program costs, and what the devices hold."""
 
-    seconds: Floats  # [rows] of a computation, REDUCE_GRAD or STEP, of a SEND its transfer; RECV 0
+    seconds: (
+        Floats  # [rows] of a computation, REDUCE_GRAD or STEP, of a SEND its transfer; RECV 0; a slot takes its sum
+    )
     bytes: Floats  # [rows] that one device sends in a SEND or reduces in a REDUCE_GRAD; else 0
     transfer_model: TransferModel
     unit: Unit  # of ``seconds``: unit costs are no seconds
@@ -56,6 +58,10 @@ class CostModel(ABC):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         """``[kinds]`` for each distinct action of the program; see :class:`Costs`."""
 
+    def overlap(self, design: Design) -> float:
+        """How long a forward and a backward in one slot take, against one after the other."""
+        return 1.0
+
 
 cost_models: Registry[type[CostModel]] = Registry("cost model", "engine.cost")
 
@@ -81,8 +87,9 @@ def estimate(design: Design, program: Program) -> Costs:
     held = sizes(design, program, layers)
     distinct = kinds(program)
     samples = design.sequences_per_step
+    seconds = model.seconds(design, program, distinct, layers, held)[distinct.of_row]
     return Costs(
-        seconds=model.seconds(design, program, distinct, layers, held)[distinct.of_row],
+        seconds=_overlapped(program, seconds, model.overlap(design)),
         bytes=bytes_of_kinds(design, distinct, held)[distinct.of_row],
         transfer_model=cast(UnitCost | RooflineCost, design.cost).transfer_model,
         unit=model.unit,
@@ -96,6 +103,14 @@ def estimate(design: Design, program: Program) -> Costs:
         tokens=samples * design.model.sequence,
         layers=layers,
     )
+
+
+def _overlapped(program: Program, seconds: Floats, ratio: float) -> Floats:
+    """What a slot of two saves is taken off its second row, which can leave that below zero."""
+    second = np.flatnonzero(program.fused)
+    if second.size and ratio != 1:
+        seconds[second] = ratio * (seconds[second - 1] + seconds[second]) - seconds[second - 1]
+    return seconds
 
 
 def _cost_model(design: Design) -> CostModel:

@@ -37,6 +37,11 @@ class UnitModel(CostModel):
         seconds[kinds.sends] = cost.transfer
         return seconds
 
+    def overlap(self, design: Design) -> float:
+        cost = cast(UnitCost, design.cost)
+        both = cost.forward + cost.backward
+        return 1.0 if cost.fused is None or not both else cost.fused / both
+
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
     """[stages] how much of one mesh's share of the model each stage is."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import InputError, Problem, nearest
-from engine.program.action import Op, parse_action
+from engine.program.action import Action, Op, parse_cell
 from engine.schedules import schedules
 
 if TYPE_CHECKING:
@@ -326,19 +326,27 @@ def _actions(design: Design) -> Iterator[Problem]:
 def _action(design: Design, where: str, cell: str) -> Iterator[Problem]:
     """One cell of a hand-drawn order."""
     try:
-        action = parse_action(cell)
+        actions = parse_cell(cell)
     except InputError as error:
         yield Problem(where, "action", str(error))
         return
+    for action in actions:
+        yield from _of_the_model(design, where, action)
+
+
+def _of_the_model(design: Design, where: str, action: Action) -> Iterator[Problem]:
+    """An action of a stage or a microbatch that there cannot be."""
     microbatches, layers = design.pipeline.microbatches, design.model.layers
     if action.op > Op.W:
-        message = f"{cell} is no computation; leave sends, receives and updates out, they are added by themselves"
+        message = f"{action} is no computation; leave sends, receives and updates out, they are added by themselves"
         yield Problem(where, "action_kind", message)
     elif action.microbatch >= microbatches:
-        message = f"{cell} is of microbatch {action.microbatch}, but there are {microbatches} (0 to {microbatches - 1})"
+        message = (
+            f"{action} is of microbatch {action.microbatch}, but there are {microbatches} (0 to {microbatches - 1})"
+        )
         yield Problem(where, "action_microbatch", message)
     elif action.stage >= layers:
-        message = f"{cell} is of stage {action.stage}, but {layers} layers make at most as many stages"
+        message = f"{action} is of stage {action.stage}, but {layers} layers make at most as many stages"
         yield Problem(where, "action_stage", message)
 
 

@@ -26,14 +26,15 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
-    return _lower(design.pipeline, design.pipe, tuple(mesh.dp for mesh in design.meshes))
+    copies = tuple(mesh.dp for mesh in design.meshes)
+    return _lower(design.pipeline, design.pipe, copies, design.training.clip_norm is not None)
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
-def _lower(pipeline: Any, pipe: Pipe, copies: tuple[int, ...]) -> Program:
+def _lower(pipeline: Any, pipe: Pipe, copies: tuple[int, ...], clips: bool) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _raise(complete(compute, pipe.microbatches))
-    program = add_updates(add_transfers(compute), copies)
+    program = add_updates(add_transfers(compute), copies, clips=clips)
     _raise(verify(program))
     return program
 
@@ -54,6 +55,7 @@ def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
         stage=program.stage[rows],
         microbatch=program.microbatch[rows],
         peer=program.peer[rows],
+        fused=program.fused[rows],
         offsets=np.concatenate(([0], np.cumsum(sizes))),
         placement=mesh[program.placement],
     )

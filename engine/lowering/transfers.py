@@ -18,34 +18,39 @@ Rows = NDArray[np.int64]
 def add_transfers(program: Program) -> Program:
     """A program of computations with its transfers.
 
-    A SEND follows the computation that made the tensor. Receives of one sender are posted in the
+    A SEND follows the slot of the computation that made the tensor. Receives of one sender are posted in the
     order of its sends, because NCCL matches messages by order alone, and before the sends of the
     same gap, because gloo carries both directions at once only then.
     """
     producer, consumer, op, stage = _messages(program)
     slot = _slots(program, producer, consumer)
-    in_gap = np.bincount(slot, minlength=len(program))  # receives posted before each row
+    n = len(program)
+    in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
-    sends_before = np.concatenate(([0], np.cumsum(np.bincount(producer, minlength=len(program)))))[:-1]
-    rows = np.arange(len(program)) + after_recvs + sends_before  # where each computation moves
+    after = producer + np.append(program.fused[1:], False)[producer]  # the last row of the slot that makes the tensor
+    made = np.bincount(after, minlength=n)  # sends that follow each row: two of a fused slot at most
+    sends_before = np.concatenate(([0], np.cumsum(made)))[:-1]
+    rows = np.arange(n) + after_recvs + sends_before  # where each computation moves
 
-    last = np.zeros(len(program), np.bool_)
+    last = np.zeros(n, np.bool_)
     last[program.offsets[1:][np.diff(program.offsets) > 0] - 1] = True
-    following = rows[np.minimum(producer + 1, len(program) - 1)] - 1
-    sends = np.where(last[producer], rows[producer] + 1, following)
+    number = np.where(after == producer, made[after] - 1, 0)  # of the sends of its slot: the forward's first
+    following = rows[np.minimum(after + 1, n - 1)] - made[after] + number
+    sends = np.where(last[after], rows[after] + 1 + number, following)
 
     by_slot = np.argsort(slot, kind="stable")  # within a gap in the order of the senders
     gap = slot[by_slot]
     place = np.arange(len(gap)) - (after_recvs - in_gap)[gap]  # number within its gap
-    has_send = np.zeros(len(program) + 1, np.int64)
-    has_send[producer[~last[producer]] + 1] = 1  # the send that closes the gap before a row
+    closing = np.concatenate(([0], np.where(last, 0, made)))  # the sends that close the gap before a row
     recvs = np.empty_like(slot)
-    recvs[by_slot] = rows[gap] - has_send[gap] - in_gap[gap] + place
+    recvs[by_slot] = rows[gap] - closing[gap] - in_gap[gap] + place
 
-    total = len(program) + 2 * len(producer)
+    total = n + 2 * len(producer)
     columns = {name: np.empty(total, np.int32) for name in ("op", "stage", "microbatch", "peer")}
     for name, column in columns.items():
         column[rows] = getattr(program, name)
+    fused = np.zeros(total, np.bool_)
+    fused[rows] = program.fused
     sender, receiver = program.rank[producer], program.rank[consumer]
     forward = op == Op.F
     for at, kinds, of_stage, peer in (
@@ -62,6 +67,7 @@ def add_transfers(program: Program) -> Program:
         stage=columns["stage"],
         microbatch=columns["microbatch"],
         peer=columns["peer"],
+        fused=fused,
         offsets=program.offsets + np.concatenate(([0], np.cumsum(counts))),
         placement=program.placement,
         replica=program.replica,
@@ -95,4 +101,4 @@ def _slots(program: Program, producer: Rows, consumer: Rows) -> Rows:
     latest = np.minimum.accumulate((consumer[order] + apart)[::-1])[::-1] - apart
     slot = np.empty_like(consumer)
     slot[order] = np.maximum(latest - LOOKAHEAD, program.offsets[receiver[order]])
-    return slot
+    return program.slot[slot]

@@ -10,8 +10,8 @@ from engine.program.action import Op
 from engine.program.program import Program
 
 
-def add_updates(program: Program, copies: tuple[int, ...]) -> Program:
-    """Reduce each stage that has copies, and step once a rank.
+def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = False) -> Program:
+    """Reduce each stage that has copies, and step once a rank; if it ``clips``, all ranks together.
 
     ``copies`` is the data-parallel size of each rank's mesh. A stage of a single replica is
     reduced as soon as its last backward is done and sent, so that the reduction hides behind the rest;
@@ -46,5 +46,7 @@ def add_updates(program: Program, copies: tuple[int, ...]) -> Program:
         stage=np.insert(program.stage, at, np.array(stages, np.int32)),
         microbatch=np.insert(program.microbatch, at, np.array(none, np.int32)),
         peer=np.insert(program.peer, at, np.array(none, np.int32)),
+        fused=np.insert(program.fused, at, False),
         offsets=program.offsets + np.concatenate(([0], np.cumsum(added))),
+        clips=clips,
     )

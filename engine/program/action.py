@@ -1,13 +1,14 @@
 """One thing a rank does, and the field's notation for it: ``2F0``, ``1RECV_F3``, ``STEP``.
 
 The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND carries
-the stage whose output is sent, a RECV the stage that takes it in.
+the stage whose output is sent, a RECV the stage that takes it in. A forward and a backward that
+overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -34,11 +35,15 @@ class Op(IntEnum):
 
 
 class Action(NamedTuple):
-    """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP."""
+    """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP.
+
+    ``fused`` is 1 for a backward that shares its slot with the forward that stands before it.
+    """
 
     op: Op
     stage: int = -1
     microbatch: int = -1
+    fused: int = 0
 
     def __str__(self) -> str:
         stage = self.stage if self.stage >= 0 else ""
@@ -50,13 +55,20 @@ def _maker(op: Op) -> Callable[[int, int], Action]:
     number, make = int(op), tuple.__new__  # schedules yield hundreds of thousands: skip the named tuple's own
 
     def action(stage: int, microbatch: int) -> Action:
-        return make(Action, (number, stage, microbatch))
+        return make(Action, (number, stage, microbatch, 0))
 
     return action
 
 
 forward = _maker(Op.F)
 backward = _maker(Op.B)
+input_gradient = _maker(Op.I)
+weight_gradient = _maker(Op.W)
+
+
+def overlapped(first: Action, second: Action) -> tuple[Action, Action]:
+    """A forward and a backward that run in one slot, and hide each other's waits."""
+    return first, second._replace(fused=1)
 
 
 _NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?", re.ASCII)
@@ -72,6 +84,35 @@ def parse_action(text: str) -> Action:
         if (stage is not None) == wants_stage and (microbatch is not None) == wants_microbatch:
             return Action(op, int(stage or -1), int(microbatch or -1))
     raise InputError(
-        f"{text!r} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
+        f"{text.strip()!r} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
         "0B0 (backward), 0I0 (input gradient) or 0W0 (weight gradient)"
     )
+
+
+_SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
+
+
+def parse_cell(text: str) -> tuple[Action, ...]:
+    """Read one cell of an order: an action, or a forward and a backward that share a slot.
+
+    Raises:
+        InputError: it is neither; it says what a cell may look like.
+    """
+    match = _SLOT.fullmatch(text.strip())
+    if not match:
+        return (parse_action(text),)
+    first, second = (parse_action(part) for part in match.groups())
+    if first.op != Op.F or second.op not in (Op.B, Op.I):
+        raise InputError(f"{text.strip()!r} overlaps {first} with {second}; a slot holds a forward, then a backward")
+    return overlapped(first, second)
+
+
+def format_cells(actions: Iterable[Action]) -> list[str]:
+    """Cells that :func:`parse_cell` reads: one a slot."""
+    cells: list[str] = []
+    for action in actions:
+        if action.fused:
+            cells[-1] = f"({cells[-1]};{action})OVERLAP_F_B"
+        else:
+            cells.append(str(action))
+    return cells

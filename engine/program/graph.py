@@ -32,6 +32,7 @@ class Tables:
 class Graph:
     """The rows of a program in an order in which each comes after all that it waits for.
 
+    A slot is one node, that of its first row, and waits for all that its two computations wait for.
     Node 0 is the start of the step; node ``k`` is row ``nodes[k - 1]``. Nodes of one level wait
     only for earlier levels, so that a level is played at once. The edges into node ``k`` are
     ``edge_ptr[k]:edge_ptr[k + 1]``. A row that can never run is in no level but in ``stuck``.
@@ -79,10 +80,21 @@ def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     _chains(program, edges, sends)
     _data(program, edges, table, serial_links)
     _updates(program, edges, table, sends)
-    played = program.is_compute | (program.op >= Op.REDUCE_GRAD)
+    played = (program.is_compute & ~program.fused) | (program.op >= Op.REDUCE_GRAD)
     if serial_links:
         played = played | (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
-    return _levels(np.flatnonzero(played), len(program), *edges.columns())
+    return _levels(np.flatnonzero(played), len(program), *_between_slots(program, *edges.columns()))
+
+
+def _between_slots(
+    program: Program, source: Rows, target: Rows, message: Rows, blocked: Rows
+) -> tuple[Rows, Rows, Rows, Rows]:
+    """Let slots wait for slots: what a fused computation needs, its whole slot needs."""
+    if not program.fused.any():
+        return source, target, message, blocked
+    source, target = program.slot[source], program.slot[target]
+    apart = source != target
+    return source[apart], target[apart], message[apart], blocked[apart]
 
 
 class _Edges:
@@ -108,11 +120,17 @@ def _sends(program: Program, table: Tables) -> Rows:
 
 
 def _chains(program: Program, edges: _Edges, sends: Rows) -> None:
-    """A rank computes in order, and steps after its last computation."""
+    """A rank computes in order, and steps after its last computation.
+
+    A sender that its messages block sends both of a slot at once.
+    """
     rows = np.flatnonzero(program.is_compute | (program.op == Op.STEP))
     same = program.rank[rows[1:]] == program.rank[rows[:-1]]
     source, target = rows[:-1][same], rows[1:][same]
     edges.add(source, target, blocked=sends[source])
+    before_slot_ends = np.flatnonzero(program.fused[source])
+    if before_slot_ends.size:
+        edges.add(source[before_slot_ends], target[before_slot_ends], blocked=sends[source[before_slot_ends] - 1])
 
 
 def _data(program: Program, edges: _Edges, table: Tables, serial_links: bool) -> None:
@@ -175,6 +193,17 @@ def _updates(program: Program, edges: _Edges, table: Tables, sends: Rows) -> Non
     for step in steps.tolist():
         before = reduces[owner == program.rank[step]][-1:]
         edges.add(before, np.full(len(before), step))
+    if program.clips:
+        _norm(program, edges, reduces, steps)
+
+
+def _norm(program: Program, edges: _Edges, reduces: Rows, steps: Rows) -> None:
+    """The norm of all gradients is there when every rank has all of its own: none steps before."""
+    computes = np.flatnonzero(program.is_compute)
+    ends = [rows[np.searchsorted(rows, program.offsets[1:]) - 1] for rows in (computes, reduces) if len(rows)]
+    last = np.unique(np.concatenate(ends))
+    source, target = np.repeat(last, len(steps)), np.tile(steps, len(last))
+    edges.add(source, target)
 
 
 def _levels(nodes: Rows, rows: int, source: Rows, target: Rows, message: Rows, blocked: Rows) -> Graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
-from engine.program.action import Action, Op, parse_action
+from engine.program.action import Action, Op, format_cells, parse_cell
 from engine.program.graph import Graph, Tables, build_graph, find_tables
 
 Ints = NDArray[np.int32]
@@ -32,9 +32,11 @@ class Program:
     stage: Ints  # [rows] -1 for STEP
     microbatch: Ints  # [rows] -1 where none is meant
     peer: Ints  # [rows] the other rank of a SEND or RECV, else -1
+    fused: NDArray[np.bool_]  # [rows] a backward that runs in one slot with the forward in the row before
     offsets: NDArray[np.int64]  # [ranks + 1]
     placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
     replica: Ints  # [microbatches] the replica a microbatch goes through
+    clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last is done
 
     @property
     def ranks(self) -> int:
@@ -68,13 +70,14 @@ class Program:
         return slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
 
     def row(self, index: int) -> Action:
-        return Action(Op(int(self.op[index])), int(self.stage[index]), int(self.microbatch[index]))
+        columns = (self.stage, self.microbatch, self.fused)
+        return Action(Op(int(self.op[index])), *(int(column[index]) for column in columns))
 
     def actions(self, rank: int) -> list[Action]:
         """The ordered actions of a rank."""
         rows = self.rows(rank)
-        columns = (self.op[rows], self.stage[rows], self.microbatch[rows])
-        return [Action(Op(op), stage, mb) for op, stage, mb in zip(*(c.tolist() for c in columns), strict=True)]
+        columns = (self.op, self.stage, self.microbatch, self.fused.view(np.int8))
+        return [Action(Op(op), *rest) for op, *rest in zip(*(c[rows].tolist() for c in columns), strict=True)]
 
     def ranks_of(self, stage: int) -> list[int]:
         """The ranks that hold a copy of ``stage``, ascending: those that reduce its gradients."""
@@ -88,6 +91,11 @@ class Program:
     def tables(self) -> Tables:
         """Where each computation and each message stands."""
         return find_tables(self)
+
+    @cached_property
+    def slot(self) -> NDArray[np.int64]:
+        """[rows] the first row of the slot that each row runs in: its own, unless it is fused."""
+        return np.arange(len(self)) - self.fused
 
     @cached_property
     def spans(self) -> NDArray[np.int64]:
@@ -122,8 +130,9 @@ class Program:
     @cached_property
     def digest(self) -> str:
         """Names this program: two programs with one digest order the same actions."""
-        sha = hashlib.sha256(b"meshwave-program/1")
-        for column in (self.op, self.stage, self.microbatch, self.peer, self.offsets, self.placement, self.replica):
+        sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
+        columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
+        for column in (*columns, self.placement, self.replica):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
         return sha.hexdigest()[:16]
 
@@ -140,8 +149,13 @@ def build(
     replica: Sequence[int] | None = None,
 ) -> Program:
     """Put one order a rank into columns; where no placement is given it is read off the orders."""
-    flat = [np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, 3) for order in orders]
+    flat = [as_columns(order) for order in orders]
     return from_columns(flat, placement, replica)
+
+
+def as_columns(order: Iterable[Action]) -> NDArray[np.int32]:
+    """``[actions, 4]`` op, stage, microbatch, fused."""
+    return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, 4)
 
 
 def from_columns(
@@ -149,9 +163,9 @@ def from_columns(
     placement: Sequence[Sequence[int]] | Ints | None = None,
     replica: Sequence[int] | Ints | None = None,
 ) -> Program:
-    """The same from one ``[actions, 3]`` array a rank: op, stage, microbatch."""
+    """The same from one ``[actions, 4]`` array a rank: op, stage, microbatch, fused."""
     offsets = np.concatenate(([0], np.cumsum([len(order) for order in orders]))).astype(np.int64)
-    rows = np.concatenate([*orders, np.empty((0, 3), np.int32)])
+    rows = np.concatenate([*orders, np.empty((0, 4), np.int32)])
     if placement is None or replica is None:
         placement, replica = _read_placement(rows, offsets)
     placement, replica = np.asarray(placement, np.int32), np.asarray(replica, np.int32)
@@ -160,6 +174,7 @@ def from_columns(
         stage=np.ascontiguousarray(rows[:, 1]),
         microbatch=np.ascontiguousarray(rows[:, 2]),
         peer=_peers(rows, placement, replica),
+        fused=rows[:, 3].astype(np.bool_),
         offsets=offsets,
         placement=placement,
         replica=replica,
@@ -187,7 +202,7 @@ def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tupl
     compute = (rows[:, 0] <= Op.W) & (rows[:, 2] >= 0)
     if not compute.any():
         return np.full((1, 0), -1, np.int32), np.zeros(0, np.int32)
-    _, stage, microbatch = rows[compute].T
+    _, stage, microbatch, _ = rows[compute].T
     routes = np.full((microbatch.max() + 1, stage.max() + 1), -1, np.int32)
     routes[microbatch, stage] = rank[compute]
     placement, first, replica = np.unique(routes, axis=0, return_index=True, return_inverse=True)
@@ -204,13 +219,17 @@ def parse_program(orders: str | Sequence[Sequence[str]]) -> Program:
     """
     if isinstance(orders, str):
         orders = [line.split() for line in orders.strip().splitlines()]
-    return build([[parse_action(cell) for cell in order] for order in orders])
+    return build([_parse_order(order) for order in orders])
+
+
+def _parse_order(cells: Iterable[str]) -> list[Action]:
+    return [action for cell in cells for action in parse_cell(cell)]
 
 
 def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
     """Per rank the ordered actions in the field's notation; the inverse of :func:`parse_program`."""
     return [
-        [str(action) for action in program.actions(rank) if not compute_only or action.op <= Op.W]
+        format_cells(action for action in program.actions(rank) if not compute_only or action.op <= Op.W)
         for rank in range(program.ranks)
     ]
 
@@ -225,6 +244,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "microbatches": program.microbatches,
         "placement": program.placement.tolist(),
         "replica": program.replica.tolist(),
+        "clips": program.clips,
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
@@ -237,8 +257,8 @@ def from_json(document: Mapping[str, Any]) -> Program:
         InputError: something is missing or no action, or the digest is of another program.
     """
     try:
-        orders = [[parse_action(cell) for cell in order] for order in document["actions"]]
-        program = build(orders, document["placement"], document["replica"])
+        orders = [_parse_order(order) for order in document["actions"]]
+        program = replace(build(orders, document["placement"], document["replica"]), clips=bool(document["clips"]))
         stated = document["digest"]
     except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
         what = str(error) if isinstance(error, InputError) else repr(error)

@@ -49,6 +49,7 @@ def complete(program: Program, microbatches: int) -> list[str]:
         return faults
     forward, backward, inputs, weights = counts = [_count(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)]
     kinds = [
+        _slots(program),
         _missing(Op.F, forward == 0),
         _missing(Op.B, (backward + inputs + weights) == 0),
         *(_repeated(op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
@@ -65,6 +66,16 @@ def _outside(program: Program, microbatches: int) -> Iterator[str]:
     beyond = (program.microbatch < 0) | (program.microbatch >= microbatches)
     for row in np.flatnonzero(of_microbatch & beyond).tolist():
         yield f"{program.row(row)} is of no microbatch: there are {microbatches} (0 to {microbatches - 1}); remove it"
+
+
+def _slots(program: Program) -> Iterator[str]:
+    """A slot of two is a forward and a backward of one rank, and not of the same microbatch in the same stage."""
+    for row in np.flatnonzero(program.fused).tolist():
+        second = program.row(row)
+        if row in program.offsets or program.op[row - 1] != Op.F or second.op not in (Op.B, Op.I):
+            yield f"{second} overlaps with no forward before it; a slot holds a forward, then a backward"
+        elif program.row(row - 1)[1:3] == second[1:3]:
+            yield f"{program.row(row - 1)} and {second} cannot overlap: the backward needs that forward; part them"
 
 
 def _count(program: Program, op: Op, microbatches: int) -> Rows:
@@ -363,12 +374,16 @@ def _shortest_ring(program: Program, waits: dict[int, list[_Wait]], start: int) 
 
 
 def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
-    """The ring told from a rank that can run what the others wait for before what it stands at.
+    """The ring told from a rank that can run what the others wait for before what it stands at; if
+    slots of two are in it, from one of those, which is to be parted.
 
-    There always is one: every action comes later in the step than those it needs, so that round the
+    Of single actions there always is one: every action comes later in the step than those it needs, so that round the
     ring not every rank can stand at something earlier than what is needed of it. As each such move
     lets an earlier action go first, taking the advice again and again ends with a sound program.
     """
+    for first, wait in enumerate(ring):
+        if _is_double(program, wait.at) or _is_double(program, ring[first - 1].needs):
+            return ring[first:] + ring[:first]
     for first, wait in enumerate(ring):
         if _depth(program, ring[first - 1].needs) < _depth(program, wait.at):
             return ring[first:] + ring[:first]
@@ -377,17 +392,29 @@ def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
 
 def _depth(program: Program, row: int) -> tuple[int, int]:
     """How far down the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
-    op, stage, mb = program.row(row)
+    op, stage, mb, _ = program.row(row)
     last = 2 * program.stages
     return {Op.F: stage, Op.W: last}.get(op, last - 1 - stage), mb
 
 
 def _told(program: Program, ring: list[_Wait]) -> str:
+    def name(row: int) -> str:
+        return " with ".join(str(program.row(each)) for each in range(row, row + 1 + _is_double(program, row)))
+
     first, last = ring[0], ring[-1]
-    told = f"rank {first.rank} waits for ever at {program.row(first.at)}: it needs {program.row(first.needs)} first"
+    told = f"rank {first.rank} waits for ever at {name(first.at)}: it needs {name(first.needs)} first"
     for before, wait in pairwise(ring):
         if before.needs != wait.at:
-            told += f", which rank {wait.rank} runs only after {program.row(wait.at)}"
-        told += f", and that needs {program.row(wait.needs)}"
-    moved, after = program.row(first.at), program.row(last.needs)
-    return f"{told}, which rank {first.rank} runs only after {moved}. Move {moved} after {after}"
+            told += f", which rank {wait.rank} runs only after {name(wait.at)}"
+        told += f", and that needs {name(wait.needs)}"
+    if last.needs != first.at:
+        told += f", which rank {first.rank} runs only after {name(first.at)}"
+    for row in (first.at, last.needs):
+        if _is_double(program, row):
+            return f"{told}. Part {name(row)} into two"
+    return f"{told}. Move {name(first.at)} after {name(last.needs)}"
+
+
+def _is_double(program: Program, row: int) -> bool:
+    """Whether a slot of two begins with this row."""
+    return row + 1 < len(program) and bool(program.fused[row + 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
-from itertools import chain
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from engine.part import Part
 from engine.program.action import Action, Op
-from engine.program.program import Program, from_columns
+from engine.program.program import Program, as_columns, from_columns
 from engine.registry import Registry
 
 Count = Annotated[int, Field(ge=1, le=4096)]
@@ -60,11 +59,8 @@ class Schedule(Part):
         raise TypeError(f"{type(self).__name__} gives its orders as columns")
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """Per rank an array ``[actions, 3]`` of op, stage, microbatch."""
-        return [
-            np.fromiter(chain.from_iterable(self.rank_actions(pipe, rank)), np.int32).reshape(-1, 3)
-            for rank in range(pipe.ranks)
-        ]
+        """Per rank an array ``[actions, 4]`` of op, stage, microbatch, fused."""
+        return [as_columns(self.rank_actions(pipe, rank)) for rank in range(pipe.ranks)]
 
     def program(self, pipe: Pipe) -> Program:
         """The computations of every rank, without transfers."""
@@ -91,7 +87,8 @@ def by_slot(
     """
     stage, microbatch = np.indices(rank.shape)
     op = np.repeat([Op.F, Op.B], rank.size)
-    rows = np.stack([op, np.tile(stage.ravel(), 2), np.tile(microbatch.ravel(), 2)], axis=1).astype(np.int32)
+    columns = (op, np.tile(stage.ravel(), 2), np.tile(microbatch.ravel(), 2), np.zeros_like(op))
+    rows = np.stack(columns, axis=1).astype(np.int32)
     slot = np.concatenate([forward_slot.ravel(), backward_slot.ravel()])
     owner = np.tile(rank.ravel(), 2)
     order = np.argsort(owner * (slot.max(initial=0) + 1) + slot, kind="stable")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
-from engine.program.action import Action, parse_action
+from engine.program.action import Action, parse_cell
 from engine.program.program import Program, build
 from engine.schedules._base import Pipe, Schedule, schedules
 
@@ -30,7 +30,7 @@ class Custom(Schedule):
             InputError: a cell is no action, or of a microbatch that there is not.
         """
         section: Any = self  # the keys of every pipeline lie beside the options
-        orders = [[parse_action(cell) for cell in order] for order in getattr(section, "actions", None) or ()]
+        orders = [[a for cell in order for a in parse_cell(cell)] for order in getattr(section, "actions", None) or ()]
         for action in (action for order in orders for action in order):
             if action.microbatch >= section.microbatches:
                 raise InputError(f"{action} is of microbatch {action.microbatch}, but there are {section.microbatches}")
@@ -59,5 +59,5 @@ class Custom(Schedule):
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         program = self._program
-        rows = np.stack([program.op, program.stage, program.microbatch], axis=1).astype(np.int32)
+        rows = np.stack([program.op, program.stage, program.microbatch, program.fused], axis=1).astype(np.int32)
         return np.split(rows, program.offsets[1:-1])

@@ -58,6 +58,7 @@ def one_f_one_b(
         op=joined["op"].astype(np.int8),
         stage=stage.astype(np.int32),
         microbatch=microbatch.astype(np.int32),
+        fused=np.zeros(len(start), np.bool_),
         start=start,
         end=end,
         cause=_causes(joined, blocks),

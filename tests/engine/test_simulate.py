@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -39,24 +40,25 @@ def tasks_of(program: Program) -> Iterator[tuple[Task, int, int]]:
 def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
     """What each task waits for, as a person would say it of a pipeline."""
     every = {task: peer for task, _, peer in tasks_of(program)}
-    last_on: dict[int, Task] = {}  # the last computation of a rank, or the send that it blocks for
+    last_on: dict[int, set[Task]] = defaultdict(set)  # the last computation of a rank, or the sends that it blocks for
     last_link: dict[tuple[int, int], Task] = {}
     last_reduce: dict[int, Task] = {}
     last_of_stage: dict[tuple[int, int], Task] = {}  # (rank, stage): its last computation, or the send after it
     maker: Task | None = None
     waits: dict[Task, set[Task]] = {}
     for task, peer in every.items():
-        rank, (op, stage, _) = task
+        rank, (op, stage, _, _) = task
         waits[task] = found = set()
         if op.is_compute or op == Op.STEP:
-            found |= {last_on[rank]} if rank in last_on else set()
-            found |= tensors(task, program, every)
-            last_on[rank] = maker = last_of_stage[rank, stage] = task
+            found |= last_on[rank] | tensors(task, program, every)
+            last_on[rank] = {task}
+            maker = last_of_stage[rank, stage] = task
         if op in (Op.SEND_F, Op.SEND_B):
             assert maker is not None
             found.add(maker)
             if model == "sender-blocking":
-                last_on[rank] = last_of_stage[rank, stage] = task
+                last_on[rank] = {one for one in last_on[rank] if not one[1].op.is_compute} | {task}
+                last_of_stage[rank, stage] = task
             if model == "link-serial":
                 found |= {last_link[rank, peer]} if (rank, peer) in last_link else set()
                 last_link[rank, peer] = task
@@ -67,15 +69,20 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
         if action.op == Op.REDUCE_GRAD:
             holders = program.ranks_of(action.stage)
             waits[rank, action] |= {last_of_stage[other, action.stage] for other in holders}
+    ends = {task for task in every if task[1].op == Op.REDUCE_GRAD}
+    ends |= {[(r, a) for r, a in every if r == rank and a.op.is_compute][-1] for rank in range(program.ranks)}
+    for task in every:
+        if task[1].op == Op.STEP and program.clips:
+            waits[task] |= ends
     return waits
 
 
 def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
     """Where the inputs of a computation come from: made here, or sent here."""
-    rank, (op, stage, mb) = task
+    rank, (op, stage, mb, _) = task
 
     def arrives(by: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
-        here = {(rank, Action(maker, by, mb)) for maker in makers} & every.keys()
+        here = {(rank, Action(maker, by, mb, fused)) for maker in makers for fused in (0, 1)} & every.keys()
         return here or {sent for sent, peer in every.items() if sent[1] == Action(send, by, mb) and peer == rank}
 
     if op == Op.F and stage > 0:
@@ -83,13 +90,23 @@ def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
     if op in (Op.B, Op.I):
         gradient = arrives(stage + 1, (Op.B, Op.I), Op.SEND_B) if stage + 1 < program.stages else set()
         return gradient | {(rank, Action(Op.F, stage, mb))}
-    return {(rank, Action(Op.I, stage, mb))} if op == Op.W else set()
+    return {(rank, Action(Op.I, stage, mb, fused)) for fused in (0, 1)} & every.keys() if op == Op.W else set()
 
 
 def by_the_clock(program: Program, takes: NDArray[np.float64], model: TransferModel) -> dict[Task, tuple[float, float]]:
     """Start what can start, look at the clock when the next thing ends, and again."""
     took = {task: float(takes[row]) for task, row, _ in tasks_of(program)}
     waiting = waits_of(program, model)
+    slot = {
+        (rank, second): (rank, first)
+        for rank in range(program.ranks)
+        for first, second in pairwise(program.actions(rank))
+        if second.fused
+    }
+    for second, first in slot.items():
+        took[first] += took[second]
+        waiting[first] |= waiting.pop(second)
+    waiting = {task: {slot.get(one, one) for one in needed} - {task} for task, needed in waiting.items()}
     wakes: dict[Task, list[Task]] = defaultdict(list)
     for task, needed in waiting.items():
         for one in needed:
@@ -110,7 +127,7 @@ def by_the_clock(program: Program, takes: NDArray[np.float64], model: TransferMo
             waiting[task].discard(ended)
             if not waiting[task]:
                 start(task, now)
-    return spans
+    return spans | {second: spans[first] for second, first in slot.items()}
 
 
 def spans_of(timeline: Timeline) -> dict[Task, tuple[float, float]]:
@@ -124,7 +141,7 @@ def spans_of(timeline: Timeline) -> dict[Task, tuple[float, float]]:
 
 
 @some
-@given(program=programs(), seed=seeds, model=models)
+@given(program=programs() | programs(slots=True), seed=seeds, model=models)
 def test_plays_as_a_slow_clock_does(program: Program, seed: int, model: TransferModel) -> None:
     takes = seconds(program, seed)
 
@@ -161,7 +178,7 @@ def test_the_critical_path_is_without_gaps_and_as_long_as_the_step(
 
 
 @some
-@given(program=programs(), seed=seeds, model=models, slower=st.floats(0, 10))
+@given(program=programs() | programs(slots=True), seed=seeds, model=models, slower=st.floats(0, 10))
 def test_slower_work_never_shortens_the_step(program: Program, seed: int, model: TransferModel, slower: float) -> None:
     takes = seconds(program, seed)
     more = takes.copy()

@@ -31,6 +31,7 @@ def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
         "op": np.array([action.op for action in actions], np.int8),
         "stage": np.array([action.stage for action in actions], np.int32),
         "microbatch": np.array([action.microbatch for action in actions], np.int32),
+        "fused": np.array([action.fused for action in actions], np.bool_),
         "start": np.array([start for _, _, start, _ in spans], float),
         "end": np.array(ends, float),
         "cause": np.array([ends.index(start) if start in ends else -1 for _, _, start, _ in spans]),

@@ -64,7 +64,7 @@ def test_an_empty_timeline_is_refused(draw: object) -> None:
         draw(nothing)  # type: ignore[operator]
 
 
-COLUMNS = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause")
+COLUMNS = ("rank", "peer", "op", "stage", "microbatch", "fused", "start", "end", "cause")
 
 
 def pixels(data: bytes) -> np.ndarray:

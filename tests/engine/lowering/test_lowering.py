@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from engine.errors import DesignError
 from engine.lowering import lower
 from engine.lowering.transfers import LOOKAHEAD, add_transfers
+from engine.lowering.updates import add_updates
 from engine.program.action import Action, Op
 from engine.program.program import Program, format_program, parse_program
+from engine.program.verify import verify
 from engine.schedules import schedules
 from tests._strategies import Drawn, compute_programs, document, pipelines
 from tests.engine.program.walk import inputs, other_end
@@ -50,7 +52,7 @@ def test_a_tensor_is_sent_exactly_where_its_taker_is_on_another_rank(compute: Pr
 
 
 @few
-@given(compute=compute_programs())
+@given(compute=compute_programs() | compute_programs(slots=True))
 def test_computations_keep_their_order(compute: Program) -> None:
     program = add_transfers(compute)
 
@@ -70,6 +72,22 @@ def test_a_send_follows_the_computation_that_made_its_tensor(compute: Program) -
                 assert made[1:] == action[1:]
                 assert made.op in ((Op.F,) if action.op == Op.SEND_F else (Op.B, Op.I))
             made = action if action.op.is_compute else made
+
+
+@few
+@given(compute=compute_programs(slots=True))
+def test_nothing_stands_inside_a_slot_and_all_it_sends_follows_it(compute: Program) -> None:
+    program = add_updates(add_transfers(compute), (2,) * compute.ranks)
+
+    assert verify(program) == []
+    for rank in range(program.ranks):
+        order = program.actions(rank)
+        for at, action in enumerate(order):
+            if action.fused:
+                first, after = order[at - 1], order[at + 1 : at + 3]
+                assert first.op == Op.F
+                sends = [send.op for send in after if send.op in (Op.SEND_F, Op.SEND_B)]
+                assert sends == sorted(sends)  # the forward's first
 
 
 @few

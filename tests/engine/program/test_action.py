@@ -7,11 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.program.action import Action, Op, backward, forward, parse_action
+from engine.program.action import (
+    Action,
+    Op,
+    backward,
+    format_cells,
+    forward,
+    input_gradient,
+    overlapped,
+    parse_action,
+    parse_cell,
+)
 
 numbers = st.integers(0, 999_999)
-with_microbatch = st.builds(Action, st.sampled_from([op for op in Op if op < Op.REDUCE_GRAD]), numbers, numbers)
-without = st.one_of(st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1)), st.just(Action(Op.STEP)))
+alone = st.just(0)
+with_microbatch = st.builds(Action, st.sampled_from([op for op in Op if op < Op.REDUCE_GRAD]), numbers, numbers, alone)
+without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1), alone) | st.just(Action(Op.STEP))
 
 
 @given(action=with_microbatch | without)
@@ -34,7 +45,7 @@ def test_reads_what_it_writes(action: Action) -> None:
     ],
 )
 def test_reads_every_kind(text: str, action: tuple[int, int, int]) -> None:
-    assert parse_action(text) == action
+    assert parse_action(text)[:3] == action
 
 
 @pytest.mark.parametrize(
@@ -72,3 +83,30 @@ def test_computations_are_told_from_the_rest() -> None:
 def test_the_makers_of_schedules_yield_actions() -> None:
     assert (forward(2, 3), backward(2, 3)) == (Action(Op.F, 2, 3), Action(Op.B, 2, 3))
     assert str(forward(2, 3)) == "2F3"
+
+
+@given(first=st.builds(forward, numbers, numbers), second=st.builds(backward, numbers, numbers))
+def test_a_forward_and_a_backward_share_a_slot_and_a_cell(first: Action, second: Action) -> None:
+    pair = overlapped(first, second)
+
+    (cell,) = format_cells(pair)
+
+    assert cell == f"({first};{second})OVERLAP_F_B"
+    assert parse_cell(f" {cell} ") == pair
+    assert [action.fused for action in pair] == [0, 1]
+
+
+def test_a_cell_of_one_action_is_that_action() -> None:
+    assert parse_cell("3I1") == (input_gradient(3, 1),)
+    assert format_cells([forward(0, 0), backward(0, 0)]) == ["0F0", "0B0"]
+
+
+@pytest.mark.parametrize("text", ["(0B0;0F0)OVERLAP_F_B", "(0F0;1F0)OVERLAP_F_B", "(0F0;0W0)OVERLAP_F_B"])
+def test_a_slot_holds_a_forward_then_a_backward(text: str) -> None:
+    with pytest.raises(InputError, match="a slot holds a forward, then a backward"):
+        parse_cell(text)
+
+
+def test_a_slot_of_something_else_says_what_a_cell_may_look_like() -> None:
+    with pytest.raises(InputError, match="'0X0' is no action"):
+        parse_cell("(0X0;0B0)OVERLAP_F_B")

@@ -46,7 +46,7 @@ SENDS, RECVS = (Op.SEND_F, Op.SEND_B), (Op.RECV_F, Op.RECV_B)
 
 
 @faults
-@given(program=programs())
+@given(program=programs() | programs(slots=True))
 def test_nothing_is_said_of_a_sound_program(program: Program) -> None:
     assert verify(program) == []
     assert not any(left_over(program))

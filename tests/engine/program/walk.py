@@ -24,13 +24,13 @@ def left_over(program: Program) -> list[list[Action]]:
                 action = actions.pop(0)
                 if action.op in (Op.SEND_F, Op.SEND_B):
                     flying.add(other_end(action))
-                done.add((rank, action))
+                done.add((rank, action._replace(fused=0)))
                 moved = True
     return todo
 
 
 def can_run(program: Program, rank: int, action: Action, done: Done, flying: set[Action]) -> bool:
-    op, stage, mb = action
+    op, stage, mb, _ = action
     forward = (rank, Action(Op.F, stage, mb)) in done
     backward = any((rank, Action(kind, stage, mb)) in done for kind in (Op.B, Op.I))
     match op:
@@ -48,13 +48,13 @@ def can_run(program: Program, rank: int, action: Action, done: Done, flying: set
 
 def other_end(send: Action) -> Action:
     """The receive of a send."""
-    op, stage, mb = send
+    op, stage, mb, _ = send
     return Action(Op.RECV_F, stage + 1, mb) if op == Op.SEND_F else Action(Op.RECV_B, stage - 1, mb)
 
 
 def inputs(program: Program, action: Action) -> set[Action]:
     """The computations that have to run before one, whichever kind of backward they are."""
-    op, stage, mb = action
+    op, stage, mb, _ = action
     split = Action(Op.I, stage, mb) in {made for rank in range(program.ranks) for made in program.actions(rank)}
     back = Op.I if split else Op.B
     if op == Op.F:

@@ -1,0 +1,50 @@
+"""A forward and a backward in one slot: what it needs, what it costs, and what is wrong with it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.cost.memory import peak_inflight
+from engine.lowering.transfers import add_transfers
+from engine.program.program import parse_program
+from engine.program.verify import verify
+from engine.simulate import simulate
+
+
+def test_a_slot_starts_with_its_last_input_and_ends_as_one() -> None:
+    program = add_transfers(parse_program("0F0 0F1 0B0 0B1\n1F0 (1F1;1B0)OVERLAP_F_B 1B1"))
+    assert verify(program) == []
+
+    timeline = simulate(program, np.where(program.op == 0, 1.0, np.where(program.op == 1, 2.0, 0.5)))
+
+    spans = {str(timeline.action(n)): (float(timeline.start[n]), float(timeline.end[n])) for n in range(len(timeline))}
+    assert spans["1F1"] == spans["1B0"] == (2.5, 5.5)
+    assert spans["1SEND_B0"] == (5.5, 6.0)
+    assert spans["0B0"] == (6.0, 8.0)
+    assert timeline.busy.tolist() == [6.0, 6.0]
+    assert timeline.span_bubble_ratio < timeline.bubble_ratio
+    assert peak_inflight(program).tolist() == [2.0, 2.0]
+
+
+def test_what_a_slot_saves_shortens_it() -> None:
+    program = parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1")
+
+    timeline = simulate(program, np.array([1.0, 1.0, 1.5, 2.0]))
+
+    assert timeline.makespan == 5.5
+
+
+def test_a_backward_does_not_overlap_with_the_forward_that_it_needs() -> None:
+    (fault,) = verify(parse_program("(0F0;0B0)OVERLAP_F_B"))
+
+    assert fault == "0F0 and 0B0 cannot overlap: the backward needs that forward; part them"
+
+
+def test_slots_of_two_ranks_that_wait_for_each_other_are_to_be_parted() -> None:
+    """Each backward needs the other rank's forward, which shares the slot of the other backward."""
+    program = add_transfers(parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n(1F0;1B1)OVERLAP_F_B 1F1 1B0"))
+
+    (fault,) = verify(program)
+
+    assert "Part " in fault
+    assert "into two" in fault
