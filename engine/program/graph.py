@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from engine.program.program import Program
 
 Rows = NDArray[np.int64]
+
+
+NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Graph:
     edge_message: Rows  # [edges] the SEND row whose transfer lies on the edge, -1 for none
     edge_blocked: Rows  # [edges] the SEND row that a blocking sender finishes first, -1 for none
     stuck: Rows
-    waits: tuple[Rows, Rows]  # every edge as (row, row that waits for it)
+    waits: tuple[Rows, Rows]  # where something is stuck, every edge: row, row that waits for it
 
 
 def find_tables(program: Program) -> Tables:
@@ -74,178 +77,229 @@ def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     With ``serial_links`` the messages of one directed pair of ranks wait for each other, so
     that each SEND is a node of its own; otherwise a transfer is only a delay on an edge.
     """
-    edges = _Edges()
-    table = program.tables
-    sends = _sends(program, table)
-    _chains(program, edges, sends)
-    _data(program, edges, table, serial_links)
-    _updates(program, edges, table, sends)
-    played = (program.is_compute & ~program.fused) | (program.op >= Op.REDUCE_GRAD)
-    if serial_links:
-        played = played | (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
-    return _levels(np.flatnonzero(played), len(program), *_between_slots(program, *edges.columns()))
+    sends = _sends(program)
+    lines = _lines(program, serial_links)
+    previous = _previous(program, lines)
+    needs, messages = _needs(program, sends, serial_links)
+    levels = _walk(program, lines, needs)
+    played = np.concatenate([*levels, np.empty(0, np.int64)])
+    edges = [_Edges.of_each(played, _slot(program, previous), blocked=sends[previous])]
+    if program.fused.any():  # a sender that its messages block sends both of a slot at once
+        before = np.where(program.fused[previous] & (previous >= 0), previous - 1, -1)
+        edges.append(_Edges.of_each(played, _slot(program, before), blocked=sends[before]))
+    edges += [_Edges.of_each(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
+    if len(played) == sum(map(len, lines)):
+        return _graph(program, levels, edges, _updates(program, sends))
+    stuck = np.setdiff1d(np.concatenate(lines), played)
+    none = [], _Edges.joined([(NOTHING, NOTHING, None)])
+    return replace(_graph(program, levels, edges, none), stuck=stuck, waits=_waits(program, previous, needs))
 
 
-def _between_slots(
-    program: Program, source: Rows, target: Rows, message: Rows, blocked: Rows
-) -> tuple[Rows, Rows, Rows, Rows]:
-    """Let slots wait for slots: what a fused computation needs, its whole slot needs."""
-    if not program.fused.any():
-        return source, target, message, blocked
-    source, target = program.slot[source], program.slot[target]
-    apart = source != target
-    return source[apart], target[apart], message[apart], blocked[apart]
-
-
-class _Edges:
-    def __init__(self) -> None:
-        self._parts: list[tuple[Rows, Rows, Rows, Rows]] = []
-
-    def add(self, source: Rows, target: Rows, message: Rows | int = -1, blocked: Rows | int = -1) -> None:
-        columns = (source, target, np.broadcast_to(message, source.shape), np.broadcast_to(blocked, source.shape))
-        self._parts.append(tuple(np.asarray(c, np.int64) for c in columns))  # type: ignore[arg-type]
-
-    def columns(self) -> tuple[Rows, Rows, Rows, Rows]:
-        source, target, message, blocked = (np.concatenate(c) for c in zip(*self._parts, strict=True))
-        return source, target, message, blocked
-
-
-def _sends(program: Program, table: Tables) -> Rows:
-    """``[rows]`` the SEND of what a computation makes, -1 for none."""
-    sends = np.full(len(program), -1, np.int64)
+def _sends(program: Program) -> Rows:
+    """``[rows + 1]`` the SEND of what a computation makes, -1 for none, and at the end for row -1."""
+    sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
         made = (computed >= 0) & (sent >= 0)
         sends[computed[made]] = sent[made]
     return sends
 
 
-def _chains(program: Program, edges: _Edges, sends: Rows) -> None:
-    """A rank computes in order, and steps after its last computation.
+def _lines(program: Program, serial_links: bool) -> list[Rows]:
+    """Rows that run in a given order, each after the one before it: the slots of a rank; with
+    ``serial_links`` the messages of a link too."""
+    slots = np.flatnonzero(program.is_compute & ~program.fused)
+    lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
+    if serial_links:
+        sends = np.flatnonzero((program.op == Op.SEND_F) | (program.op == Op.SEND_B))
+        link = program.rank[sends].astype(np.int64) * program.ranks + program.peer[sends]
+        order = np.argsort(link, kind="stable")
+        lines += np.split(sends[order], np.flatnonzero(np.diff(link[order])) + 1)
+    return [line for line in lines if line.size]
 
-    A sender that its messages block sends both of a slot at once.
+
+def _previous(program: Program, lines: list[Rows]) -> Rows:
+    """``[rows]`` what stands before each in its line, -1 for none; of a slot of two its second row."""
+    previous = np.full(len(program), -1, np.int64)
+    for line in lines:
+        previous[line[1:]] = line[:-1]
+    second = np.append(program.fused[1:], False)
+    return previous + (second[previous] & (previous >= 0))
+
+
+def _slot(program: Program, rows: Rows) -> Rows:
+    """The slots of rows, and -1 for -1."""
+    return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
+
+
+def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows], list[Rows]]:
+    """``[rows]`` what a computation needs beyond its line, and the SEND on the way; -1 for none.
+
+    One each for a computation; a list more for the second one of a slot. What is needed of the
+    same rank is implied by its order, and only kept where it stands after: there it is never met.
     """
-    rows = np.flatnonzero(program.is_compute | (program.op == Op.STEP))
-    same = program.rank[rows[1:]] == program.rank[rows[:-1]]
-    source, target = rows[:-1][same], rows[1:][same]
-    edges.add(source, target, blocked=sends[source])
-    before_slot_ends = np.flatnonzero(program.fused[source])
-    if before_slot_ends.size:
-        edges.add(source[before_slot_ends], target[before_slot_ends], blocked=sends[source[before_slot_ends] - 1])
+    need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
+    table = program.tables
+    hops = ((table.forward[:-1], table.forward[1:]), (table.backward[1:], table.backward[:-1]))
+    here = ((table.forward, table.backward), (table.backward, table.weight))
+    for source, target in (*hops, *here):
+        there = (source >= 0) & (target >= 0)
+        source, target = source[there], target[there]
+        across = program.rank[source] != program.rank[target]
+        kept = across | (source > target)
+        source, target, across = source[kept], target[kept], across[kept]
+        need[target] = source
+        message[target] = np.where(across, sends[source], -1)
+    if serial_links:  # who takes a tensor needs its message, and the message needs who makes it
+        made = np.flatnonzero(message[:-1] >= 0)
+        need[message[made]], need[made] = need[made], message[made]
+    need = _slot(program, need)
+    needs, messages = [need], [message[:-1]]
+    if program.fused.any():
+        second = np.append(program.fused[1:], False)
+        needs.append(np.where(second, np.append(need[1:], -1), -1))
+        messages.append(np.where(second, message[1:], -1))
+    return needs, messages
 
 
-def _data(program: Program, edges: _Edges, table: Tables, serial_links: bool) -> None:
-    hops = [
-        (table.forward[:-1], table.forward[1:], table.send_forward[:-1]),
-        (table.backward[1:], table.backward[:-1], table.send_backward[1:]),
-    ]
-    for source, target, sent in hops:
-        _hop(program, edges, source.ravel(), target.ravel(), sent.ravel(), serial_links)
-    for source, target in ((table.forward, table.backward), (table.backward, table.weight)):
-        _within_rank(program, edges, source.ravel(), target.ravel())
-    if serial_links:
-        rows = np.flatnonzero((program.op == Op.SEND_F) | (program.op == Op.SEND_B))
-        channel = program.rank[rows].astype(np.int64) * program.ranks + program.peer[rows]
-        order = np.argsort(channel, kind="stable")
-        rows, channel = rows[order], channel[order]
-        same = channel[1:] == channel[:-1]
-        edges.add(rows[:-1][same], rows[1:][same])
-
-
-def _hop(program: Program, edges: _Edges, source: Rows, target: Rows, sent: Rows, serial_links: bool) -> None:
-    """From a stage to its neighbour: a hand-over on the same rank, or a message."""
-    there = (source >= 0) & (target >= 0)
-    source, target, sent = source[there], target[there], sent[there]
-    across = program.rank[source] != program.rank[target]
-    _within_rank(program, edges, source[~across], target[~across])
-    source, target, sent = source[across], target[across], sent[across]
-    if serial_links:
-        known = sent >= 0
-        edges.add(source[known], sent[known])
-        edges.add(sent[known], target[known], message=sent[known])
-        source, target, sent = source[~known], target[~known], sent[~known]
-    edges.add(source, target, message=sent)
-
-
-def _within_rank(program: Program, edges: _Edges, source: Rows, target: Rows) -> None:
-    """An edge on one rank is implied by its order; only one against the order has to be kept."""
-    against = (source > target) & (target >= 0)
-    edges.add(source[against], target[against])
-
-
-def _updates(program: Program, edges: _Edges, table: Tables, sends: Rows) -> None:
-    """Gradients are reduced once all copies are complete; a rank steps when its gradients are there."""
-    reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
-    last = table.weight.max(axis=1, initial=-1)  # of one copy; other copies are looked up below
-    for row in reduces.tolist():
-        stage = int(program.stage[row])
-        if program.replicas == 1:
-            finals = [int(last[stage])]
-        else:
-            of_stage = table.weight[stage]
-            owner = program.rank[of_stage]
-            finals = [int(of_stage[owner == rank].max(initial=-1)) for rank in program.ranks_of(stage)]
-        sources = np.array([final for final in finals if final >= 0], np.int64)
-        edges.add(sources, np.full(len(sources), row), blocked=sends[sources])
-    owner = program.rank[reduces]
-    same = owner[1:] == owner[:-1]
-    edges.add(reduces[:-1][same], reduces[1:][same])  # one communicator after the other
-    steps = np.flatnonzero(program.op == Op.STEP)
-    for step in steps.tolist():
-        before = reduces[owner == program.rank[step]][-1:]
-        edges.add(before, np.full(len(before), step))
-    if program.clips:
-        _norm(program, edges, reduces, steps)
-
-
-def _norm(program: Program, edges: _Edges, reduces: Rows, steps: Rows) -> None:
-    """The norm of all gradients is there when every rank has all of its own: none steps before."""
-    computes = np.flatnonzero(program.is_compute)
-    ends = [rows[np.searchsorted(rows, program.offsets[1:]) - 1] for rows in (computes, reduces) if len(rows)]
-    last = np.unique(np.concatenate(ends))
-    source, target = np.repeat(last, len(steps)), np.tile(steps, len(last))
-    edges.add(source, target)
-
-
-def _levels(nodes: Rows, rows: int, source: Rows, target: Rows, message: Rows, blocked: Rows) -> Graph:
-    """Peel the graph level by level (Kahn's algorithm, a level at a time)."""
-    order = np.argsort(source, kind="stable")
-    out_target = target[order]
-    out_ptr = _starts(source, rows)
-    waiting = np.bincount(target, minlength=rows)
-    first_seen = np.empty(rows, np.int64)
-    frontier = nodes[waiting[nodes] == 0]
+def _walk(program: Program, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
+    """Let the first of every line run whose needs have run, again and again: a level each time."""
+    if not lines:
+        return []
+    rows = np.append(np.concatenate(lines), len(program))  # a row that nobody needs
+    ends = np.cumsum([len(line) for line in lines])
+    at = ends - [len(line) for line in lines]
+    done = np.zeros(len(program) + 1, np.bool_)
+    done[-1] = True  # what needs nothing needs row -1
+    needs = [np.append(need, -1)[rows] for need in needs]
     levels = []
-    while frontier.size:
-        levels.append(frontier)
-        begin = out_ptr[frontier]
-        count = out_ptr[frontier + 1] - begin
-        ends = count.cumsum()
-        reached = out_target[np.arange(ends[-1]) + np.repeat(begin - ends + count, count)]
-        np.subtract.at(waiting, reached, 1)
-        freed = reached[waiting[reached] == 0]
-        place = np.arange(freed.size)
-        first_seen[freed] = place  # a row that two of this level freed is listed once
-        frontier = freed[first_seen[freed] == place]
+    while True:
+        ready = at < ends
+        for need in needs:
+            ready &= done[need[at]]
+        level = rows[at[ready]]
+        if not level.size:
+            return levels
+        done[level] = True
+        at += ready
+        levels.append(level)
+
+
+def _updates(program: Program, sends: Rows) -> tuple[list[Rows], _Edges]:
+    """Gradients are reduced once all copies are complete, one stage of a rank after the other; a
+    rank steps when its gradients are there. The levels of these rows, and all edges into them."""
+    reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
+    steps = np.flatnonzero(program.op == Op.STEP)
+    owner = program.rank[reduces]
+    number = np.arange(len(reduces)) - np.searchsorted(owner, owner)  # among those of its rank
+    levels = [reduces[number == n] for n in range(int(number.max(initial=-1)) + 1)]
+    computes = np.flatnonzero(program.is_compute)
+    last_compute = _last_of_each_rank(program, computes)
+    last_reduce = _last_of_each_rank(program, reduces)
+    edges: list[tuple[Rows, Rows, Rows | None]] = [(NOTHING, NOTHING, NOTHING)]
+    for row in reduces.tolist():
+        finals = _finals(program, int(program.stage[row]))
+        edges.append((program.slot[finals], np.full(len(finals), row), sends[finals]))
+    after = np.flatnonzero(number > 0)
+    edges.append((reduces[after - 1], reduces[after], None))  # one communicator after the other
+    for ends in (last_compute, last_reduce):
+        before = ends[program.rank[steps]]
+        there = before >= 0
+        edges.append((program.slot[before[there]], steps[there], sends[before[there]]))
+        if program.clips:  # the norm is there when every rank has all its gradients
+            everybody = program.slot[ends[ends >= 0]]
+            edges.append((np.tile(everybody, len(steps)), np.repeat(steps, len(everybody)), None))
+    return ([*levels, steps] if len(steps) else levels), _Edges.joined(edges)
+
+
+def _last_of_each_rank(program: Program, rows: Rows) -> Rows:
+    """``[ranks]`` the last of ``rows`` on each, -1 where there is none."""
+    last = np.full(program.ranks, -1, np.int64)
+    last[program.rank[rows]] = rows  # rows ascend, so the last one stays
+    return last
+
+
+def _finals(program: Program, stage: int) -> Rows:
+    """The last computation that adds to the gradients of ``stage``, on each rank that holds a copy."""
+    of_stage = program.tables.weight[stage]
+    return _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
+
+
+class _Edges(NamedTuple):
+    """Edges by rows; -1 where there is no message on it."""
+
+    source: Rows
+    target: Rows
+    message: Rows
+    blocked: Rows
+
+    @classmethod
+    def of_each(cls, played: Rows, source: Rows, message: Rows | None = None, blocked: Rows | None = None) -> _Edges:
+        """One edge into each row that has a source; all but ``played`` are ``[rows]``, with -1 for none."""
+        source = source[played]
+        there = np.flatnonzero(source >= 0)
+        target = played[there]
+        rest = (np.int64(-1) if column is None else column[target] for column in (message, blocked))
+        return cls(source[there], target, *(np.broadcast_to(column, target.shape) for column in rest))
+
+    @classmethod
+    def joined(cls, parts: list[tuple[Rows, Rows, Rows | None]]) -> _Edges:
+        """Edges of several (source, target, blocked), sorted by target."""
+        source, target, blocked = (
+            np.concatenate([np.full(len(part[0]), -1) if part[n] is None else part[n] for part in parts])
+            for n in range(3)
+        )
+        order = np.argsort(target, kind="stable")
+        return cls(source[order], target[order], np.full(len(order), -1), blocked[order])
+
+
+def _graph(program: Program, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
+    """Number the nodes by level, and put the edges in the order of their targets.
+
+    Of ``edges`` none has two of one target; those into the updates are sorted by it.
+    """
+    last, into_updates = updates
+    levels = [*levels, *last]
     played = np.concatenate([*levels, np.empty(0, np.int64)])
-    position = np.zeros(rows, np.int64)
+    position = np.zeros(len(program), np.int64)
     position[played] = np.arange(1, len(played) + 1)
-    roots = levels[0] if levels else np.empty(0, np.int64)
-    none = np.full(len(roots), -1, np.int64)
-    kept = (position[source] > 0) & (position[target] > 0)
-    into = np.concatenate([position[roots], position[target[kept]]])
-    by_target = np.argsort(into, kind="stable")
+    into = [position[part.target] for part in (*edges, into_updates)]
+    count = np.zeros(len(played) + 1, np.int64)  # of the edges into each node
+    for nodes in into[:-1]:
+        count[nodes] += 1
+    count += np.bincount(into[-1], minlength=len(count))
+    count[1:][count[1:] == 0] = 1  # a node that waits for nothing waits for the start
+    ptr = np.concatenate(([0], np.cumsum(count)))
+    source, message, blocked = np.zeros(ptr[-1], np.int64), np.full(ptr[-1], -1), np.full(ptr[-1], -1)
+    free = ptr[:-1].copy()
+    places = []
+    for nodes in into[:-1]:
+        places.append(free[nodes])
+        free[nodes] += 1
+    places.append(free[into[-1]] + _number_within(into_updates.target))
+    for place, part in zip(places, (*edges, into_updates), strict=True):
+        source[place], message[place], blocked[place] = position[part.source], part.message, part.blocked
     return Graph(
         nodes=played,
         level_ptr=np.cumsum([0, *map(len, levels)]) + 1,
-        edge_ptr=_starts(into, len(played) + 1),
-        edge_source=np.concatenate([np.zeros_like(roots), position[source[kept]]])[by_target],
-        edge_message=np.concatenate([none, message[kept]])[by_target],
-        edge_blocked=np.concatenate([none, blocked[kept]])[by_target],
-        stuck=nodes[position[nodes] == 0],
-        waits=(source, target),
+        edge_ptr=ptr,
+        edge_source=source,
+        edge_message=message,
+        edge_blocked=blocked,
+        stuck=NOTHING,
+        waits=(NOTHING, NOTHING),
     )
 
 
-def _starts(key: Rows, keys: int) -> Rows:
-    """``[keys + 1]`` where the entries of each key begin once they are sorted by key."""
-    return np.concatenate(([0], np.cumsum(np.bincount(key, minlength=keys))))
+def _number_within(sorted_keys: Rows) -> Rows:
+    """The how-manieth of its key each entry is."""
+    return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
+
+
+def _waits(program: Program, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
+    """Every edge between slots as (row, row that waits for it)."""
+    parts = []
+    for source in (_slot(program, previous), *needs):
+        target = np.flatnonzero(source >= 0)
+        parts.append((source[target], target))
+    source, target = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return source, target
