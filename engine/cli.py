@@ -1,4 +1,4 @@
-"""The command line: ``meshwave check | program | simulate | run | runs | compare | export | ...``."""
+"""The command line: ``meshwave check | program | simulate | run | runs | compare | import | export | ...``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
 
     program = _command(commands, "program", "what every rank does, in order", _program)
     _design(program)
-    program.add_argument("--format", choices=("text", "json", "torch-csv"), default="text")
+    program.add_argument("--format", choices=("text", "json", "torch-csv", "torch-csv-comms"), default="text")
     program.add_argument("--rank", type=int, help="only this rank")
 
     simulate = _command(commands, "simulate", "the predicted numbers of a design", _simulate)
@@ -90,9 +90,16 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     compare.add_argument("designs", nargs="+", metavar="DESIGN")
     _json(compare)
 
+    schedule = _command(commands, "import", "read a schedule of torch, a CSV, into a design", _import)
+    schedule.add_argument("file", metavar="FILE.csv", help="a row a rank; with or without messages")
+    schedule.add_argument("--into", metavar="DESIGN", help="the design that lends cluster, model and the rest")
+    schedule.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
+
     export = _command(commands, "export", "write a design in another form", _export)
     _design(export)
-    export.add_argument("--to", required=True, metavar="FORM", help="perfetto, svg, png or torch-csv")
+    export.add_argument(
+        "--to", required=True, metavar="FORM", help="perfetto, svg, png, torch-csv, torch-csv-comms or torchtitan"
+    )
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     _command(commands, "schema", "the JSON Schema of a design", _schema)
@@ -159,10 +166,13 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _program(options: argparse.Namespace) -> int:
+    from engine.export import exports
     from engine.lowering import lower
+    from engine.predict import predict
     from engine.program.program import format_program, to_json
 
-    program = lower(_load(options.design))
+    design = _load(options.design)
+    program = lower(design)
     ranks = range(program.ranks)
     if options.rank is not None:
         if options.rank not in ranks:
@@ -173,10 +183,8 @@ def _program(options: argparse.Namespace) -> int:
         if options.rank is not None:
             data.update(compute=[data["compute"][options.rank]], actions=[data["actions"][options.rank]])
         _print_json(data)
-    elif options.format == "torch-csv":
-        from engine.export.torch_csv import rows
-
-        lines = rows(program)
+    elif options.format in exports:
+        lines = exports[options.format].make(predict(design)).decode().splitlines()
         print("\n".join(lines[rank] for rank in ranks))
     else:
         text = format_program(program)
@@ -222,7 +230,7 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
         times = "".join(f"{quantity(numbers[key][rank], time):<10}" for key in columns)
         memory = quantity(numbers["peak_memory_bytes"][rank], "B")
         lines.append(f"{name[:14]:<15}{times}{numbers['peak_inflight'][rank]:<11.4g}{memory}")
-    return lines + numbers["warnings"]
+    return lines + numbers["findings"] + numbers["warnings"]
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -246,11 +254,24 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
+def _import(options: argparse.Namespace) -> int:
+    from engine.schedule_csv import load_schedule
+
+    design, notes = load_schedule(options.file, _load(options.into) if options.into else None)
+    _write(options.out, design.to_json().encode())
+    for note in notes:
+        print(note, file=sys.stderr)
+    return 0
+
+
 def _export(options: argparse.Namespace) -> int:
     from engine.export import exports
     from engine.predict import predict
 
-    _write(options.out, exports[options.to].make(predict(_load(options.design))))
+    content = exports[options.to].make(predict(_load(options.design)))
+    if options.out is None and b"\0" in content and sys.stdout.isatty():
+        raise InputError(f"{options.to} is no text for a terminal; name a file with --out")
+    _write(options.out, content)
     return 0
 
 

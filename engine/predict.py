@@ -14,7 +14,7 @@ from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_infl
 from engine.design import Design
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
-from engine.lowering import lower
+from engine.lowering import findings, lower
 from engine.program.program import Program
 from engine.simulate import simulate
 from engine.timeline import Timeline
@@ -72,6 +72,7 @@ class Prediction:
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
             "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
             "weight_copies": self.weight_copies.tolist(),
+            "findings": list(findings(self.design)),
             "warnings": [str(problem) for problem in self.warnings],
         }
 

@@ -39,7 +39,7 @@ class TopBar {
   build() {
     const { exports } = this.model;
     const tools = {
-      open: tool("Open a design", { glyph: "open", text: "Open", tip: `Open a design's file (${keys("Ctrl+O")}), or drop one anywhere`, onclick: () => this.picker.click() }),
+      open: tool("Open a design", { glyph: "open", text: "Open", tip: `Open a design, or a schedule of torch as CSV (${keys("Ctrl+O")}); or drop one anywhere`, onclick: () => this.picker.click() }),
       examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),
       save: tool("Save", { glyph: "save", text: "Save", tip: `Download the design as JSON (${keys("Ctrl+S")})`, onclick: () => this.send("save") }),
       saveAs: tool("Save as", { glyph: "saveAs", text: "Save as", tip: "Download the design under another name" }),
@@ -52,9 +52,9 @@ class TopBar {
     for (const name of ["examples", "export"]) tools[name].append(icon("down"));
     tools.export.hidden = !exports.length;
     this.tools = tools;
-    this.picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, tabindex: -1, "aria-label": "A design's file" });
+    this.picker = h("input", { type: "file", accept: ".json,.csv,.tsv,application/json,text/csv", hidden: true, tabindex: -1, "aria-label": "A design's file or a schedule" });
     this.picker.addEventListener("change", () => this.picked());
-    this.dropZone = h("div", { class: "mw-drop-zone", popover: "manual" }, h("span", {}, "Drop to open the design"));
+    this.dropZone = h("div", { class: "mw-drop-zone", popover: "manual" }, h("span", {}, "Drop to open the design or schedule"));
     this.notice = h("div", { class: "mw-notice", role: "status" });
     this.trouble = h("div", { class: "mw-trouble", popover: "manual", role: "alert" });
     this.help = h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" });
@@ -133,6 +133,7 @@ class TopBar {
   told(message) {
     if (message.type === "download") download(message);
     else if (message.type === "trouble") this.showTrouble(message.title, message.lines);
+    else if (message.type === "notes") this.showTrouble(message.title, message.lines, "warning");
     else if (message.type === "answered") this.answered(message);
   }
 
@@ -167,10 +168,15 @@ class TopBar {
     this.send("open", { file: file.name, text: await file.text() });
   }
 
-  showTrouble(title, lines) {
+  /** Say what went wrong with a file, or, as a "warning", what else to know of it. A message may show the place on lines of its own. */
+  showTrouble(title, lines, glyph = "error") {
     const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.hideTrouble() });
-    const list = lines.map(({ where, message }) => h("li", {}, where ? h("code", {}, where) : null, message));
-    this.trouble.replaceChildren(h("div", { class: "mw-trouble-head" }, icon("error"), h("span", {}, title), close), h("ul", { hidden: !lines.length }, ...list));
+    const list = lines.map(({ where, message }) => {
+      const [sentence, ...shown] = message.split("\n");
+      return h("li", {}, where ? h("code", {}, where) : null, sentence, shown.length ? h("pre", {}, shown.join("\n").replace(/^ {4}/gm, "")) : null);
+    });
+    this.trouble.classList.toggle("mw-noted", glyph === "warning");
+    this.trouble.replaceChildren(h("div", { class: "mw-trouble-head" }, icon(glyph), h("span", {}, title), close), h("ul", { hidden: !lines.length }, ...list));
     const at = this.name.getBoundingClientRect();
     Object.assign(this.trouble.style, { top: `${at.bottom + 10}px`, left: `${at.left}px` });
     this.trouble.showPopover();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -74,11 +74,13 @@ def option(annotation: Any) -> st.SearchStrategy[Any]:
 @st.composite
 def pipelines(draw: st.DrawFn, name: str, ranks: int = 5, microbatches: int = 9) -> Drawn:
     """A pipeline that the schedule ``name`` does not refuse, with any of its options."""
-    count, mbs = draw(st.integers(1, ranks)), draw(st.integers(1, microbatches))
     if name == "custom":
         return custom(draw(compute_programs(ranks, 4)))
     options = {field: draw(option(info.annotation)) for field, info in schedules[name].model_fields.items()}
-    assume(schedules[name](**options).refuses(Pipe(count, mbs)) is None)
+    schedule, sizes = schedules[name](**options), product(range(1, ranks + 1), range(1, microbatches + 1))
+    accepted = [size for size in sizes if schedule.refuses(Pipe(*size)) is None]
+    assume(accepted)
+    count, mbs = draw(st.sampled_from(accepted))
     return Drawn({"schedule": name, "microbatches": mbs, **options}, count)
 
 

@@ -22,7 +22,7 @@ from engine.program.program import Program
 from engine.schedules import Pipe, schedules
 from engine.simulate import simulate
 
-THUMBNAIL = Pipe(ranks=4, microbatches=4)
+THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
 
 def _op_colours() -> str:

@@ -17,11 +17,12 @@ from engine.design import Design, load_design, parse_design
 from engine.errors import DesignError, InputError, Problem
 from engine.export import exports
 from engine.resources import example, examples
+from engine.schedule_csv import NO_ROOM, Imported, import_schedule
 from engine.schedules import schedules
 
 LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 LONGEST_NAME = most(Design, "name")
-SHOWN_PROBLEMS = 6
+SHOWN_PROBLEMS = 9  # a schedule tells of eight, and how many more there are
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 
 
@@ -36,7 +37,7 @@ class Shortcut(NamedTuple):
 SHORTCUTS = (
     Shortcut("Design", "Ctrl+Z", "undo"),
     Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
-    Shortcut("Design", "Ctrl+O", "open a file"),
+    Shortcut("Design", "Ctrl+O", "open a design or a schedule"),
     Shortcut("Design", "Ctrl+S", "save"),
     Shortcut("Design", "P", "pin, to compare; again to end it"),
     Shortcut("Design", "L", "go to launch"),
@@ -117,13 +118,14 @@ class TopBar(Canvas):
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         file = str(gesture["file"])
         try:
-            design = read_upload(gesture["text"])
+            if is_schedule(file):
+                self._import(file, read_schedule(gesture["text"], file, self._session.design))
+            else:
+                self._open(read_upload(gesture["text"]), f"open {file}")
         except DesignError as error:
             self._refuse_file(file, error.problems)
         except InputError as error:
             self._refuse_file(file, [Problem("", "file", str(error))])
-        else:
-            self._open(design, f"open {file}")
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
         design = load_design(example(str(gesture["name"])))
@@ -163,6 +165,12 @@ class TopBar(Canvas):
         self._session.replace(design, label)
         self._show()
 
+    def _import(self, file: str, imported: Imported) -> None:
+        """Put a schedule into the open design; what it is saved as stays, as after any edit."""
+        self._session.replace(imported.design, f"import {file}")
+        if imported.notes:
+            self._tell(f"{file} is open", [{"where": "", "message": note} for note in imported.notes], "notes")
+
     def _call_it(self, name: str, label: str) -> None:
         if name != self._session.design.name:
             self._session.edit("name", name, label.format(name))
@@ -172,7 +180,10 @@ class TopBar(Canvas):
         more = len(problems) - len(lines)
         if more > 0:
             lines.append({"where": "", "message": f"and {more} more"})
-        self._send_msg({"type": "trouble", "title": f"{file} was not opened", "lines": lines})
+        self._tell(f"{file} was not opened", lines, "trouble")
+
+    def _tell(self, title: str, lines: list[dict[str, str]], kind: str) -> None:
+        self._send_msg({"type": kind, "title": title, "lines": lines})
 
     def _download(self, name: str, mime: str, content: bytes) -> None:
         self._send_msg({"type": "download", "name": name, "mime": mime, "content": content})
@@ -199,12 +210,43 @@ def read_upload(text: Any) -> Design:
         DesignError: it is no design.
         InputError: it is too large.
     """
+    return parse_design(_upload(text), draft=True)
+
+
+def is_schedule(file: str) -> bool:
+    """Whether a file's name is that of a schedule rather than of a design."""
+    return file.lower().endswith((".csv", ".tsv"))
+
+
+def read_schedule(text: Any, file: str, design: Design) -> Imported:
+    """The open design with the schedule of a CSV; a design of its own where the cluster is too small for it.
+
+    Raises:
+        DesignError: it is no sound schedule.
+        InputError: it is too large.
+    """
+    text, name = _upload(text), file.rpartition(".")[0][:LONGEST_NAME] or "schedule"
+    try:
+        return import_schedule(text, name, design, draft=True)
+    except DesignError as error:
+        if not any(problem.code == NO_ROOM for problem in error.problems):
+            raise
+        made, notes = import_schedule(text, name)
+        return Imported(made, (f"{error.problems[0].message}: this is one; undo goes back", *notes))
+
+
+def _upload(text: Any) -> str:
+    """The text of a file that a page sent.
+
+    Raises:
+        InputError: it is no text, or too large.
+    """
     if not isinstance(text, str):
         raise InputError("the file is not text")
     size = len(text.encode("utf-8", "replace"))
     if size > LARGEST_FILE_BYTES:
         raise InputError(f"it has {size / 1e6:.3g} MB, and the page opens up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
-    return parse_design(text, draft=True)
+    return text
 
 
 def file_name(name: str) -> str:

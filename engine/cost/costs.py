@@ -35,7 +35,8 @@ class Costs:
     transfer_model: TransferModel
     unit: Unit  # of ``seconds``: unit costs are no seconds
     static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
-    activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or W
+    activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
+    deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
     working_bytes: Floats  # [ranks] on one device: largest transient and message buffers
     capacity_bytes: float  # of one device
     model_flops: float  # of the model in one iteration, forward and backward, the whole job
@@ -95,6 +96,7 @@ def estimate(design: Design, program: Program) -> Costs:
         unit=model.unit,
         static_bytes=held.static_bytes,
         activation_bytes=held.activation_bytes,
+        deferred_bytes=held.deferred_bytes,
         working_bytes=held.working_bytes,
         capacity_bytes=design.cluster.device.memory_bytes,
         model_flops=model_flops(design.model, samples),

@@ -43,7 +43,8 @@ class Precision(NamedTuple):
     """Bytes of one number, by what the number is for."""
 
     item: int  # activations, and what stages send to each other
-    weights: int  # all copies of a weight
+    weights: int
+    copy: int  # of a weight that a product takes, in the precision that it computes in
     gradients: int
     statistics: int  # what norms, softmax and loss keep
 
@@ -54,11 +55,11 @@ class Precision(NamedTuple):
 
 
 PRECISIONS = {
-    "fp32": Precision(item=4, weights=4, gradients=4, statistics=4),
+    "fp32": Precision(item=4, weights=4, copy=0, gradients=4, statistics=4),
     # Mixed precision: fp32 master weights, fp32 gradients and one bf16 copy to compute with
     # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
-    "bf16": Precision(item=2, weights=4 + 2, gradients=4, statistics=4),
-    "fp64": Precision(item=8, weights=8, gradients=8, statistics=8),
+    "bf16": Precision(item=2, weights=4, copy=2, gradients=4, statistics=4),
+    "fp64": Precision(item=8, weights=8, copy=0, gradients=8, statistics=8),
 }
 
 
@@ -77,7 +78,9 @@ class Operator(NamedTuple):
     input_gradient: Work = Work()
     weight_gradient: Work = Work()
     parameters: float = 0.0
+    copied: float = 0.0  # parameters of which there is a copy in the precision of the products
     kept_bytes: float = 0.0  # what autograd holds from the forward to the backward
+    deferred_bytes: float = 0.0  # what a split backward holds from its first half to the weight gradients
     transient_bytes: float = 0.0  # what the backward makes and drops again
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
@@ -178,6 +181,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
     """
     item = load.precision.item
     table = (load.vocab / load.tp + load.sequence) * load.hidden
+    rows = load.tokens + load.sequence  # of tokens and positions: their gradients have the precision of the table
     return (
         Operator(
             "embedding",
@@ -185,6 +189,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
             weight_gradient=Work(bytes=load.hidden_bytes + _accumulated(table, load)),
             parameters=table,
             kept_bytes=8 * load.tokens,  # the token ids
+            deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
             transient_bytes=table * item,
             forward_reduced=(load.hidden_bytes,),
         ),
@@ -234,6 +239,12 @@ def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool) ->
     return layers * _parameters(layer(load)) + _parameters(ends(load, first=first, last=last))
 
 
+def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+    """Those of them that mixed precision holds a second time: what products take, not norms and tables."""
+    operators = ends(load, first=first, last=last)
+    return layers * sum(operator.copied for operator in layer(load)) + sum(operator.copied for operator in operators)
+
+
 def model_parameters(model: Model) -> float:
     """Parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
@@ -267,6 +278,26 @@ def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool) ->
     return kept if last else kept + load.hidden_bytes
 
 
+def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
+    """Bytes a device keeps of a stage that is recomputed: its input alone, and the targets if it has the loss.
+
+    Chen et al., arXiv:1604.06174, with a whole stage as the segment.
+    """
+    ids = 8 * load.tokens
+    return (ids if first else load.hidden_bytes) + (ids if last else 0)
+
+
+def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+    """Bytes a device keeps of a stage and a microbatch between the two halves of a split backward.
+
+    Every weight's gradient is computed from what its operator took and the gradient of what it
+    gave: for ``f = 4h`` that is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers a
+    token for the four products of a layer, the ``M_W`` of Qi et al. (arXiv:2401.10241, section 2)
+    in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each of the two norms.
+    """
+    return layers * _deferred(layer(load)) + _deferred(ends(load, first=first, last=last))
+
+
 def transient_bytes(load: Workload, *, first: bool, last: bool) -> float:
     """The largest working set of an operator of a stage: what its backward makes and drops again."""
     return max(operator.transient_bytes for operator in layer(load) + ends(load, first=first, last=last))
@@ -288,8 +319,7 @@ def optimizer_traffic_bytes(optimizer: str, precision: str, *, clipped: bool) ->
     size = PRECISIONS[precision]
     master = size.gradients
     moments = 4 * size.moment if optimizer == "adamw" else 0
-    copy = size.weights - master
-    return 3 * master + moments + copy + (3 * size.gradients if clipped else 0)
+    return 3 * master + moments + size.copy + (3 * size.gradients if clipped else 0)
 
 
 def _parameters(operators: Iterable[Operator]) -> float:
@@ -298,6 +328,10 @@ def _parameters(operators: Iterable[Operator]) -> float:
 
 def _kept(operators: Iterable[Operator]) -> float:
     return sum(operator.kept_bytes for operator in operators)
+
+
+def _deferred(operators: Iterable[Operator]) -> float:
+    return sum(operator.deferred_bytes for operator in operators)
 
 
 def _accumulated(numbers: float, load: Workload) -> float:
@@ -320,14 +354,17 @@ def _product(
     It keeps its input. Each product reads two of the three matrices and writes the third.
     """
     m, item = load.tokens, load.precision.item
+    parameters = k * n + (n if bias else 0)
     once = Work(2 * m * k * n, item * (m * k + k * n + m * n))
     return Operator(
         name,
         forward=once,
         input_gradient=once,
         weight_gradient=Work(once.flops, item * (m * k + m * n) + _accumulated(k * n, load)),
-        parameters=k * n + (n if bias else 0),
+        parameters=parameters,
+        copied=parameters,
         kept_bytes=m * k * item,
+        deferred_bytes=m * (k + n) * item,
         transient_bytes=k * n * item + m * (k + n) * item,
         forward_reduced=() if forward_reduced is None else (forward_reduced,),
         backward_reduced=() if backward_reduced is None else (backward_reduced,),
@@ -363,6 +400,7 @@ def _norm(name: str, load: Workload) -> Operator:
         input_gradient=Work(bytes=3 * load.hidden_bytes),
         parameters=2 * load.hidden,
         kept_bytes=load.hidden_bytes + statistics,
+        deferred_bytes=2 * load.hidden_bytes + statistics,
         transient_bytes=load.hidden_bytes,
     )
 

@@ -39,9 +39,9 @@ class Seconds(NamedTuple):
     def times(self, count: int) -> Seconds:
         return Seconds(*(count * mine for mine in self))
 
-    @property
-    def total(self) -> float:
-        return sum(self)
+    def total(self, *, recomputed: bool) -> float:
+        """Of a training step."""
+        return sum(self) + (self.forward if recomputed else 0.0)
 
 
 def work_seconds(work: Work, device: Device) -> float:
@@ -97,9 +97,15 @@ class RooflineModel(CostModel):
         prices = mesh_prices(design)
         holders = _holders(design)
         last = len(holders) - 1
-        layer = [max(prices[rank].layer.total for rank in ranks) for ranks in holders]
+        again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
+        layer = [
+            max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
+            for stage, ranks in enumerate(holders)
+        ]
         extra = [
-            max(prices[rank].ends(first=stage == 0, last=stage == last).total for rank in ranks)
+            max(
+                prices[rank].ends(first=stage == 0, last=stage == last).total(recomputed=again[stage]) for rank in ranks
+            )
             for stage, ranks in enumerate(holders)
         ]
         return balanced_split(design.model.layers, layer, extra)
@@ -148,14 +154,19 @@ def _holders(design: Design) -> list[list[int]]:
 
 
 def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) -> Floats:
-    """[op, ranks, stages] of F, B, I and W."""
+    """[op, ranks, stages] of F, B, I and W.
+
+    A stage that is recomputed runs its forward once more before its backward, its collectives
+    and the loss included (Chen et al., arXiv:1604.06174).
+    """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     prices = mesh_prices(design)
     for rank, stage in copies(program):
         price = prices[rank].stage(layers[stage], first=stage == 0, last=stage == program.stages - 1)
+        again = price.forward if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward
-        table[Op.B, rank, stage] = price.input_gradient + price.weight_gradient
-        table[Op.I, rank, stage] = price.input_gradient
+        table[Op.B, rank, stage] = again + price.input_gradient + price.weight_gradient
+        table[Op.I, rank, stage] = again + price.input_gradient
         table[Op.W, rank, stage] = price.weight_gradient
     return table
 

@@ -26,6 +26,7 @@ class Sizes(NamedTuple):
     parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
     static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
     activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
+    deferred_bytes: Floats  # [stages] kept for one microbatch between the halves of a split backward
     working_bytes: Floats  # [ranks] largest transient, and the buffers of messages on their way
 
 
@@ -60,30 +61,36 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     Weights, gradients and optimizer states are those of all stages of a rank, by precision
     (arXiv:1910.02054, section 3.1: 16 bytes a parameter with AdamW and fp32, 18 with mixed
     precision and fp32 gradients); data parallelism does not cut them. Where replicas of a stage
-    lie on meshes of different shape, its activations are those of the larger device.
+    lie on meshes of different shape, its activations are those of the larger device. A stage that
+    is recomputed keeps its input, and its activations are part of the working set of its backward.
     """
-    parameters = np.zeros((program.ranks, program.stages))
-    activations = np.zeros(program.stages)
+    parameters, copied = np.zeros((2, program.ranks, program.stages))
+    activations, deferred = np.zeros((2, program.stages))
     transients = np.zeros(program.ranks)
     loads = [workload(design, mesh) for mesh in design.meshes]
     for rank, stage in copies(program):
         load = loads[rank]
-        first, last = stage == 0, stage == program.stages - 1
-        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], first=first, last=last)
-        kept = flops.activation_bytes(load, layers[stage], first=first, last=last)
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], **ends)
+        copied[rank, stage] = flops.copied_parameters(load, layers[stage], **ends)
+        kept, transient = flops.activation_bytes(load, layers[stage], **ends), flops.transient_bytes(load, **ends)
+        if design.pipeline.recomputes(stage):
+            kept, transient = flops.input_bytes(load, **ends), transient + kept
         activations[stage] = max(activations[stage], kept)
-        transients[rank] = max(transients[rank], flops.transient_bytes(load, first=first, last=last))
+        deferred[stage] = max(deferred[stage], flops.deferred_bytes(load, layers[stage], **ends))
+        transients[rank] = max(transients[rank], transient)
     training = design.training
     precision = PRECISIONS[training.precision]
     on_device = parameters.sum(axis=1)
     return Sizes(
         parameters=parameters,
         static_bytes={
-            "weights": on_device * precision.weights,
+            "weights": on_device * precision.weights + copied.sum(axis=1) * precision.copy,
             "gradients": on_device * precision.gradients,
             "optimizer": on_device * flops.optimizer_state_bytes(training.optimizer, training.precision),
         },
         activation_bytes=activations,
+        deferred_bytes=deferred,
         working_bytes=transients + _buffers(program) * np.array([load.hidden_bytes for load in loads]),
     )
 

@@ -20,7 +20,8 @@ from engine.program.program import Program
 class UnitModel(CostModel):
     """``forward`` and ``backward`` are one microbatch through the whole model over the number of
     meshes, the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k``
-    of that share costs ``1/k``. Reductions and steps are free."""
+    of that share costs ``1/k``. One that is recomputed runs its forward once more before its
+    backward. Reductions and steps are free."""
 
     unit: ClassVar[Unit] = "units"
 
@@ -34,6 +35,9 @@ class UnitModel(CostModel):
         whole = np.zeros(len(Op))
         whole[[Op.F, Op.B, Op.I, Op.W]] = cost.forward, cost.backward, cost.backward - weight, weight
         seconds = whole[kinds.op] * share[kinds.stage]
+        again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
+        backward = kinds.of(Op.B, Op.I)
+        seconds[backward] += (again * share)[kinds.stage[backward]] * cost.forward
         seconds[kinds.sends] = cost.transfer
         return seconds
 

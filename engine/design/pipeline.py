@@ -29,6 +29,13 @@ class Section(Part):
     """The mesh of each stage; null: the schedule's own."""
     actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
     """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
+    recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"
+    """The stages, by number or all, that keep their input alone and run their forward again before
+    their backward: memory for time (Chen et al., arXiv:1604.06174)."""
+
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs its forward twice."""
+        return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
 
 
 class _Made(Section):

@@ -33,13 +33,24 @@ def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list
     """Every error of a validation as a problem of the document."""
     details = error.errors(include_url=False)
     found = [_in_words(detail, document) for detail in details if not _follows(detail)]
-    first = {problem.where: problem for problem in reversed(found)}  # a union complains once a member
-    return [problem for problem in found if first[problem.where] is problem]
+    first: dict[str, Problem] = {}
+    for problem in found:  # a union complains once a member
+        first[problem.where] = _either(first[problem.where], problem) if problem.where in first else problem
+    return list(first.values())
 
 
 def _follows(detail: ErrorDetails) -> bool:
-    """A list whose members were refused is also refused as too short: that says nothing new."""
-    return detail["type"] == "too_short" and len(detail["input"]) > 0
+    """A list whose members were refused is also refused as too short, or as no word: that says nothing new."""
+    no_word = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
+    return no_word or (detail["type"] == "too_short" and len(detail["input"]) > 0)
+
+
+def _either(problem: Problem, other: Problem) -> Problem:
+    """Say of a value that no member of a union takes what each would: "3 should be none, full or a list"."""
+    start, _, wish = other.message.partition(" should be ")
+    if not wish or not problem.message.startswith(f"{start} should be "):
+        return problem
+    return Problem(problem.where, problem.code, f"{problem.message} or {wish}", problem.severity)
 
 
 def _in_words(detail: ErrorDetails, document: Mapping[str, Any]) -> Problem:
@@ -428,7 +439,7 @@ def _stages(design: Design) -> list[Problem]:
             f"{count} stages need at least {count} layers, and the model has {layers}; use fewer stages or more layers"
         )
         found.append(Problem("model.layers", "too_few_layers", message))
-    return found or [*_size(design), *_placement(design)]
+    return found or [*_size(design), *_placement(design), *_recompute(design)]
 
 
 def _size(design: Design) -> Iterator[Problem]:
@@ -465,6 +476,19 @@ def _placement(design: Design) -> Iterator[Problem]:
             "use null, another order of the meshes, or a custom schedule"
         )
         yield Problem(where, "placement_shape", message)
+
+
+def _recompute(design: Design) -> Iterator[Problem]:
+    given = design.pipeline.recompute
+    if not isinstance(given, tuple):
+        return
+    for number, stage in enumerate(given):
+        where = f"pipeline.recompute[{number}]"
+        if stage >= design.stages:
+            message = f"there is no stage {stage} to recompute; there are stages 0 to {design.stages - 1}"
+            yield Problem(where, "recompute_stage", message)
+        elif stage in given[:number]:
+            yield Problem(where, "recompute_repeated", f"stage {stage} is named more than once; name each stage once")
 
 
 def renaming(own: list[int], given: tuple[int, ...]) -> dict[int, int] | None:

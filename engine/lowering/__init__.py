@@ -11,13 +11,31 @@ import numpy as np
 from engine.design import Design
 from engine.design.problems import renaming
 from engine.errors import DesignError, Problem
+from engine.lowering.prices import findings, priced_pipe
 from engine.lowering.transfers import add_transfers
 from engine.lowering.updates import add_updates
 from engine.program.program import Program
 from engine.program.verify import complete, verify
 from engine.schedules import Pipe
 
-__all__ = ["lower"]
+__all__ = ["findings", "lower", "order", "priced_pipe", "with_messages"]
+
+
+def order(design: Design) -> Program:
+    """The computations of a design alone, as its schedule orders them; nothing is proved of them.
+
+    Raises:
+        InputError: a hand-drawn cell is no action.
+    """
+    pipeline: Any = design.pipeline
+    return _on_meshes(pipeline.program(design.pipe), pipeline.placement)
+
+
+def with_messages(computations: Program, design: Design) -> Program:
+    """A complete order of computations with the transfers and updates that it needs on the design's
+    meshes; whether it waits for ever is not asked."""
+    copies = tuple(mesh.dp for mesh in design.meshes)
+    return add_updates(add_transfers(computations), copies, clips=design.training.clip_norm is not None)
 
 
 def lower(design: Design) -> Program:
@@ -27,7 +45,7 @@ def lower(design: Design) -> Program:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
     copies = tuple(mesh.dp for mesh in design.meshes)
-    return _lower(design.pipeline, design.pipe, copies, design.training.clip_norm is not None)
+    return _lower(design.pipeline, priced_pipe(design), copies, design.training.clip_norm is not None)
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB

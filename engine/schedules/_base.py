@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Annotated, ClassVar
 
@@ -21,11 +21,30 @@ Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What a schedule that looks for its order is told of the design: seconds and bytes.
+
+    Two of the same numbers and the same ``design`` are equal, whoever judges.
+    """
+
+    forward: tuple[float, ...]  # [stages] seconds
+    input_gradient: tuple[float, ...]  # [stages]
+    weight_gradient: tuple[float, ...]  # [stages]
+    hop: tuple[float, ...]  # [stages - 1] to hand a tensor to the next stage, either way
+    activation: tuple[float, ...]  # [stages] bytes kept for a microbatch, from F to W
+    room: tuple[float, ...]  # [ranks] bytes that a device has for them
+    unit: str = "units"  # of all seconds
+    design: str = ""  # names all else that decides how long a step takes
+    judge: Callable[[Program], float] | None = field(default=None, compare=False)  # seconds of a whole step
+
+
+@dataclass(frozen=True)
 class Pipe:
     """The size of a pipeline: how many ranks (meshes) and microbatches a schedule has to order."""
 
     ranks: int
     microbatches: int
+    prices: Prices | None = None  # only for a schedule that ``weighs``
 
 
 class Schedule(Part):
@@ -37,6 +56,7 @@ class Schedule(Part):
     """
 
     title: ClassVar[str]
+    weighs: ClassVar[bool] = False  # whether its order depends on what things cost
 
     def stage_count(self, ranks: int) -> int:
         """How many stages the model is cut into."""
@@ -66,6 +86,10 @@ class Schedule(Part):
         """The computations of every rank, without transfers."""
         return from_columns(self.orders(pipe), np.array(self.routes(pipe)), np.array(self.replica_of(pipe)))
 
+    def findings(self, pipe: Pipe) -> Sequence[str]:
+        """What it tried and found, in sentences; nothing for a rule that does not search."""
+        return ()
+
     @classmethod
     def help(cls) -> str:
         return cleandoc(cls.__doc__ or "")
@@ -74,22 +98,32 @@ class Schedule(Part):
 schedules: Registry[type[Schedule]] = Registry("schedule", "engine.schedules")
 
 
-def by_slot(
-    ranks: int,
-    rank: NDArray[np.int64],
-    forward_slot: NDArray[np.int64],
-    backward_slot: NDArray[np.int64],
-) -> list[NDArray[np.int32]]:
-    """Order each rank by the clock slots of its forwards and backwards.
+def too_few(title: str, needed: int, pipe: Pipe) -> str | None:
+    """The refusal of a schedule that needs so many microbatches to fill its pipeline."""
+    if pipe.microbatches >= needed:
+        return None
+    return (
+        f"{title} fills {pipe.ranks} meshes with {needed} microbatches or more, not {pipe.microbatches}; use {needed}"
+    )
 
-    All three arrays are ``[stages, microbatches]``: who computes, and when, on a clock on which
-    a forward and a backward each take one slot. Only the order is kept of the slots.
+
+def folded(ranks: int, times: int = 1) -> list[int]:
+    """``[stages]`` the rank of each stage on a path that goes down the ranks and back up, some times."""
+    return [*range(ranks), *reversed(range(ranks))] * times
+
+
+def by_slot(ranks: int, rank: NDArray[np.int64], slots: Mapping[Op, NDArray[np.int64]]) -> list[NDArray[np.int32]]:
+    """Order each rank by the clock slots of its computations.
+
+    All arrays are ``[stages, microbatches]``: who computes, and when, for each kind of computation,
+    on a clock on which every computation takes one slot. Only the order is kept of the slots; what
+    shares a slot goes by kind, as they are given, then by stage and microbatch.
     """
     stage, microbatch = np.indices(rank.shape)
-    op = np.repeat([Op.F, Op.B], rank.size)
-    columns = (op, np.tile(stage.ravel(), 2), np.tile(microbatch.ravel(), 2), np.zeros_like(op))
+    op, kinds = np.repeat(list(slots), rank.size), len(slots)
+    columns = (op, np.tile(stage.ravel(), kinds), np.tile(microbatch.ravel(), kinds), np.zeros_like(op))
     rows = np.stack(columns, axis=1).astype(np.int32)
-    slot = np.concatenate([forward_slot.ravel(), backward_slot.ravel()])
-    owner = np.tile(rank.ravel(), 2)
+    slot = np.concatenate([each.ravel() for each in slots.values()])
+    owner = np.tile(rank.ravel(), kinds)
     order = np.argsort(owner * (slot.max(initial=0) + 1) + slot, kind="stable")
     return np.split(rows[order], np.searchsorted(owner[order], np.arange(1, ranks)))

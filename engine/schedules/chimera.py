@@ -1,4 +1,4 @@
-"""Chimera: two replicas of the model run through the ranks in opposite directions (arXiv:2107.06925)."""
+"""Chimera: replicas of the model run through the ranks in opposite directions (Li and Hoefler, arXiv:2107.06925)."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -6,41 +6,77 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.schedules._base import Pipe, Schedule, by_slot, schedules
+from engine.program.action import Op
+from engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
 
 
 @schedules.register("chimera")
 class Chimera(Schedule):
-    """Two copies of the model, one down and one up the ranks, fill each other's bubbles at the
-    price of twice the weights."""
+    """Copies of the model, half of them down and half up the ranks, fill each other's bubbles at
+    the price of as many copies of the weights.
+
+    The order is the one drawn for two replicas and as many microbatches as ranks. That more
+    replicas are each turned on by an equal share of the ranks is the paper's; their slots, and
+    those of the other concatenations, are derived from the same clock.
+    """
 
     title: ClassVar = "Chimera"
 
-    replicas: Literal[2] = 2
-    """Copies of the model: one goes down the meshes, one up."""
+    replicas: Count = 2
+    """Copies of the model: one half of them goes down the meshes, one half up."""
+    concatenation: Literal["direct", "forward-doubling", "backward-halving"] = "direct"
+    """How groups of microbatches follow each other. Direct adds a bubble a group where the backward
+    takes longer than the forward; forward-doubling adds none where it takes twice as long, and keeps
+    twice the activations; backward-halving is that order for microbatches of half the size."""
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]
+        """Down-going replicas first, each turned on by as many ranks; up-going ones are their mirror images."""
+        turns = range(0, pipe.ranks, max(1, 2 * pipe.ranks // self.replicas))
+        down = [[(stage + turn) % pipe.ranks for stage in range(pipe.ranks)] for turn in turns]
+        return [*down, *([pipe.ranks - 1 - rank for rank in route] for route in down)]
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        """In every group of as many microbatches as ranks, the first half goes down."""
-        return [int(mb % pipe.ranks >= pipe.ranks // 2) for mb in range(pipe.microbatches)]
+        """In every group the microbatches of one replica after those of the other."""
+        group = self._group(pipe)
+        return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 
     def refuses(self, pipe: Pipe) -> str | None:
         if pipe.ranks % 2:
             return f"Chimera pairs meshes from both ends and needs an even number of them, not {pipe.ranks}; use {pipe.ranks + 1}"
+        if pipe.ranks % self.replicas or self.replicas % 2:
+            fitting = " or ".join(str(count) for count in range(2, pipe.ranks + 1, 2) if pipe.ranks % count == 0)
+            words = f"Chimera spreads pairs of replicas evenly over {pipe.ranks} meshes, which {self.replicas} replicas do not allow"
+            return f"{words}; use {fitting}"
+        rest = pipe.microbatches % self._group(pipe)
+        if rest and self.concatenation != "direct":
+            more = pipe.microbatches - rest + self._group(pipe)
+            fewer = f"{pipe.microbatches - rest} or " if pipe.microbatches > rest else ""
+            words = f"{self.concatenation} takes microbatches {self._group(pipe)} at a time, not {pipe.microbatches}"
+            return f"{words}; use {fewer}{more}"
         return None
 
+    @property
+    def _at_once(self) -> int:
+        """Microbatches in one slot of a forward."""
+        return 1 if self.concatenation == "direct" else 2
+
+    def _group(self, pipe: Pipe) -> int:
+        """Microbatches that are ordered together: a slot of a forward for every rank."""
+        return self._at_once * pipe.ranks
+
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
-        """The drawn order on a clock where forward and backward take one slot each: forwards run
-        densely in the first ramp, later ones leave every second slot to a backward; groups of
-        D microbatches are concatenated directly."""
-        d = pipe.ranks
+        """The drawn order on a clock where all forwards of a slot take as long as one backward: forwards
+        run densely in the first ramp, later ones leave every second slot to the other direction. No
+        two slots of a rank coincide, and a group follows the one before it without an empty slot."""
+        d, share = pipe.ranks, pipe.ranks // self.replicas  # slots of a forward that a replica has in a group
         s, mb = np.indices((d, pipe.microbatches))
-        group, place = mb // d, mb % d
-        i = place % (d // 2)  # the place among those of one direction
-        down = place < d // 2
-        ramp = (group == 0) & (s + i <= d // 2 - 1)
-        forward_slot = np.where(ramp, s + i, s + 2 * i + 2 * d * group)
-        backward_slot = 2 * d - 1 - s + 2 * i + 2 * d * group
-        return by_slot(d, np.where(down, s, d - 1 - s), forward_slot, backward_slot)
+        group, place = np.divmod(mb, self._group(pipe))
+        turn = place % (share * self._at_once)  # the place among those of one replica
+        i, start = turn // self._at_once, (1 + self._at_once) * d * group
+        ramp = (group == 0) & (s + i <= share - 1)
+        rank = np.array(self.routes(pipe))[np.array(self.replica_of(pipe))].T
+        slots = {
+            Op.F: np.where(ramp, s + i, s + 2 * i + start),
+            Op.B: 2 * d - 1 - s + 2 * (turn % share) + d * (turn // share) + start,
+        }
+        return by_slot(d, rank, slots)

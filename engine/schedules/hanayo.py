@@ -1,20 +1,29 @@
 """Hanayo: waves of stages down the ranks and back up (Liu et al., SC'23, arXiv:2308.15762)."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Action, backward, forward
-from engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
+from engine.program.action import Action, Op, backward, forward, input_gradient, weight_gradient
+from engine.schedules._base import Count, Pipe, Schedule, by_slot, folded, schedules
+
+Slots = NDArray[np.int64]
 
 
 @schedules.register("hanayo")
 class Hanayo(Schedule):
     """Fold the stages into waves over the ranks: each doubling of the waves halves the bubble,
-    with one copy of the weights."""
+    with one copy of the weights.
+
+    A split backward is ours, not the paper's. Where forward, input and weight gradient cost the
+    same it leaves a bubble of P-1 forwards of one stage, a quarter of that of the whole backward:
+    no order starts the last rank sooner. In groups a rank then keeps at most P activations of its
+    share of the model, what the last rank keeps with a whole backward.
+    """
 
     title: ClassVar = "Hanayo"
 
@@ -23,13 +32,15 @@ class Hanayo(Schedule):
     grouping: Literal["grouped", "ungrouped"] = "grouped"
     """With more microbatches than meshes: grouped runs one group of as many microbatches as
     meshes after the other and keeps the memory; ungrouped adds no bubble a group and keeps all alive."""
+    backward: Literal["whole", "split"] = "whole"
+    """Whole runs a backward in one piece; split passes the input gradient on first, and lets the
+    weight gradient wait for a bubble, as far as memory allows."""
 
     def stage_count(self, ranks: int) -> int:
         return 2 * self.waves * ranks
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        fold = [*range(pipe.ranks), *reversed(range(pipe.ranks))]
-        return [fold * self.waves]
+        return [folded(pipe.ranks, self.waves)]
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         return self._grouped(pipe) if self.grouping == "grouped" else super().orders(pipe)
@@ -39,22 +50,51 @@ class Hanayo(Schedule):
         group after the other; fewer microbatches leave out the missing ones."""
         p, stages = pipe.ranks, self.stage_count(pipe.ranks)
         s, mb = np.indices((stages, pipe.microbatches))
-        group, i = mb // p, mb % p
-        ramp = (group == 0) & (s + i <= p - 1)
-        forward_slot = np.where(ramp, s + i, s + 2 * i + 2 * stages * group)
-        backward_slot = 2 * stages - 1 - s + 2 * i + 2 * stages * group
+        start, i = 2 * stages * (mb // p), mb % p
+        ramp = (mb < p) & (s + i <= p - 1)
+        forward_slot = np.where(ramp, s + i, s + 2 * i + start)
+        backward_slot = 2 * stages - 1 - s + 2 * i + start
         rank = np.broadcast_to(np.array(self.routes(pipe)[0])[:, None], s.shape)
-        return by_slot(p, rank, forward_slot, backward_slot)
+        if self.backward == "whole":
+            return by_slot(p, rank, {Op.F: forward_slot, Op.B: backward_slot})
+        weight_slot = self._made_room_for(pipe)[s, i] + start
+        return by_slot(p, rank, {Op.W: weight_slot, Op.F: forward_slot, Op.I: backward_slot})
+
+    def _made_room_for(self, pipe: Pipe) -> Slots:
+        """``[stages, ranks]`` the slots of the forwards for which the weight gradients of the first group
+        make room.
+
+        A group fills a rank's memory. From then on each forward takes the room of one weight
+        gradient, the oldest, right before it; in the last group those forwards that would come
+        next are missing, and the weight gradients fall into the bubbles that they leave.
+        """
+        p, stages = pipe.ranks, self.stage_count(pipe.ranks)
+        s, i = np.indices((stages, p))
+        rank = np.broadcast_to(np.array(self.routes(pipe)[0])[:, None], s.shape)
+        forwards, inputs = s + 2 * i + 2 * stages, 2 * stages - 1 - s + 2 * i
+        by_forward, by_input = (np.lexsort((slot.ravel(), rank.ravel())) for slot in (forwards, inputs))
+        slots = np.empty(s.size, np.int64)
+        slots[by_input] = forwards.ravel()[by_forward]
+        return slots.reshape(s.shape)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """Ungrouped: every up-going forward is followed by the next down-going one, and when those
-        run out by the next up-going backward; equal to the paper's order for M = P."""
+        run out by the next up-going backward; equal to the paper's order for M = P. Weight gradients
+        of a split backward come when those run out too."""
         p, m, waves = pipe.ranks, pipe.microbatches, range(self.waves)
         down = [2 * w * p + rank for w in waves]
         up = [2 * (w + 1) * p - 1 - rank for w in waves]
+        weights: deque[Action] = deque()
+
+        def back(stage: int, mb: int) -> Action:
+            if self.backward == "whole":
+                return backward(stage, mb)
+            weights.append(weight_gradient(stage, mb))
+            return input_gradient(stage, mb)
+
         ramp = min(p - rank, m)
         down_forwards = (forward(down[w], mb) for w in waves for mb in range(m))
-        up_backwards = (backward(up[w], mb) for w in reversed(waves) for mb in range(m))
+        up_backwards = (back(up[w], mb) for w in reversed(waves) for mb in range(m))
         for _ in range(ramp):
             yield next(down_forwards)
         fillers = chain(down_forwards, up_backwards)
@@ -64,5 +104,12 @@ class Hanayo(Schedule):
                 yield next(fillers)
         for w in reversed(waves):
             for mb in range(m):
-                yield backward(down[w], mb)
-                yield from (x for x in [next(up_backwards, None)] if x)
+                yield back(down[w], mb)
+                yield from islice(chain(up_backwards, _taken(weights)), 1)
+        yield from weights
+
+
+def _taken(waiting: deque[Action]) -> Iterator[Action]:
+    """The oldest ones first, each taken out when it is asked for."""
+    while waiting:
+        yield waiting.popleft()

@@ -371,7 +371,7 @@ def test_an_export_arrives_byte_for_byte(shell: Shell) -> None:
     shell.button("Export").click()
 
     with shell.page.expect_download() as awaited:
-        shell.page.get_by_role("menuitem", name="torch CSV").click()
+        shell.page.get_by_role("menuitem", name="torch CSV torch.distributed").click()
 
     assert awaited.value.suggested_filename == "Two waves on four meshes.csv"
     assert Path(awaited.value.path()).read_bytes() == exports["torch-csv"].make(shell.session.prediction)
@@ -407,6 +407,48 @@ def test_a_file_that_is_no_design_is_told_about(shell: Shell) -> None:
     assert shell.session.design is before
 
 
+def test_a_schedule_opens_into_the_design_and_undo_takes_it_back(shell: Shell) -> None:
+    before = shell.session.design
+    content = exports["torch-csv"].make(shell.session.prediction)
+
+    shell.page.locator('input[type="file"]').set_input_files(
+        {"name": "waves.csv", "mimeType": "text/csv", "buffer": content}
+    )
+
+    undo = shell.button("Undo: import waves.csv")
+    expect(undo).to_be_visible()
+    assert shell.session.design.pipeline.schedule == "custom"
+    undo.click()
+    shell.until(lambda: shell.session.design is before)
+
+
+def test_a_wrong_schedule_is_shown_with_an_arrow_under_its_cell(shell: Shell) -> None:
+    before, rows = shell.session.design, [f"{rank}F0,{rank}F1,{rank}B0,{rank}B1" for rank in range(4)]
+    rows[2] = "2F0,2F1,2B0,2X1"
+
+    shell.page.locator('input[type="file"]').set_input_files(
+        {"name": "wrong.csv", "mimeType": "text/csv", "buffer": "\n".join(rows).encode()}
+    )
+
+    trouble = shell.page.get_by_role("alert")
+    expect(trouble).to_contain_text("wrong.csv was not opened")
+    expect(trouble).to_contain_text("row 3, column 4 (D3)'2X1' is no action; did you mean 2B1?")
+    shown = trouble.locator("pre")
+    assert shown.inner_text().splitlines() == ["2F0,2F1,2B0,2X1", "            ^^^"]
+    assert shell.session.design is before
+
+
+def test_what_a_schedule_changed_beside_the_order_is_said(shell: Shell) -> None:
+    shell.page.locator('input[type="file"]').set_input_files(
+        {"name": "two.csv", "mimeType": "text/csv", "buffer": b"0F0,0B0\n1F0,1B0"}
+    )
+
+    told = shell.page.get_by_role("alert")
+    expect(told).to_contain_text("two.csv is open")
+    expect(told).to_contain_text("2 meshes of one device each replace the 4 there were")
+    assert shell.session.design.ranks == 2
+
+
 def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
     document = shell.session.design.model_dump(mode="json") | {"name": "dropped"}
     transfer = shell.page.evaluate_handle(
@@ -418,12 +460,12 @@ def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
         json.dumps(document),
     )
     shell.page.dispatch_event("body", "dragover", {"dataTransfer": transfer})
-    expect(shell.page.get_by_text("Drop to open the design")).to_be_visible()
+    expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_visible()
 
     shell.page.dispatch_event("body", "drop", {"dataTransfer": transfer})
 
     shell.until(lambda: shell.session.design.name == "dropped")
-    expect(shell.page.get_by_text("Drop to open the design")).to_be_hidden()
+    expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_hidden()
 
 
 def test_the_theme_is_chosen_kept_and_followed_by_every_widget(shell: Shell) -> None:

@@ -11,7 +11,15 @@ from designer.forms import Field, Form, at_fields, change, field_of, fields, pla
 from designer.session import Session
 from designer.views.numbers import Numbers, staleness, tiles
 from designer.views.problems import Problems, listed
-from designer.views.topbar import LARGEST_FILE_BYTES, SHORTCUTS, TopBar, example_entries, file_name, read_upload
+from designer.views.topbar import (
+    LARGEST_FILE_BYTES,
+    SHORTCUTS,
+    TopBar,
+    example_entries,
+    file_name,
+    is_schedule,
+    read_upload,
+)
 from engine.design import Design, load_design, parse_design
 from engine.errors import DesignError, InputError, Problem
 from engine.export import exports
@@ -70,7 +78,8 @@ def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design
 @pytest.mark.parametrize("name", schedules)
 def test_a_schedule_brings_its_own_options(name: str, design: Design) -> None:
     chosen = Session(design)
-    chosen.edit(*change(design, by_path(design)["pipeline.schedule"], name))
+    chosen.edit("pipeline.microbatches", 8, "as many as the most demanding of them needs")
+    chosen.edit(*change(chosen.design, by_path(chosen.design)["pipeline.schedule"], name))
 
     own = {path.removeprefix("pipeline.") for path in by_path(chosen.design) if path.startswith("pipeline.")}
 
@@ -478,6 +487,77 @@ def test_a_draft_opens_with_its_problems(bar: TopBar, session: Session) -> None:
     assert [problem.where for problem in session.errors] == ["model.layers"]
 
 
+def test_a_schedule_is_one_edit_of_the_open_design(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, before = Said(bar, monkeypatch), session.design
+    text = exports["torch-csv-comms"].make(session.prediction).decode()
+
+    bar._handle_msg({"type": "open", "file": "Waves.CSV", "text": text})
+
+    assert session.history[0] == "import Waves.CSV"
+    assert session.design.pipeline.schedule == "custom"
+    assert (session.design.name, session.design.meshes) == (before.name, before.meshes)
+    assert session.prediction.timeline.makespan == predict(before).timeline.makespan
+    assert bar.unsaved
+    assert not said.of("trouble")
+    session.undo()
+    assert session.design is before
+
+
+def test_a_schedule_with_errors_is_told_at_its_cells_and_changes_nothing(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, before = Said(bar, monkeypatch), session.design
+
+    bar._handle_msg({"type": "open", "file": "x.csv", "text": "0F0,0B0\n1F0,1X0"})
+
+    (told,) = said.of("trouble")
+    assert told["title"] == "x.csv was not opened"
+    assert told["lines"] == [
+        {
+            "where": "row 2, column 2 (B2)",
+            "message": "'1X0' is no action; did you mean 1B0?\n    1F0,1X0\n        ^^^",
+        }
+    ]
+    assert session.design is before
+
+
+def test_what_a_schedule_changes_beside_the_order_is_told(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(bar, monkeypatch)
+
+    bar._handle_msg({"type": "open", "file": "x.csv", "text": "0F0,0B0\n1F0,1B0"})
+
+    (told,) = said.of("notes")
+    assert [line["message"] for line in told["lines"]] == ["2 meshes of one device each replace the 4 there were"]
+    assert session.design.ranks == 2
+
+
+def test_a_schedule_larger_than_the_cluster_opens_as_a_design_of_its_own(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, before = Said(bar, monkeypatch), session.design
+    text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(20))
+
+    bar._handle_msg({"type": "open", "file": "twenty.csv", "text": text})
+
+    assert (session.design.name, session.design.ranks) == ("twenty", 20)
+    assert "undo goes back" in said.of("notes")[0]["lines"][0]["message"]
+    session.undo()
+    assert session.design is before
+
+
+def test_a_schedule_goes_into_a_draft_that_has_errors(bar: TopBar, session: Session) -> None:
+    session.edit("model.layers", 3, "3 layers")
+
+    bar._handle_msg({"type": "open", "file": "x.csv", "text": "\n".join(f"{r}F0,{r}B0" for r in range(4))})
+
+    assert not session.errors
+    assert session.design.model.layers == 4
+
+
 def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
     with pytest.raises(InputError, match="the page opens up to 12 MB"):
         read_upload(" " * (LARGEST_FILE_BYTES + 1))
@@ -485,6 +565,8 @@ def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
         read_upload(None)
     with pytest.raises(DesignError, match="not JSON"):
         read_upload("{")
+    assert is_schedule("a.CSV")
+    assert not is_schedule("csv.json")
 
 
 @pytest.mark.parametrize(
@@ -524,8 +606,9 @@ def test_undo_and_redo_are_what_the_history_says(bar: TopBar, session: Session) 
 
 
 @pytest.mark.parametrize("name", exports)
-def test_every_export_is_a_file(name: str, bar: TopBar, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_export_is_a_file(name: str, bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said(bar, monkeypatch)
+    session.edit("pipeline.waves", 1, "one wave, which all of them can say")
 
     bar._handle_msg({"type": "export", "name": name})
 

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,14 @@ def test_program_as_a_schedule_of_torch(meshwave: Command, design: Path) -> None
     assert meshwave("program", design, "--format", "torch-csv", "--rank", "2")[1] == out.splitlines()[2] + "\n"
 
 
+def test_program_as_a_schedule_of_torch_with_its_messages(meshwave: Command, design: Path) -> None:
+    out = meshwave("program", design, "--format", "torch-csv-comms")[1]
+
+    assert len(out.splitlines()) == 3
+    assert meshwave("export", design, "--to", "torch-csv-comms")[1] == out
+    assert meshwave("program", design, "--format", "torch-csv-comms", "--rank", "2")[1] == out.splitlines()[2] + "\n"
+
+
 @pytest.mark.parametrize("rank", ["3", "-1"])
 def test_program_of_a_rank_that_is_not_there(meshwave: Command, design: Path, rank: str) -> None:
     assert meshwave("program", design, "--rank", rank) == (
@@ -238,7 +247,14 @@ def test_compare_as_json_holds_the_numbers_of_each(meshwave: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "start"), [("perfetto", b"{"), ("torch-csv", b"0F0,"), ("svg", b"<svg"), ("png", b"\x89PNG\r\n")]
+    ("form", "start"),
+    [
+        ("perfetto", b"{"),
+        ("torch-csv", b"0F0,"),
+        ("torch-csv-comms", b"0UNSHARD,"),
+        ("svg", b"<svg"),
+        ("png", b"\x89PNG\r\n"),
+    ],
 )
 def test_export_writes_each_form_to_a_file_or_to_standard_output(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], form: str, start: bytes
@@ -261,6 +277,75 @@ def test_export_of_replicas_to_torch_is_refused_before_a_file_is_there(meshwave:
     assert (status, out) == (2, "")
     assert "keeps 2 replicas of every stage; choose a schedule without replicas" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_for_torchtitan_is_a_zip_of_what_goes_together(meshwave: Command, tmp_path: Path) -> None:
+    assert meshwave("export", "01-first-wave", "--to", "torchtitan", "-o", tmp_path / "x.zip") == (0, "", "")
+
+    assert "meshwave/schedule.csv" in zipfile.ZipFile(tmp_path / "x.zip").namelist()
+
+
+def test_bytes_are_not_poured_over_a_terminal(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    told = "torchtitan is no text for a terminal; name a file with --out\n"
+    assert meshwave("export", "01-first-wave", "--to", "torchtitan") == (2, "", told)
+
+
+def test_export_for_torchtitan_of_two_waves_is_refused(meshwave: Command, tmp_path: Path) -> None:
+    status, out, err = meshwave("export", "02-two-waves", "--to", "torchtitan", "-o", tmp_path / "x.zip")
+
+    assert (status, out) == (2, "")
+    assert "no name places them as here" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- import ----
+
+
+def test_import_makes_a_design_that_plays_the_schedule(meshwave: Command, write: Callable[..., Path]) -> None:
+    path = write("0F0, 0F1,,0B0,0B1\n1F0,1B0,1F1,1B1\n", "by hand.csv")
+
+    status, out, err = meshwave("import", path)
+
+    made = parse_design(out)
+    assert (status, err) == (0, "")
+    assert (made.name, made.pipeline.schedule, made.ranks) == ("by hand", "custom", 2)
+    assert made.pipeline.actions[0] == ("0F0", "0F1", "0B0", "0B1")
+
+
+def test_an_export_is_imported_back_into_its_design(meshwave: Command, tmp_path: Path) -> None:
+    schedule, back = tmp_path / "x.csv", tmp_path / "back.json"
+    meshwave("export", "02-two-waves", "--to", "torch-csv-comms", "-o", schedule)
+
+    assert meshwave("import", schedule, "--into", "02-two-waves", "-o", back) == (0, "", "")
+
+    assert json.loads(meshwave("simulate", back, "--json")[1])["makespan_s"] == 60
+    assert meshwave("program", back, "--format", "torch-csv") == meshwave(
+        "program", "02-two-waves", "--format", "torch-csv"
+    )
+
+
+def test_import_tells_what_it_changed(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write("0F0,0B0\n1F0,1B0", "x.csv")
+
+    status, out, err = meshwave("import", path, "--into", "02-two-waves", "--out", tmp_path / "y.json")
+
+    assert (status, out, err) == (0, "", "2 meshes of one device each replace the 4 there were\n")
+
+
+def test_import_shows_what_is_wrong_in_the_file(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write("0F0,0B0\n1F0,1X0", "x.csv")
+
+    status, out, err = meshwave("import", path, "-o", tmp_path / "y.json")
+
+    assert (status, out) == (2, "")
+    assert err.splitlines() == [
+        "row 2, column 2 (B2): '1X0' is no action; did you mean 1B0?",
+        "    1F0,1X0",
+        "        ^^^",
+    ]
+    assert not (tmp_path / "y.json").exists()
 
 
 @pytest.mark.parametrize("option", [("export", "--to", "svg", "-o"), ("simulate", "--trace")])

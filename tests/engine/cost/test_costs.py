@@ -58,3 +58,48 @@ def test_a_cost_model_that_is_not_there_yet_is_refused_in_words(design: Callable
 
     with pytest.raises(InputError, match=r'kind "calibrated"; set cost\.kind to "roofline" or "unit"'):
         layers_per_stage(made)
+
+
+def by_stage(design: Design, op: Op) -> list[float]:
+    program = lower(design)
+    seconds = estimate(design, program).seconds
+    return [seconds[(program.op == op) & (program.stage == stage)][0] for stage in range(program.stages)]
+
+
+@pytest.mark.parametrize("kind", sorted(cost_models))
+@pytest.mark.parametrize(("schedule", "op"), [("1f1b", Op.B), ("zb-h1", Op.I)])
+@pytest.mark.parametrize(("recompute", "again"), [([1, 3], [0, 1, 0, 1]), ("full", [1] * 4), ("none", [0] * 4)])
+def test_a_stage_that_is_recomputed_runs_its_forward_once_more_before_its_backward(
+    design: Callable[..., Design], kind: str, schedule: str, op: Op, recompute: object, again: list[int]
+) -> None:
+    kept, recomputed = (
+        design(4, schedule=schedule, pipeline={"stages": [8] * 4, **how}, cost={"kind": kind})
+        for how in ({}, {"recompute": recompute})
+    )
+    once = [
+        backward + count * forward
+        for backward, forward, count in zip(by_stage(kept, op), by_stage(kept, Op.F), again, strict=True)
+    ]
+
+    assert by_stage(recomputed, op) == pytest.approx(once)
+    assert by_stage(recomputed, Op.F) == by_stage(kept, Op.F)
+
+
+def test_a_stage_that_is_recomputed_keeps_its_input_alone(design: Callable[..., Design]) -> None:
+    pipelines = ({}, {"recompute": [0, 1, 3]})
+    designs = [design(4, pipeline={"stages": [8] * 4, **pipeline}) for pipeline in pipelines]
+    kept, recomputed = (estimate(made, lower(made)) for made in designs)
+    ids, hidden = 8 * 32, 4 * 32 * 64
+
+    assert recomputed.activation_bytes.tolist() == [ids, hidden, kept.activation_bytes[2], hidden + ids]
+    transient = recomputed.working_bytes - kept.working_bytes  # the activations of the stage that runs its backward
+    assert transient == pytest.approx(kept.activation_bytes * [1, 1, 0, 1])
+    assert recomputed.deferred_bytes.tolist() == kept.deferred_bytes.tolist()
+    assert recomputed.model_flops == kept.model_flops  # of the model, not of the hardware
+
+
+def test_stages_are_balanced_with_what_they_compute_again(design: Callable[..., Design]) -> None:
+    straight, uneven = (design(4, pipeline={"recompute": how}) for how in ("none", [1]))
+
+    assert layers_per_stage(uneven)[1] < layers_per_stage(straight)[1]
+    assert sum(layers_per_stage(uneven)) == 32

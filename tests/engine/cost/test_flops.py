@@ -36,6 +36,19 @@ def test_training_takes_about_six_flops_a_parameter_and_token() -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 8])
+def test_a_split_backward_holds_what_qi_et_al_count_and_the_norms(tp: int) -> None:
+    """arXiv:2401.10241, table 1: 32sbh bytes a layer at 16 bits; its inputs of products stay whole, the rest is cut."""
+    load = Workload.of(GPT3, batch=4, tp=tp, precision="bf16")
+    whole = 4 * GPT3.sequence * GPT3.hidden
+    inputs_and_outputs_that_stay_whole, norms = 2 * 4, 2 * 4
+
+    held = flops.deferred_bytes(load, 1, first=False, last=False)
+
+    published = whole * (inputs_and_outputs_that_stay_whole + (32 - inputs_and_outputs_that_stay_whole) / tp)
+    assert held == pytest.approx(published + whole * norms + 4 * 4 * GPT3.sequence * 4, rel=1e-12)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
 def test_kept_activations_are_the_published_ones_less_attention_matrix_and_dropout(tp: int) -> None:
     """Korthikanti et al., arXiv:2205.05198, eq. 1 and 2: sbh(10 + 24/t + 5as/ht) bytes at 16 bits."""
     b, s, h, a = 4, GPT3.sequence, GPT3.hidden, GPT3.heads
@@ -76,7 +89,7 @@ def test_a_tensor_parallel_layer_reduces_twice_each_way() -> None:
 def test_bytes_a_parameter_holds(precision: str, optimizer: str, held: int) -> None:
     size = flops.PRECISIONS[precision]
 
-    assert size.weights + size.gradients + flops.optimizer_state_bytes(optimizer, precision) == held
+    assert size.weights + size.copy + size.gradients + flops.optimizer_state_bytes(optimizer, precision) == held
 
 
 @pytest.mark.parametrize(
@@ -135,7 +148,40 @@ def test_torch_keeps_and_holds_what_the_formulas_say(
     activations = sum(size for place, (_, size) in kept.items() if place not in before)
     scalars = 8 * wide.itemsize if last else 0  # the loss and the sum of its weights
 
+    linear = [part for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    assert sum(parameter.numel() for part in linear for parameter in part.parameters()) == flops.copied_parameters(
+        load, split[stage], first=first, last=last
+    )
     assert sum(parameter.numel() for parameter in module.parameters()) == flops.stage_parameters(
         load, split[stage], first=first, last=last
     )
     assert activations == pytest.approx(flops.activation_bytes(load, split[stage], first=first, last=last), abs=scalars)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
+@pytest.mark.parametrize(("split", "stage"), [((4,), 0), ((1, 2, 1), 0), ((1, 2, 1), 1), ((1, 2, 1), 2)])
+def test_a_split_backward_holds_what_the_formulas_say(precision: str, split: tuple[int, ...], stage: int) -> None:
+    import torch
+
+    from engine.runtime.models import build_stage
+    from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+
+    first, last = stage == 0, stage == len(split) - 1
+    module = build_stage(SMALL, split, stage, 0, DTYPES[precision])
+    local = LocalStage(module, precision, torch.device("cpu"), 1.0, split=True)
+    batch, item = 3, MESSAGE_DTYPES[precision]
+    load = Workload.of(SMALL, batch=batch, precision=precision)
+    tokens = torch.randint(0, 256, (batch, SMALL.sequence))
+    x, gradient = (torch.randn(batch, SMALL.sequence, SMALL.hidden).to(item) for _ in range(2))
+
+    _, saved = local.forward(tokens if first else x, tokens.clone() if last else None)
+    _, due = local.input_gradient(saved, None if last else gradient)
+
+    held = {
+        argument.untyped_storage().data_ptr(): argument.untyped_storage().nbytes()
+        for left in due
+        for argument in left.args
+        if isinstance(argument, torch.Tensor)
+    }
+    assert sum(held.values()) == flops.deferred_bytes(load, split[stage], first=first, last=last)

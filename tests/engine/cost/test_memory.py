@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cost import estimate, memory_over_time, peak_inflight, peak_memory
-from engine.cost.flops import Workload, activation_bytes, stage_parameters
+from engine.cost.flops import Workload, activation_bytes, copied_parameters, stage_parameters
 from engine.design import Design
 from engine.lowering import lower
 from engine.program.program import Program, parse_program
@@ -77,8 +77,9 @@ def test_the_peak_is_the_sum_of_its_categories(design: Callable[..., Design]) ->
     peak = peak_memory(lowered, costs)
     load = Workload.of(made.model, batch=1, precision="bf16")
     first = stage_parameters(load, 4, first=True, last=False)
+    copied = copied_parameters(load, 4, first=True, last=False)
 
-    assert peak.by_category["weights"][0] == 6 * first
+    assert peak.by_category["weights"][0] == 4 * first + 2 * copied
     assert peak.by_category["gradients"][0] == 4 * first
     assert peak.by_category["optimizer"][0] == 8 * first
     assert peak.by_category["activations"][0] == 2 * activation_bytes(load, 4, first=True, last=False)

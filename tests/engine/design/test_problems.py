@@ -12,6 +12,7 @@ import pytest
 from engine.design import parse_design
 from engine.design.problems import problems
 from engine.errors import DesignError, InputError, Problem
+from engine.schedules import schedules
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -119,12 +120,12 @@ KEYS = [
         put("pipeline.wave", 1),
         "pipeline.wave",
         "there is no key 'wave' here. Did you mean 'waves'? "
-        "Known: actions, grouping, microbatches, placement, schedule, stages, waves.",
+        "Known: actions, backward, grouping, microbatches, placement, recompute, schedule, stages, waves.",
     ),
     (
         put("pipeline.chunks", 2),
         "pipeline.chunks",
-        "'chunks' is an option of interleaved-1f1b, not of hanayo; remove it",
+        "'chunks' is an option of auto and interleaved-1f1b and interleaved-zb and looped-bfs, not of hanayo; remove it",
     ),
     (put("cost.forward", 1), "cost.forward", "there is no key 'forward' here. Known: kind, transfer_model."),
     (
@@ -146,13 +147,30 @@ NAMES = [
     (
         put("pipeline.schedule", "hanyo"),
         "pipeline.schedule",
-        "there is no schedule called 'hanyo'. Did you mean 'hanayo'? "
-        "Known: 1f1b, chimera, custom, gpipe, hanayo, interleaved-1f1b.",
+        f"there is no schedule called 'hanyo'. Did you mean 'hanayo'? Known: {', '.join(schedules)}.",
     ),
     (
         put("pipeline.grouping", "groupd"),
         "pipeline.grouping",
         "'groupd' is not known here. Did you mean 'grouped'? Known: grouped, ungrouped.",
+    ),
+    (
+        put("pipeline.recompute", "ful"),
+        "pipeline.recompute",
+        "'ful' is not known here. Did you mean 'full'? Known: full, none.",
+    ),
+    (put("pipeline.recompute", 3), "pipeline.recompute", "3 should be one of none, full or a list"),
+    (put("pipeline.recompute", ["all"]), "pipeline.recompute[0]", '"all" should be a whole number'),
+    (put("pipeline.recompute", [0, -1]), "pipeline.recompute[1]", "-1 should be at least 0"),
+    (
+        put("pipeline.recompute", [3, 16]),
+        "pipeline.recompute[1]",
+        "there is no stage 16 to recompute; there are stages 0 to 15",
+    ),
+    (
+        put("pipeline.recompute", [3, 4, 3]),
+        "pipeline.recompute[2]",
+        "stage 3 is named more than once; name each stage once",
     ),
     (put("model.kind", "gtp"), "model.kind", "'gtp' is not known here. Did you mean 'gpt'? Known: bert, gpt."),
     (
@@ -202,7 +220,11 @@ NAMES = [
         "cost.transfer_model",
         "'latent' is not known here. Did you mean 'latency'? Known: latency, link-serial, sender-blocking.",
     ),
-    (pipeline(schedule="chimera", microbatches=4, replicas=4), "pipeline.replicas", "4 should be 2"),
+    (
+        pipeline(schedule="chimera", microbatches=4, concatenation="directly"),
+        "pipeline.concatenation",
+        "'directly' is not known here. Did you mean 'direct'? Known: backward-halving, direct, forward-doubling.",
+    ),
 ]
 
 VALUES = [

@@ -25,6 +25,7 @@ DRAWN = [
     Drawn({"schedule": "hanayo", "microbatches": 6, "waves": 2}, 3),
     Drawn({"schedule": "hanayo", "microbatches": 5, "waves": 1, "grouping": "ungrouped"}, 2),
     Drawn({"schedule": "custom", "microbatches": 1, "actions": [["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]]}, 2),
+    Drawn({"schedule": "dualpipe-v", "microbatches": 8}, 2),
 ]
 each = pytest.mark.parametrize("drawn", DRAWN, ids=lambda drawn: f"{drawn.pipeline['schedule']} on {drawn.ranks}")
 
@@ -89,8 +90,32 @@ def test_replicas_are_refused_in_words() -> None:
 
     assert str(refused.value) == (
         "torch's schedule CSV knows one rank a stage, and this design keeps 2 replicas of every stage; choose a schedule "
-        "without replicas (one wave of hanayo does Chimera's work) to export it"
+        "without replicas (one wave of hanayo does Chimera's work, and dualpipe-v that of dualpipe) to export it"
     )
+
+
+def test_a_last_stage_out_of_order_is_refused_in_words() -> None:
+    """torch numbers its losses by the order of the forwards, and would take that of another microbatch."""
+    program = parse_program("0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1F2 1F1 1B2 1B1 1B0")
+
+    with pytest.raises(InputError) as refused:
+        rows(program)
+
+    assert str(refused.value).startswith(
+        "torch numbers losses in the order in which the last stage runs its forwards, and rank 1 runs 1F2 before 1F1"
+    )
+
+
+def test_other_stages_and_backwards_may_run_in_any_order() -> None:
+    program = parse_program("0F1 0F0 0B1 0B0\n1F0 1F1 1B1 1B0")
+
+    assert rows(program) == ["0F1,0F0,0B1,0B0", "1F0,1F1,1B1,1B0"]
+
+
+def test_a_slot_of_two_is_one_cell() -> None:
+    program = parse_program([["0F0", "0F1", "0B0", "0B1"], ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"]])
+
+    assert rows(program)[1] == "1F0,(1F1;1B0)OVERLAP_F_B,1B1"
 
 
 def test_only_computations_are_written() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.cost import peak_inflight
 from engine.lowering.transfers import add_transfers
 from engine.program.action import Op
 from engine.program.program import Program
@@ -19,16 +20,38 @@ def program(name: str, ranks: int, microbatches: int, **options: Any) -> Program
     return add_transfers(schedules[name](**options).program(Pipe(ranks, microbatches)))
 
 
-def play(program: Program, forward: float = 1.0, backward: float = 2.0, transfer: float = 0.0) -> Timeline:
-    """Costs of one stage's forward and backward, and of one transfer, which disturbs nothing."""
+def play(
+    program: Program,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    transfer: float = 0.0,
+    weight: float | None = None,
+) -> Timeline:
+    """Costs of one stage's forward and backward, and of one transfer, which disturbs nothing.
+
+    ``weight`` is the part of a split backward that is the weight gradient: half, unless it is given.
+    """
+    weight = backward / 2 if weight is None else weight
     seconds = np.zeros(len(program))
-    for cost, ops in ((forward, [Op.F]), (backward, [Op.B]), (transfer, [Op.SEND_F, Op.SEND_B])):
+    for cost, ops in (
+        (forward, [Op.F]),
+        (backward, [Op.B]),
+        (backward - weight, [Op.I]),
+        (weight, [Op.W]),
+        (transfer, [Op.SEND_F, Op.SEND_B]),
+    ):
         seconds[np.isin(program.op, ops)] = cost
     return simulate(program, seconds)
 
 
 def makespan(name: str, ranks: int, microbatches: int, *costs: float, **options: Any) -> float:
     return play(program(name, ranks, microbatches, **options), *costs).makespan
+
+
+def activations(name: str, ranks: int, microbatches: int, **options: Any) -> list[float]:
+    """The most activations alive on each rank, in stages."""
+    made = schedules[name](**options).program(Pipe(ranks, microbatches))
+    return (peak_inflight(made) * made.stages / ranks).tolist()
 
 
 def devices(name: str, ranks: int, microbatches: int, transfer: float = 0.0, **options: Any) -> Timeline:

@@ -1,7 +1,8 @@
 """The textbook's formulas for makespan, bubble and activations, which the simulator has to reproduce.
 
-F and B are the times of one stage's forward and backward, c of one transfer between ranks that
-disturbs nothing else; P ranks, M microbatches, V chunks a rank, W waves.
+F and B are the times of one stage's forward and backward, I and W of the two halves of a split
+backward, c of one transfer between ranks that disturbs nothing else; P ranks, M microbatches, V
+chunks a rank, or W waves.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cost import peak_inflight
 from engine.program.action import Op
 from engine.schedules import Pipe, schedules
-from tests.engine.schedules.play import makespan, play, program
+from engine.timeline import Timeline
+from tests.engine.schedules.play import activations, makespan, play, program
 
 P, M = st.integers(1, 8), st.integers(1, 12)
 COSTS = [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 1.0), (4.0, 5.0)]
@@ -56,6 +57,49 @@ def test_1f1b_exposes_transfers_in_every_round_of_its_steady_state(p: int, times
     exposed = 4 * p - 6 + 2 * (p - 1) * (times - 1)
 
     assert makespan("1f1b", p, m, 1, 2, c) == pytest.approx((m + p - 1) * 3 + exposed * c)
+
+
+@few
+@given(p=P, m=M, cost=costs)
+def test_eager_1f1b_takes_as_long_as_1f1b_where_transfers_are_free(p: int, m: int, cost: tuple[float, float]) -> None:
+    f, b = cost
+
+    assert makespan("eager-1f1b", p, m, f, b) == pytest.approx((m + p - 1) * (f + b))
+
+
+@few
+@given(p=P, times=st.integers(1, 4), c=transfers(1))
+def test_eager_1f1b_exposes_a_transfer_down_and_up_and_no_more(p: int, times: int, c: float) -> None:
+    """As long as a round trip to the next rank takes no longer than what was run ahead for it."""
+    m = p * times
+
+    assert makespan("eager-1f1b", p, m, 1, 2, c) == pytest.approx((m + p - 1) * 3 + 2 * (p - 1) * c)
+
+
+def test_running_ahead_pays_with_slow_transfers() -> None:
+    """The sheet's example: P=4, M=16, c = F/2."""
+    assert makespan("1f1b", 4, 16, 1, 2, 0.5) == 71
+    assert makespan("eager-1f1b", 4, 16, 1, 2, 0.5) == 60
+
+
+@few
+@given(p=P, v=st.integers(1, 4), more=st.integers(0, 9), cost=costs)
+def test_breadth_first_divides_the_bubble_as_interleaving_does(
+    p: int, v: int, more: int, cost: tuple[float, float]
+) -> None:
+    f, b = cost
+    m = p + more
+
+    assert makespan("looped-bfs", p, m, f, b, chunks=v) == pytest.approx((v * m + p - 1) * (f + b))
+
+
+@few
+@given(p=P, cost=costs, c=transfers(4))
+def test_gems_is_as_slow_as_the_hanayo_paper_prints_it(p: int, cost: tuple[float, float], c: float) -> None:
+    """Figure 2: P^2 T_B + (2P-1) T_F + (P^2-1) T_C, for a backward at least as long as a forward."""
+    f, b = sorted(cost)
+
+    assert makespan("gems", p, p, f, b, c) == pytest.approx(p * p * b + (2 * p - 1) * f + (p * p - 1) * c)
 
 
 @few
@@ -138,6 +182,158 @@ def test_hanayo_without_groups_keeps_its_bubble_for_any_number_of_microbatches(
     assert makespan("hanayo", p, m, f, b, waves=w, grouping="ungrouped") == pytest.approx(expected)
 
 
+# ---- chimera beyond two replicas and one concatenation ----
+
+evenly = st.integers(1, 4).flatmap(
+    lambda pairs: st.tuples(st.just(2 * pairs), st.integers(1, 12 // (2 * pairs)).map(lambda each: each * 2 * pairs))
+)
+"""Replicas, and ranks that they divide."""
+
+
+@few
+@given(sizes=evenly, units=st.integers(1, 3))
+def test_more_replicas_divide_the_bubble_of_chimera(sizes: tuple[int, int], units: int) -> None:
+    """D/f - 2 slots of a forward and a backward, with f replicas in each direction."""
+    replicas, d = sizes
+    n = units * d
+
+    timeline = play(program("chimera", d, n, replicas=replicas), 1, 1)
+
+    assert timeline.makespan == 2 * n + 2 * d / replicas - 2
+
+
+@few
+@given(sizes=evenly, units=st.integers(1, 3))
+def test_forward_doubling_joins_units_without_a_new_bubble_where_the_backward_takes_twice_as_long(
+    sizes: tuple[int, int], units: int
+) -> None:
+    """Even a little better than slots of two forwards: the first of the two is passed on at once."""
+    replicas, d = sizes
+    n = units * 2 * d
+
+    for name in ("forward-doubling", "backward-halving"):
+        took = makespan("chimera", d, n, 1, 2, replicas=replicas, concatenation=name)
+        assert took == 3 * n + 1.5 * (2 * d / replicas - 2)
+
+
+def test_concatenations_of_the_sheets_example() -> None:
+    """D=4, N=8, B = 2F: direct takes 30; without the bubble between the units it were 28."""
+    assert makespan("chimera", 4, 8, 1, 2) == 30
+    assert makespan("chimera", 4, 8, 1, 2, concatenation="forward-doubling") == 27 <= 28
+
+
+# ---- split backwards ----
+
+
+@few
+@given(p=P, more=st.integers(0, 12), cost=st.sampled_from([(1, 1, 1), (1, 2, 1), (2, 1.5, 1), (3, 2, 1)]))
+def test_zb_h1_leaves_a_third_of_the_bubble_of_1f1b(p: int, more: int, cost: tuple[float, float, float]) -> None:
+    """(P-1)(F+I-W) of idle time between a rank's first start and its last end."""
+    f, i, w = cost
+    m = p + more
+
+    timeline = play(program("zb-h1", p, m), f, i + w, 0, w)
+
+    if f == i == w:
+        assert timeline.makespan == 3 * m + p - 1
+    assert longest_idle(timeline) == pytest.approx((p - 1) * (f + i - w))
+
+
+@few
+@given(p=P, more=st.integers(0, 12))
+def test_zb_h2_is_zero_bubble_only_if_no_rank_waits_for_the_others(p: int, more: int) -> None:
+    m = 2 * p - 1 + more
+
+    timeline = play(program("zb-h2", p, m), 1, 2)
+
+    assert longest_idle(timeline) == 0
+    assert timeline.makespan == 3 * m + p - 1 == makespan("zb-h1", p, m)
+
+
+def test_zb_h2_is_faster_than_zb_h1_once_transfers_take_time() -> None:
+    assert makespan("zb-h2", 4, 16, 1, 2, 0.5) < makespan("zb-h1", 4, 16, 1, 2, 0.5)
+
+
+@few
+@given(p=P, more=st.integers(0, 12))
+def test_zb_v_has_no_bubble_of_its_own(p: int, more: int) -> None:
+    m = 2 * p - 1 + more
+
+    timeline = play(program("zb-v", p, m), 1, 2)
+
+    assert longest_idle(timeline) == 0
+    assert timeline.makespan == 6 * m + p - 1
+
+
+def test_zb_v_with_too_few_microbatches_to_fill_it() -> None:
+    timeline = play(program("zb-v", 4, 4), 1, 2)
+
+    assert (timeline.makespan, timeline.bubble_ratio) == (30, pytest.approx(0.2))
+
+
+@few
+@given(p=P, v=st.integers(1, 4), times=st.integers(1, 3))
+def test_interleaved_zero_bubble_leaves_a_third_of_the_bubble_of_interleaving(p: int, v: int, times: int) -> None:
+    m = p * times
+
+    assert makespan("interleaved-zb", p, m, 1, 2, chunks=v) == 3 * v * m + p - 1
+
+
+@few
+@given(p=P, more=st.integers(0, 9))
+def test_dualpipe_v_has_the_bubble_that_its_authors_print(p: int, more: int) -> None:
+    """(PP/2 - 1)(F&B + B - 3W), PP = 2P stages in one direction: two slots, where F = I = W and a fused slot
+    takes as long as its halves."""
+    m = 2 * p + more
+
+    assert makespan("dualpipe-v", p, m, 1, 2) == 6 * m + (p - 1) * 2
+
+
+@few
+@given(half=st.integers(1, 4), more=st.integers(0, 6))
+def test_dualpipe_has_the_same_bubble_on_twice_the_ranks(half: int, more: int) -> None:
+    p, m = 2 * half, 2 * (2 * half + more)
+
+    assert makespan("dualpipe", p, m, 1, 2) == 3 * m + (half - 1) * 2
+    assert makespan("dualpipe", p, m, 1, 2) == makespan("dualpipe-v", half, m // 2, 1, 2)
+
+
+def test_dualpipe_in_the_sheets_examples() -> None:
+    assert makespan("dualpipe-v", 4, 10, 1, 2) == 6 * 10 + 6
+    assert makespan("dualpipe", 8, 20, 1, 2) == 66
+
+
+@few
+@given(p=st.integers(1, 16), more=st.integers(0, 12))
+def test_less_memory_costs_a_bubble(p: int, more: int) -> None:
+    """Against the bubble of 1F1B, 6(P-1) slots: a half (and up to P/4 slots) and two thirds."""
+    m = p + more
+
+    half, least = (makespan(name, p, m, 1, 2) - 6 * m for name in ("v-half", "v-min"))
+
+    assert half <= 3 * (p - 1) + p / 4
+    assert p == 1 or abs(least - 4 * (p - 1)) == 1
+
+
+def test_v_min_pays_for_every_microbatch_where_transfers_take_time_and_v_half_does_not() -> None:
+    """V-Half leaves a slot between the ranks for half of the hops."""
+    half, least = ([makespan(name, 4, m, 1, 2, 0.5) - 6 * m for m in (8, 80)] for name in ("v-half", "v-min"))
+
+    assert half[0] == half[1]
+    assert least[0] < least[1]
+
+
+def longest_idle(timeline: Timeline) -> float:
+    """The most that a rank idles between its first start and its last end."""
+    compute = timeline.is_compute
+    idle = []
+    for rank in range(timeline.ranks):
+        mine = compute & (timeline.rank == rank)
+        start, end = timeline.start[mine], timeline.end[mine]
+        idle.append(float(end.max() - start.min() - (end - start).sum()))
+    return max(idle)
+
+
 # ---- order ----
 
 
@@ -179,17 +375,72 @@ def test_interleaving_takes_microbatches_in_groups_as_megatron_does() -> None:
 # ---- memory and messages ----
 
 
-def activations(name: str, p: int, m: int, **options: Any) -> list[float]:
-    """The most activations alive on each rank, in stages."""
-    made = schedules[name](**options).program(Pipe(p, m))
-    return (peak_inflight(made) * made.stages / p).tolist()
-
-
 @few
 @given(p=P, m=M)
 def test_gpipe_keeps_every_microbatch_and_1f1b_those_that_are_under_way(p: int, m: int) -> None:
     assert activations("gpipe", p, m) == [m] * p
     assert activations("1f1b", p, m) == [min(m, p - r) for r in range(p)]
+
+
+@few
+@given(p=P, m=M)
+def test_eager_1f1b_keeps_nearly_twice_as_many(p: int, m: int) -> None:
+    assert activations("eager-1f1b", p, m) == [min(m, 2 * (p - r) - 1) for r in range(p)]
+
+
+@few
+@given(p=P, m=M, v=st.integers(1, 4))
+def test_breadth_first_keeps_everything_and_gems_one(p: int, m: int, v: int) -> None:
+    assert activations("looped-bfs", p, m, chunks=v) == pytest.approx([v * m] * p)
+    assert activations("gems", p, m) == [1] * p
+
+
+@few
+@given(p=P, more=st.integers(0, 9))
+def test_split_backwards_keep_as_much_on_every_rank(p: int, more: int) -> None:
+    m = 2 * p - 1 + more
+
+    assert activations("zb-h1", p, m) == [p] * p
+    assert activations("zb-h2", p, m) == [2 * p - 1] * p
+    assert activations("zb-v", p, m) == [2 * p] * p
+
+
+@few
+@given(p=P, v=st.integers(1, 4), times=st.integers(1, 3))
+def test_interleaved_zero_bubble_keeps_a_group_of_every_chunk(p: int, v: int, times: int) -> None:
+    assert activations("interleaved-zb", p, p * times, chunks=v) == pytest.approx([v * p] * p)
+
+
+@few
+@given(half=st.integers(2, 4), more=st.integers(0, 6))
+def test_dualpipe_keeps_one_more_than_there_are_stages_in_a_direction(half: int, more: int) -> None:
+    assert activations("dualpipe-v", half, 2 * half + more) == [2 * half + 1] * half
+    assert activations("dualpipe", 2 * half, 4 * half + 2 * more) == [2 * half + 1] * 2 * half
+
+
+@few
+@given(p=st.integers(1, 24), m=st.integers(1, 60))
+def test_blocks_bound_what_a_rank_keeps(p: int, m: int) -> None:
+    """About P and 2P/3 chunks, which are a half and a third of what 1F1B keeps."""
+    for name, most in (("v-half", 2 * (p // 2 + 1)), ("v-min", 2 * ((p + 4) // 3))):
+        kept = max(activations(name, p, m))
+        assert kept <= min(most, 2 * m)
+        assert kept == most or m < p
+
+
+@few
+@given(sizes=evenly, units=st.integers(1, 3))
+def test_forward_doubling_keeps_about_twice_as_much(sizes: tuple[int, int], units: int) -> None:
+    """And no rank more than two microbatches for each rank."""
+    replicas, d = sizes
+    share = d // replicas
+
+    direct = activations("chimera", d, units * d, replicas=replicas)
+    doubled = activations("chimera", d, units * 2 * d, replicas=replicas, concatenation="forward-doubling")
+
+    places = [min(r % (2 * share), 2 * share - 1 - r % (2 * share)) for r in range(d)]
+    assert direct == [d - share + 1 + place for place in places]
+    assert doubled == [2 * d - share + 1 + place for place in places]
 
 
 @few
@@ -240,8 +491,20 @@ def messages(name: str, p: int, m: int, **options: Any) -> int:
     return int(np.isin(program(name, p, m, **options).op, [Op.SEND_F, Op.SEND_B]).sum())
 
 
-@pytest.mark.parametrize(("name", "copies"), [("gpipe", 1), ("1f1b", 1), ("hanayo", 1), ("chimera", 2)])
-def test_only_replicas_cost_a_second_copy_of_the_weights(name: str, copies: int) -> None:
-    made = schedules[name]().program(Pipe(4, 4))
+@pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
+def test_only_replicas_cost_a_second_copy_of_the_weights(name: str) -> None:
+    copies = 2 if name in ("chimera", "dualpipe", "gems") else 1
+
+    made = schedules[name]().program(Pipe(4, 8))
 
     assert all(len(made.stages_of(rank)) * made.ranks == copies * made.stages for rank in range(4))
+
+
+@few
+@given(sizes=evenly)
+def test_every_replica_of_chimera_is_a_copy_on_every_rank(sizes: tuple[int, int]) -> None:
+    replicas, d = sizes
+    made = schedules["chimera"](replicas=replicas).program(Pipe(d, d))
+
+    assert all(len(made.stages_of(rank)) == replicas for rank in range(d))
+    assert all(len(made.ranks_of(stage)) == replicas for stage in range(d))

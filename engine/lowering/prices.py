@@ -1,0 +1,73 @@
+"""What a schedule that searches its order is told: prices, and what a whole step would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from engine.cost import estimate
+from engine.design import Design
+from engine.lowering.transfers import add_transfers
+from engine.lowering.updates import add_updates
+from engine.program.action import forward, input_gradient, weight_gradient
+from engine.program.program import Program, build
+from engine.schedules import Pipe, Prices
+from engine.simulate import simulate
+
+
+def findings(design: Design) -> Sequence[str]:
+    """What a schedule that searches has tried and found, in sentences."""
+    return design.pipeline.findings(priced_pipe(design))
+
+
+def priced_pipe(design: Design) -> Pipe:
+    """The pipeline of a design, with the design's prices for a schedule that weighs them."""
+    if not type(design.pipeline).weighs:
+        return design.pipe
+    return replace(design.pipe, prices=_prices(design))
+
+
+def _prices(design: Design) -> Prices:
+    """What each stage costs and what the devices have room for, read off a step of one microbatch."""
+    one = _one_of_each(design)
+    costs = estimate(design, one)
+    table = one.tables
+    across = one.tables.send_forward[:-1, 0]
+    hop = np.where(across >= 0, costs.seconds[across], 0.0)
+    always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
+    columns = (
+        costs.seconds[table.forward[:, 0]],
+        costs.seconds[table.backward[:, 0]],
+        costs.seconds[table.weight[:, 0]],
+        hop,
+        costs.activation_bytes,
+        np.maximum(costs.capacity_bytes - always, 0.0),
+    )
+    copies, clips = tuple(mesh.dp for mesh in design.meshes), design.training.clip_norm is not None
+
+    def judge(compute: Program) -> float:
+        program = add_updates(add_transfers(compute), copies, clips=clips)
+        costs = estimate(design, program)
+        return simulate(program, costs.seconds, costs.transfer_model).makespan
+
+    return Prices(
+        *(tuple(column.tolist()) for column in columns), unit=costs.unit, design=design.to_json(), judge=judge
+    )
+
+
+def _one_of_each(design: Design) -> Program:
+    """One microbatch through all stages, its backward split, wherever its schedule lays them."""
+    route = list(design.pipeline.routes(design.pipe)[0])
+    orders = [
+        [make(stage, 0) for make in (forward, input_gradient, weight_gradient) for stage in _held(route, rank, make)]
+        for rank in range(design.ranks)
+    ]
+    return add_transfers(build(orders, [route], [0]))
+
+
+def _held(route: list[int], rank: int, make: Any) -> list[int]:
+    held = [stage for stage, home in enumerate(route) if home == rank]
+    return held if make is forward else held[::-1]

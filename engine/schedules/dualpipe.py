@@ -1,0 +1,37 @@
+"""DualPipe: microbatches from both ends, forwards over backwards (DeepSeek-V3, arXiv:2412.19437, section 3.2.1)."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from engine.program.action import Action
+from engine.schedules._base import Pipe, Schedule, schedules, too_few
+from engine.schedules.dualpipe_v import Chunk, both_ways
+
+
+@schedules.register("dualpipe")
+class DualPipe(Schedule):
+    """Run two copies of the model in opposite directions and overlap a forward of one with a
+    backward of the other in one slot, so that each hides the other's messages."""
+
+    title: ClassVar = "DualPipe"
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]
+
+    def replica_of(self, pipe: Pipe) -> Sequence[int]:
+        """The first half goes down, the second up."""
+        return [int(mb >= pipe.microbatches // 2) for mb in range(pipe.microbatches)]
+
+    def refuses(self, pipe: Pipe) -> str | None:
+        for count, what in ((pipe.ranks, "meshes"), (pipe.microbatches, "microbatches")):
+            if count % 2:
+                return f"DualPipe sends one half each way, and {count} {what} cannot be halved; use {count + 1}"
+        return too_few(self.title, 2 * pipe.ranks, pipe)
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        """The rank of DualPipeV on half the ranks that has as many ranks outside of it."""
+        outer, half = min(rank, pipe.ranks - 1 - rank), pipe.microbatches // 2
+        down, up = range(half), range(half, pipe.microbatches)
+        first, second = (down, up) if rank == outer else (up, down)
+        chunks = Chunk(outer, first), Chunk(pipe.ranks - 1 - outer, second)
+        return both_ways(pipe.ranks // 2, outer, *chunks, half)

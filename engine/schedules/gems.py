@@ -1,0 +1,29 @@
+"""GEMS: two replicas take turns, one microbatch at a time (Jain et al., SC'20)."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from engine.program.action import Action, backward, forward
+from engine.schedules._base import Pipe, Schedule, schedules
+
+
+@schedules.register("gems")
+class Gems(Schedule):
+    """Keep one activation a rank: each microbatch comes back before the next one's forward, which
+    goes the other way through a second copy of the model."""
+
+    title: ClassVar = "GEMS"
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]
+
+    def replica_of(self, pipe: Pipe) -> Sequence[int]:
+        return [mb % 2 for mb in range(pipe.microbatches)]
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        """The paper tells the idea; that every rank takes the microbatches in their order is derived,
+        and gives the makespans that the Hanayo paper prints for GEMS."""
+        stages = rank, pipe.ranks - 1 - rank
+        for mb in range(pipe.microbatches):
+            yield forward(stages[mb % 2], mb)
+            yield backward(stages[mb % 2], mb)

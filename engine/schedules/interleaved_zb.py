@@ -1,0 +1,63 @@
+"""Interleaved zero bubble: interleaved 1F1B with its backward split (arXiv:2401.10241; torch's "ZB1P")."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import ClassVar
+
+from engine.program.action import Action, forward, input_gradient, weight_gradient
+from engine.schedules._base import Count, Pipe, Schedule, schedules
+
+
+@schedules.register("interleaved-zb")
+class InterleavedZeroBubble(Schedule):
+    """Lay chunks round the ring and split the backward: weight gradients fill two thirds of the
+    bubble of interleaved 1F1B, and every rank keeps all chunks of as many microbatches as ranks."""
+
+    title: ClassVar = "Interleaved zero bubble"
+
+    chunks: Count = 2
+    """Stages (chunks) a rank holds."""
+
+    def stage_count(self, ranks: int) -> int:
+        return ranks * self.chunks
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [[*range(pipe.ranks)] * self.chunks]
+
+    def refuses(self, pipe: Pipe) -> str | None:
+        rounds = _rounds(pipe)
+        rest = pipe.microbatches % rounds
+        if not rest:
+            return None
+        fewer = pipe.microbatches - rest
+        more = min(fewer + rounds, (rounds + 1) * pipe.ranks)
+        words = f"Interleaved zero bubble takes microbatches in {rounds} rounds of one size"
+        return f"{words}, not {pipe.microbatches}; use {fewer} or {more}"
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        """The order of torch's ``ScheduleInterleavedZeroBubble``: the warm-up is shorter by half than that of
+        interleaved 1F1B, and weight gradients start as many input gradients late as the rank's number."""
+        group = pipe.microbatches // _rounds(pipe)
+        turns = [  # (chunk, microbatch) in the order of the forwards
+            (chunk, mb)
+            for first in range(0, pipe.microbatches, group)
+            for chunk in range(self.chunks)
+            for mb in range(first, first + group)
+        ]
+        back = [((self.chunks - 1 - chunk) * pipe.ranks + rank, mb) for chunk, mb in turns]
+        warmup = min((self.chunks - 1) * group + pipe.ranks - 1 - rank, len(turns))
+        forwards = (forward(chunk * pipe.ranks + rank, mb) for chunk, mb in turns)
+        weights = (weight_gradient(*each) for each in back)
+        for _ in range(warmup):
+            yield next(forwards)
+        for number, each in enumerate(back):
+            yield from islice(forwards, 1)
+            yield input_gradient(*each)
+            if number >= rank:
+                yield next(weights)
+        yield from weights
+
+
+def _rounds(pipe: Pipe) -> int:
+    """How many groups of microbatches go through the chunks one after the other."""
+    return max(1, pipe.microbatches // pipe.ranks)

@@ -1,0 +1,34 @@
+"""Looped BFS: breadth first through the chunks of a loop (Lamy-Poirier, arXiv:2211.05953)."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from engine.program.action import Action, backward, forward
+from engine.schedules._base import Count, Pipe, Schedule, schedules
+
+
+@schedules.register("looped-bfs")
+class LoopedBFS(Schedule):
+    """Take all microbatches through one chunk before the next: the small bubble of interleaving,
+    each stage's weights gathered once a direction, and every activation kept."""
+
+    title: ClassVar = "Looped BFS"
+
+    chunks: Count = 2
+    """Stages (chunks) a rank holds."""
+
+    def stage_count(self, ranks: int) -> int:
+        return ranks * self.chunks
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [[*range(pipe.ranks)] * self.chunks]
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        """Backwards take the microbatches in descending order, as in torch's ``ScheduleLoopedBFS``."""
+        stages = range(rank, self.stage_count(pipe.ranks), pipe.ranks)
+        for stage in stages:
+            for mb in range(pipe.microbatches):
+                yield forward(stage, mb)
+        for stage in reversed(stages):
+            for mb in reversed(range(pipe.microbatches)):
+                yield backward(stage, mb)

@@ -1,0 +1,27 @@
+"""V-Half: zero bubble's half memory (Qi et al., Controllable Memory, arXiv:2405.15362)."""
+
+from typing import ClassVar
+
+from engine.schedules._base import schedules
+from engine.schedules._blocks import Block, BlockSchedule
+
+
+@schedules.register("v-half")
+class VHalf(BlockSchedule):
+    """Half the activations of 1F1B for about half its bubble, on stages folded once over the ranks.
+
+    A rank keeps at most floor(P/2) + 1 activations of its share of the model.
+    """
+
+    title: ClassVar = "V-Half"
+
+    def block(self, ranks: int, rank: int) -> Block:
+        """Forwards go down and input gradients of the second chunk come down at half speed, so that
+        every rank keeps its two activations equally long together."""
+        apart = 0 if ranks % 2 else 3  # keeps the four slots apart
+        return Block(
+            forward_down=2 * rank,
+            forward_up=3 * ranks - rank - 2,
+            input_up=3 * ranks + apart + 2 * rank - 1,
+            input_down=6 * ranks + apart - rank - 2,
+        )

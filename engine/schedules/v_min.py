@@ -1,0 +1,28 @@
+"""V-Min: the least memory of the V schedules (Qi et al., Controllable Memory, arXiv:2405.15362)."""
+
+from typing import ClassVar
+
+from engine.schedules._base import schedules
+from engine.schedules._blocks import Block, BlockSchedule
+
+
+@schedules.register("v-min")
+class VMin(BlockSchedule):
+    """A third of the activations of 1F1B for about two thirds of its bubble, where forward, input
+    and weight gradient cost the same and transfers nothing; otherwise the bubble grows with the
+    microbatches.
+
+    A rank keeps at most floor((P + 4) / 3) activations of its share of the model.
+    """
+
+    title: ClassVar = "V-Min"
+
+    def block(self, ranks: int, rank: int) -> Block:
+        """Everything follows at full speed: no schedule on a fold keeps less."""
+        apart = 0 if ranks % 3 else 2  # keeps the four slots apart
+        return Block(
+            forward_down=rank,
+            forward_up=2 * ranks - rank - 1,
+            input_up=2 * ranks + apart + rank,
+            input_down=4 * ranks + apart - rank - 1,
+        )

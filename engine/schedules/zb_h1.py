@@ -1,0 +1,48 @@
+"""ZB-H1: 1F1B with its backward split (Qi et al., Zero Bubble, arXiv:2401.10241, section 2.3)."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import ClassVar
+
+from engine.program.action import Action, forward, input_gradient, weight_gradient
+from engine.schedules._base import Pipe, Schedule, schedules, too_few
+
+
+@schedules.register("zb-h1")
+class ZeroBubbleH1(Schedule):
+    """Split the backward and let weight gradients fill two thirds of the bubble of 1F1B; every rank
+    keeps as many activations as there are ranks."""
+
+    title: ClassVar = "ZB-H1"
+
+    def refuses(self, pipe: Pipe) -> str | None:
+        return too_few(self.title, pipe.ranks, pipe)
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        return split_1f1b(rank, pipe.microbatches, ahead=pipe.ranks - rank, held_back=rank)
+
+
+def split_1f1b(rank: int, microbatches: int, ahead: int, held_back: int) -> Iterator[Action]:
+    """One forward, one input gradient, one weight gradient.
+
+    The orders of the first and the last rank are the paper's figure 3; those between are derived.
+
+    Args:
+        rank: which is also its stage.
+        microbatches: in one step; at least ``ahead + held_back``.
+        ahead: forwards before the first input gradient.
+        held_back: input gradients before the first weight gradient, besides that first one.
+    """
+    mbs = range(microbatches)
+    for mb in mbs[:ahead]:
+        yield forward(rank, mb)
+    yield input_gradient(rank, 0)
+    for back, mb in zip(mbs[1:], mbs[ahead : ahead + held_back], strict=False):
+        yield forward(rank, mb)
+        yield input_gradient(rank, back)
+    for weight, mb, back in zip_longest(mbs, mbs[ahead + held_back :], mbs[1 + held_back :]):
+        yield weight_gradient(rank, weight)
+        if mb is not None:
+            yield forward(rank, mb)
+        if back is not None:
+            yield input_gradient(rank, back)

@@ -1,0 +1,22 @@
+"""ZB-H2: zero bubble for twice the activations (Qi et al., Zero Bubble, arXiv:2401.10241, section 2.3)."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from engine.program.action import Action
+from engine.schedules._base import Pipe, Schedule, schedules, too_few
+from engine.schedules.zb_h1 import split_1f1b
+
+
+@schedules.register("zb-h2")
+class ZeroBubbleH2(Schedule):
+    """Split the backward and fill the pipeline twice as deep: a rank never idles between its first
+    and last computation, if it may step without waiting for the others."""
+
+    title: ClassVar = "ZB-H2"
+
+    def refuses(self, pipe: Pipe) -> str | None:
+        return too_few(self.title, 2 * pipe.ranks - 1, pipe)
+
+    def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
+        return split_1f1b(rank, pipe.microbatches, ahead=2 * (pipe.ranks - rank) - 1, held_back=2 * rank)

@@ -1,0 +1,179 @@
+"""The search: its orders always run, keep to their memory, and never lose to a named schedule."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.cost import peak_inflight
+from engine.design import parse_design
+from engine.lowering import findings, lower, priced_pipe
+from engine.lowering.transfers import add_transfers
+from engine.predict import predict
+from engine.program.action import Op
+from engine.program.program import build
+from engine.program.verify import verify
+from engine.schedules import Pipe, Prices, schedules
+from engine.schedules._search import Habit, Shop, actions, bound, climb, fits, greedy, habits, play, roomier
+from engine.simulate import simulate
+from tests._strategies import document
+
+few = settings(max_examples=40)
+seconds = st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.7, 4.0])
+
+
+@st.composite
+def shops(draw: st.DrawFn) -> Shop:
+    """Stages anywhere on the ranks, of any cost and size, with room for little."""
+    ranks, mbs = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    places = draw(st.permutations([*range(ranks), *draw(st.lists(st.integers(0, ranks - 1), max_size=4))]))
+    stages = len(places)
+
+    def of_stages(values: st.SearchStrategy[float], count: int = stages) -> tuple[float, ...]:
+        return tuple(draw(st.lists(values, min_size=count, max_size=count)))
+
+    forward, back, weight = of_stages(seconds), of_stages(seconds), of_stages(seconds)
+    across = [a != b for a, b in zip(places, places[1:], strict=False)]
+    return roomier(
+        Shop(
+            microbatches=mbs,
+            rank=tuple(places),
+            seconds=(forward, tuple(np.add(back, weight).tolist()), back, weight),
+            hop=tuple(np.multiply(of_stages(seconds, stages - 1), across).tolist()),
+            size=of_stages(st.sampled_from([0.1, 0.7, 1.0, 3.0])),
+            room=of_stages(st.sampled_from([0.0, 2.0, 5.0, 50.0]), ranks),
+            split=draw(st.booleans()),
+        )
+    )
+
+
+any_habit = st.sampled_from([*habits(True)])
+
+
+@few
+@given(shop=shops(), habit=any_habit)
+def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, habit: Habit) -> None:
+    orders = greedy(shop, habit)
+
+    program = build(actions(orders), [shop.rank], [0] * shop.microbatches)
+    assert sum(map(len, orders)) == shop.tasks
+    assert verify(add_transfers(program)) == []
+    assert all(fits(shop, rank, order) for rank, order in enumerate(orders))
+
+
+@few
+@given(shop=shops(), habit=any_habit)
+def test_it_is_played_as_the_simulator_does(shop: Shop, habit: Habit) -> None:
+    orders = greedy(shop, habit)
+    program = add_transfers(build(actions(orders), [shop.rank], [0] * shop.microbatches))
+    takes = np.zeros(len(program))
+    for row in range(len(program)):
+        op, stage, *_ = program.row(row)
+        if op in (Op.SEND_F, Op.SEND_B):
+            takes[row] = shop.hop[stage - (op == Op.SEND_B)]
+        elif op.is_compute:
+            takes[row] = shop.seconds[op][stage]
+
+    played = play(shop, orders)
+
+    assert played is not None
+    assert played.makespan == pytest.approx(simulate(program, takes).makespan)
+    assert played.makespan >= bound(shop) * (1 - 1e-9)
+
+
+@settings(max_examples=20)
+@given(shop=shops())
+def test_an_improved_order_is_no_longer_runs_and_keeps_to_its_room(shop: Shop) -> None:
+    orders = greedy(shop, Habit())
+    better = climb(shop, orders, tries=60)
+
+    before, after = play(shop, orders), play(shop, better)
+    assert before is not None
+    assert after is not None
+    assert after.makespan <= before.makespan
+    assert all(fits(shop, rank, order) for rank, order in enumerate(better))
+    assert sorted(map(sorted, better)) == sorted(map(sorted, orders))
+
+
+PATHS: list[dict[str, Any]] = [
+    {"path": "loop", "chunks": 1},
+    {"path": "loop", "chunks": 2},
+    {"path": "wave", "chunks": 2},
+    {"path": "wave", "chunks": 4},
+]
+
+
+def uneven(stages: int, ranks: int, seed: int) -> Prices:
+    chance = np.random.default_rng(seed)
+    forward, back, weight = (tuple(chance.uniform(0.5, 2, stages).tolist()) for _ in range(3))
+    return Prices(forward, back, weight, (0.2,) * (stages - 1), (1.0,) * stages, (2.0 * stages,) * ranks)
+
+
+@pytest.mark.parametrize("limit", [None, 4.0])
+@pytest.mark.parametrize("options", PATHS, ids=str)
+def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, Any], limit: float | None) -> None:
+    auto = schedules["auto"](**options, limit=limit)
+    pipe = Pipe(4, 8, uneven(auto.stage_count(4), 4, seed=3))
+
+    tried = auto._tried(pipe)[0]
+
+    named = [each for each in tried if not each.name.startswith("found")]
+    assert len(named) >= 2
+    best = min((each for each in tried if each.fits), key=lambda each: each.seconds)
+    assert auto.program(pipe) == best.program
+    assert limit is None or peak_inflight(best.program).max() <= limit + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", PATHS[1:], ids=str)
+def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any], seed: int) -> None:
+    """Faster than every named schedule, unless one of them is within a hundredth of what no order can beat."""
+    auto = schedules["auto"](**options)
+    pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
+
+    tried, least = auto._tried(pipe)
+
+    found = min(each.seconds for each in tried if each.name.startswith("found"))
+    named = min(each.seconds for each in tried if not each.name.startswith("found"))
+    assert found < named or named <= 1.01 * least
+
+
+def test_a_design_is_priced_by_its_own_costs_and_says_what_was_tried() -> None:
+    """The embedding and the head are dear: no stage costs like another."""
+    pipeline = {"schedule": "auto", "microbatches": 8, "path": "wave", "chunks": 2}
+    auto = parse_design(document(pipeline, 4, dp=2, cost={"kind": "roofline"}))
+    wave = parse_design(
+        document({"schedule": "hanayo", "microbatches": 8, "backward": "split"}, 4, dp=2, cost={"kind": "roofline"})
+    )
+
+    prices = priced_pipe(auto).prices
+    assert prices is not None
+    assert prices.judge is not None
+    assert prices.forward[-1] > prices.forward[1]
+    assert predict(auto).timeline.makespan <= predict(wave).timeline.makespan
+    assert prices.judge(schedules["hanayo"](backward="split").program(wave.pipe)) == predict(wave).timeline.makespan
+    said = findings(auto)
+    assert re.match(r"Tried \d+ named orders and .* of its own.*; took .*: .* ms\.", said[0])
+    assert any(line.startswith("hanayo (1, grouped, split): ") for line in said)
+
+
+def test_any_placement_can_be_given() -> None:
+    pipeline = {"schedule": "auto", "microbatches": 4, "placement": [1, 0, 0, 2, 1]}
+
+    program = lower(parse_design(document(pipeline, 3)))
+
+    assert program.placement.tolist() == [[1, 0, 0, 2, 1]]
+
+
+def test_equal_questions_have_equal_answers() -> None:
+    pipe = Pipe(4, 8, uneven(4, 4, seed=1))
+    again = replace(pipe, prices=replace(pipe.prices, judge=None))
+
+    assert pipe == again
+    assert schedules["auto"]().program(pipe) == schedules["auto"]().program(again)
