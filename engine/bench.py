@@ -6,7 +6,9 @@ the page. Nothing here passes or fails: read it beside what ``docs/speed.md`` ho
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,16 +21,25 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import InputError, MeshwaveError, nearest
+from engine import papers
+from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.units import quantity
 
 Figures = dict[str, float]
-Part = Callable[[], Figures]
+Part = Callable[[], Mapping[str, Any]]
 
 REPEATS = 5
 CLOCK_READS = 3  # an action: before its inputs, with them in hand, when it is done
+TURNS = 25  # of each runtime
+PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "1f1b": ({"schedule": "1f1b"}, "Schedule1F1B"),
+    "interleaved-1f1b": ({"schedule": "interleaved-1f1b", "chunks": 2}, "ScheduleInterleaved1F1B"),
+    "zb-v": ({"schedule": "zb-v"}, "ScheduleZBVZeroBubble"),
+    "hanayo, two waves": ({"schedule": "hanayo", "waves": 2}, "_PipelineScheduleRuntime"),
+}
+"""A pipeline here, and what runs the same of ``torch.distributed.pipelining.schedules``."""
 SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
 
 
@@ -58,7 +69,10 @@ def to_text(figures: Mapping[str, Any]) -> str:
     lines = []
     for part, values in figures.items():
         lines.append(part)
-        lines += [f"  {name:<58}{_shown(name, value):>12}" for name, value in values.items()]
+        if part == "papers":
+            lines += papers.to_text(values)
+        else:
+            lines += [f"  {name:<58}{_shown(name, value):>12}" for name, value in values.items()]
     return "\n".join(lines)
 
 
@@ -193,10 +207,96 @@ def recording() -> Figures:
     }
 
 
+def runtime() -> Figures:
+    """the same steps here and in torch.distributed.pipelining, in turns; see engine/runtime/bench.py"""
+    gpus = _gpus()
+    ranks = 4 if (gpus if gpus > 1 else os.cpu_count() or 1) >= 4 else 2
+    size = {"hidden": 2048, "sequence": 1024} if gpus > 1 else {"hidden": 256, "sequence": 64}
+    return side_by_side({name: _pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
+
+
+def _gpus() -> int:
+    """How many GPUs processes would see; one is none, since its ranks would share it and NCCL takes one a GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.count("GPU ")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed if visible is None else min(listed, len([name for name in visible.split(",") if name]))
+
+
+def side_by_side(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
+    """The figures of each pair; what differs from rank to rank is their mean.
+
+    Raises:
+        RunError: a process failed, or the two runtimes disagree about losses or gradients.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "job.json").write_text(json.dumps({"pairs": pairs, "turns": turns, "steps": 1}))
+        _processes(ranks, "engine.runtime.bench", folder)
+        found = json.loads((Path(folder) / "figures.json").read_text())
+    figures: Figures = {"ranks": ranks, "GPUs": found["gpus"]}
+    for pair in pairs:
+        of_ranks = [measured[pair] for measured in found["ranks"]]
+        for name in of_ranks[0]:
+            figures[f"{pair}: {name}"] = statistics.mean(measured[name] for measured in of_ranks)
+    return figures
+
+
+def _pair(ranks: int, size: Mapping[str, int], pipeline: Mapping[str, Any], torchs: str) -> dict[str, Any]:
+    """A design of a model of that size, and torch's class that runs the same."""
+    link = {"latency_s": 1e-5, "bandwidth": 1e9}
+    device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
+    one = {"nodes": 1, "devices_per_node": ranks, "device": device, "intra_node": link, "inter_node": link}
+    design = {
+        "format": "meshwave/1",
+        "cluster": one,
+        "model": {"kind": "gpt", "layers": 4 * ranks, **size, "heads": max(1, size["hidden"] // 64), "vocab": 256},
+        "meshes": [{"name": f"m{rank}", "devices": [rank], "axes": {"dp": 1}} for rank in range(ranks)],
+        "pipeline": {**pipeline, "microbatches": 4 * ranks},
+        "training": {"micro_batch_size": 1, "precision": "fp32"},
+        "cost": {"kind": "unit"},
+    }
+    return {"design": design, "torch": torchs}
+
+
+def _processes(count: int, module: str, folder: str) -> None:
+    """Run ``count`` processes of a module to their end.
+
+    Raises:
+        RunError: one failed; it holds the end of what that one said.
+    """
+    shared = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "WORLD_SIZE": str(count)}
+    shared |= {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(count)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, folder],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=(Path(folder) / f"{rank}.log").open("w"),
+        )
+        for rank in range(count)
+    ]
+    try:
+        while any(process.poll() is None for process in processes):
+            if any(process.returncode for process in processes):
+                break
+            time.sleep(0.05)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for rank, process in enumerate(processes):
+        if process.returncode > 0:
+            said = (Path(folder) / f"{rank}.log").read_text().strip().splitlines()
+            raise RunError(f"process {rank} of the bench failed: {said[-1] if said else process.returncode}")
+
+
 PARTS: dict[str, Part] = {
     "simulation": simulation,
     "command": command,
     "edit": edit,
     "launch": launch,
     "recording": recording,
+    "runtime": runtime,
+    "papers": papers.papers,
 }

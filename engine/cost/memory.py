@@ -43,7 +43,7 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     alone and not on when they run. The largest transient is counted on top of the most
     activations, though they need not coincide: the sum is what must fit.
     """
-    activations = _peak(program, costs.activation_bytes)
+    activations = most_alive(program, _changes(program.op, program.stage, costs.activation_bytes, costs.deferred_bytes))
     categories = {**costs.static_bytes, "activations": activations, "working": costs.working_bytes}
     return PeakMemory(categories, costs.capacity_bytes)
 
@@ -55,22 +55,21 @@ def peak_inflight(program: Program, layers: Sequence[int] | None = None) -> Floa
     ``layers`` of each stage.
     """
     weights = np.ones(program.stages) if layers is None else np.asarray(layers, np.float64)
-    return np.asarray(_peak(program, weights) * program.ranks / max(weights.sum(), 1.0))
+    alive = most_alive(program, _changes(program.op, program.stage, weights, weights))
+    return np.asarray(alive * program.ranks / max(weights.sum(), 1.0))
 
 
 def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Floats]]:
     """Per rank the times at which a device's memory changes, and its bytes from each time on.
 
-    Activations come at the start of a forward and go at the end of the backward, or of the
-    weight gradient where the backward is split; weights, gradients, optimizer states and the
+    Activations come at the start of a forward and go at the end of the backward; where that is
+    split, the end of the input gradient leaves what the weight gradient needs, which goes at its end. Weights, gradients, optimizer states and the
     working set are there throughout. Each rank starts at time 0.
     """
-    size = costs.activation_bytes
-    changes = _comes(timeline.op) | _goes(timeline.op)
-    op, rank, stage = timeline.op[changes], timeline.rank[changes], timeline.stage[changes]
-    comes = _comes(op)
-    time = np.where(comes, timeline.start[changes], timeline.end[changes])
-    change = np.where(comes, size[stage], -size[stage])
+    computes = timeline.is_compute
+    op, rank, stage = timeline.op[computes], timeline.rank[computes], timeline.stage[computes]
+    time = np.where(op == Op.F, timeline.start[computes], timeline.end[computes])
+    change = _changes(op, stage, costs.activation_bytes, costs.deferred_bytes)
     order = np.lexsort((time, rank))  # stable: what ends at a time stays before what starts at it
     time, change = time[order], change[order]
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
@@ -84,16 +83,11 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     ]
 
 
-def _comes(op: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return np.asarray(op == Op.F)
-
-
-def _goes(op: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return np.asarray((op == Op.B) | (op == Op.W))
-
-
-def _peak(program: Program, size: Floats) -> Floats:
-    """[ranks] the most of ``size[stage]`` alive at once: plus one at F, minus one after B or W."""
-    of_stage = size[program.stage] if program.stages else np.zeros(len(program))
-    change = np.where(_comes(program.op), of_stage, np.where(_goes(program.op), -of_stage, 0.0))
-    return most_alive(program, change)
+def _changes(op: NDArray[np.int8], stage: NDArray[np.int32], kept: Floats, deferred: Floats) -> Floats:
+    """By how much each action changes what is alive: ``kept`` from F to the end of B or I, ``deferred``
+    from there to the end of W; both are ``[stages]``."""
+    change = np.zeros(len(op))
+    for kind, by in ((Op.F, kept), (Op.B, -kept), (Op.I, deferred - kept), (Op.W, -deferred)):
+        rows = op == kind
+        change[rows] = by[stage[rows]]
+    return change

@@ -45,7 +45,8 @@ def lower(design: Design) -> Program:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
     copies = tuple(mesh.dp for mesh in design.meshes)
-    return _lower(design.pipeline, priced_pipe(design), copies, design.training.clip_norm is not None)
+    ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
+    return _lower(ordering, priced_pipe(design), copies, design.training.clip_norm is not None)
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB

@@ -44,6 +44,7 @@ def _prices(design: Design) -> Prices:
         costs.seconds[table.weight[:, 0]],
         hop,
         costs.activation_bytes,
+        costs.deferred_bytes,
         np.maximum(costs.capacity_bytes - always, 0.0),
     )
     copies, clips = tuple(mesh.dp for mesh in design.meshes), design.training.clip_norm is not None

@@ -334,11 +334,32 @@ class _Wait(NamedTuple):
     needs: int  # a row that has to run before that one, and cannot
 
 
+class Standstill(NamedTuple):
+    """A rank that waits for ever: the action that it stands at, and one that has to run before."""
+
+    rank: int
+    at: Action
+    needs: Action  # of this rank, or of the next one of the ring
+
+
+def ring(program: Program) -> list[Standstill]:
+    """The shortest ring of ranks that wait for each other, as :func:`verify` tells it; empty where none is.
+
+    Each rank needs what the next one runs only after the action that it stands at itself.
+    """
+    return [Standstill(wait.rank, program.row(wait.at), program.row(wait.needs)) for wait in _ring(program)]
+
+
 def _deadlock(program: Program) -> list[str]:
     """The shortest ring of ranks that wait for each other, and the move that opens it."""
+    found = _ring(program)
+    return [_told(program, found)] if found else []
+
+
+def _ring(program: Program) -> list[_Wait]:
     waits = _waits(program)
     rings = [ring for rank in waits if (ring := _shortest_ring(program, waits, rank))]
-    return [_told(program, _from_the_move(program, min(rings, key=len)))] if rings else []
+    return _from_the_move(program, min(rings, key=len)) if rings else []
 
 
 def _waits(program: Program) -> dict[int, list[_Wait]]:

@@ -39,8 +39,7 @@ class HostClock(Clock):
     def begin(self) -> None:
         pass
 
-    def stamp(self) -> Stamp:
-        return time.perf_counter_ns()
+    stamp = staticmethod(time.perf_counter_ns)  # three an action
 
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
         return np.array(stamps, np.int64)

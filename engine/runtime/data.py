@@ -77,9 +77,10 @@ class Batches:
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
         """Inputs and targets of each microbatch, int64 ``[micro_batch_size, sequence]`` each."""
-        return [self._microbatch(step, mb) for mb in range(self._microbatches)]
+        return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
-    def _microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
+    def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
+        """One of them: a process that holds neither the first nor the last stage needs none."""
         first = self._first + mb * self._rows
         examples = [self._example(step, sequence) for sequence in range(first, first + self._rows)]
         inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))

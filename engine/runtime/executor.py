@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import RunError
-from engine.program.action import Action, Op, backward, forward
+from engine.program.action import Action, Op, backward, format_cells, forward
 from engine.runtime.clock import Clock, Stamp
+from engine.runtime.deferred import Due, settle
 from engine.runtime.layout import Layout
 from engine.runtime.stages import LocalStage, Saved
+from engine.runtime.streams import Streams
 from engine.runtime.update import Update
 from engine.runtime.wire import Pending, Wire
+
+Batch = Mapping[int, tuple[Tensor, Tensor]]
+"""Inputs and targets by microbatch, for those whose first or last stage is here."""
+
+Play = Callable[[], None]
+"""Runs an action."""
 
 
 class ExecutionError(RunError):
@@ -31,143 +40,253 @@ class ExecutionError(RunError):
 class Measured:
     """One step of one rank: a row an action, nanoseconds of the host's clock."""
 
-    start: NDArray[np.int64]  # when the action held its inputs; when a RECV was posted
+    start: NDArray[np.int64]  # when the action (both of a slot) held its inputs; when a RECV was posted
     end: NDArray[np.int64]  # when it was done; when what a RECV or REDUCE_GRAD is for was in hand
     wait: NDArray[np.int64]  # how long the rank stood still for the inputs; for a RECV its consumer did
     losses: list[Tensor]  # of the microbatches whose last stage is here
+
+
+class Computation(NamedTuple):
+    """An action that takes a tensor, perhaps after a wait, and computes on it."""
+
+    made: Action  # the forward that it is, or is the backward of
+    take: Callable[[], Tensor | None]
+    run: Callable[[Tensor | None], None]
+
+
+class Slot(NamedTuple):
+    """One action, or a forward and a backward that share their time."""
+
+    row: int
+    last: int  # row, or the one after it
+    play: Play
 
 
 class Executor:
     """Runs the actions of a rank, step after step.
 
     What is made is named by the action that made it, on the shelf and on the wire, so a stage
-    next door and a stage across the network look the same.
+    next door and a stage across the network look the same. Everything that a step would look up
+    again and again, such as who sends what to whom, is bound into the actions once.
     """
 
     def __init__(
-        self, layout: Layout, process: int, stages: Mapping[int, LocalStage], wire: Wire, update: Update, clock: Clock
+        self,
+        layout: Layout,
+        process: int,
+        stages: Mapping[int, LocalStage],
+        wire: Wire,
+        update: Update,
+        clock: Clock,
+        streams: Streams,
     ) -> None:
         self._layout = layout
         self._rank = layout.rank(process)
         self._copy = layout.copy(process)
         self._actions = layout.program.actions(self._rank)
-        self._row_of = {action: row for row, action in enumerate(self._actions)}
+        self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         self._last = layout.program.stages - 1
         self._stages = stages
         self._wire = wire
         self._update = update
         self._clock = clock
-        self._do: dict[Op, Callable[[int, int], None]] = {
-            Op.F: self._forward,
-            Op.B: self._backward,
-            Op.I: self._input_gradient,
-            Op.W: self._weight_gradient,
-            Op.SEND_F: lambda stage, mb: self._send(forward(stage, mb), stage + 1),
-            Op.SEND_B: lambda stage, mb: self._send(backward(stage, mb), stage - 1),
-            Op.RECV_F: lambda stage, mb: self._receive(forward(stage - 1, mb)),
-            Op.RECV_B: lambda stage, mb: self._receive(backward(stage + 1, mb)),
-            Op.REDUCE_GRAD: lambda stage, mb: self._update.reduce(stage),
-            Op.STEP: self._step,
-        }
+        self._stamp = clock.stamp
+        self._streams = streams
 
-    def run(self, batch: Sequence[tuple[Tensor, Tensor]]) -> Measured:
-        """Run one step over ``batch``, inputs and targets of each microbatch.
+        self._batch: Batch = {}
+        self._shelf: dict[Action, Tensor] = {}
+        self._coming: dict[Action, Pending] = {}
+        self._saved: dict[Action, Saved] = {}
+        self._due: dict[Action, list[Due]] = {}  # what a W has to do
+        self._losses: list[Tensor] = []
+        rows = len(self._actions)
+        self._start: list[Stamp] = [0] * rows
+        self._end, self._asked, self._held = self._start.copy(), self._start.copy(), self._start.copy()
+        self._slots = self._bind()
+
+    def run(self, batch: Batch) -> Measured:
+        """Run one step over ``batch``.
 
         Raises:
             ExecutionError: an action failed; it says which, and of how many.
         """
-        self._shelf: dict[Action, Tensor | tuple[int, Pending]] = {}
-        self._saved: dict[Action, Saved] = {}
-        self._gradients: dict[Action, Tensor | None] = {}  # what W needs of what I was given
-        self._targets = [targets for _, targets in batch]
-        self._losses: list[Tensor] = []
-        for mb, (inputs, _) in enumerate(batch):
-            self._shelf[forward(-1, mb)] = inputs
-        rows = len(self._actions)
-        self._start: list[Stamp] = [0] * rows
-        self._end, self._asked, self._held = self._start.copy(), self._start.copy(), self._start.copy()
+        self._batch = batch
+        self._losses = []
+        for shelf in (self._shelf, self._coming, self._saved, self._due):
+            shelf.clear()
+        start, end, asked, held, stamp = self._start, self._end, self._asked, self._held, self._stamp
         self._clock.begin()
-        now = self._clock.stamp()
-        for row, action in enumerate(self._actions):
-            self._row = row
-            self._start[row] = self._asked[row] = self._held[row] = now
-            try:
-                self._do[action.op](action.stage, action.microbatch)
-            except Exception as error:
-                where = f"rank {self._rank}, action {row + 1} of {rows}, {action}"
-                raise ExecutionError(f"{where}: {error!r}", self._rank, action) from error
-            self._end[row] = now = self._clock.stamp()
+        now = stamp()
+        row = last = 0
+        try:
+            for row, last, play in self._slots:
+                start[row] = asked[row] = held[row] = now
+                play()
+                end[row] = end[last] = now = stamp()
+        except Exception as error:
+            (cell,) = format_cells(self._actions[row : last + 1])
+            where = f"rank {self._rank}, action {row + 1} of {len(self._actions)}, {cell}"
+            raise ExecutionError(f"{where}: {error!r}", self._rank, self._actions[row]) from error
         self._wire.flush()
         return self._measured()
 
-    def _forward(self, stage: int, mb: int) -> None:
-        x = self._take(forward(stage - 1, mb))
-        saved = self._stages[stage].forward(x, self._targets[mb] if stage == self._last else None)
-        self._saved[forward(stage, mb)] = saved
-        if stage == self._last:
-            self._losses.append(saved.y.detach())
-        else:
-            self._shelf[forward(stage, mb)] = saved.y.detach()
+    # ---- actions are bound once ----
 
-    def _backward(self, stage: int, mb: int) -> None:
-        gradient = self._take_gradient(stage, mb)
-        saved = self._saved.pop(forward(stage, mb))
-        self._put_gradient(stage, mb, self._stages[stage].backward(saved, gradient))
+    def _bind(self) -> list[Slot]:
+        bind: dict[Op, Callable[[int, int, int], Any]] = {  # a Play, or a Computation
+            Op.F: self._forward,
+            Op.B: self._backward,
+            Op.I: self._input_gradient,
+            Op.W: self._weight_gradient,
+            Op.SEND_F: lambda row, stage, mb: self._send(forward(stage, mb), stage + 1),
+            Op.SEND_B: lambda row, stage, mb: self._send(backward(stage, mb), stage - 1),
+            Op.RECV_F: lambda row, stage, mb: self._receive(forward(stage - 1, mb)),
+            Op.RECV_B: lambda row, stage, mb: self._receive(backward(stage + 1, mb)),
+            Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.reduce(stage),
+            Op.STEP: lambda row, stage, mb: lambda: self._step(row),
+        }
+        bound = [bind[op](row, stage, mb) for row, (op, stage, mb, _) in enumerate(self._actions)]
+        slots: list[Slot] = []
+        for row, (action, play) in enumerate(zip(self._actions, bound, strict=True)):
+            if action.fused:
+                slots[-1] = Slot(row - 1, row, self._overlapped(row, bound[row - 1], play))
+            else:
+                slots.append(Slot(row, row, play if callable(play) else self._alone(action.op, play)))
+        return slots
 
-    def _input_gradient(self, stage: int, mb: int) -> None:
-        made = forward(stage, mb)
-        self._gradients[made] = self._take_gradient(stage, mb)
-        self._put_gradient(stage, mb, self._stages[stage].input_gradient(self._saved[made], self._gradients[made]))
+    def _forward(self, row: int, stage: int, mb: int) -> Computation:
+        made, compute, is_last = forward(stage, mb), self._stages[stage].forward, stage == self._last
+        saved, shelf = self._saved, self._shelf
 
-    def _weight_gradient(self, stage: int, mb: int) -> None:
-        made = forward(stage, mb)
-        self._stages[stage].weight_gradient(self._saved.pop(made), self._gradients.pop(made))
+        def run(x: Tensor | None) -> None:
+            assert x is not None
+            y, saved[made] = compute(x, self._batch[mb][1] if is_last else None)
+            if is_last:
+                self._losses.append(y)
+            else:
+                shelf[made] = y
 
-    def _send(self, made: Action, taker: int) -> None:
+        take = self._taker(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
+        return Computation(made, take, run)
+
+    def _backward(self, row: int, stage: int, mb: int) -> Computation:
+        made, compute, put = forward(stage, mb), self._stages[stage].backward, self._putter(stage, mb)
+        saved = self._saved
+
+        def run(gradient: Tensor | None) -> None:
+            put(compute(saved.pop(made), gradient))
+
+        return Computation(made, self._gradient_taker(row, stage, mb), run)
+
+    def _input_gradient(self, row: int, stage: int, mb: int) -> Computation:
+        made, compute, put = forward(stage, mb), self._stages[stage].input_gradient, self._putter(stage, mb)
+        saved, due = self._saved, self._due
+
+        def run(gradient: Tensor | None) -> None:
+            of_input, due[made] = compute(saved.pop(made), gradient)
+            put(of_input)
+
+        return Computation(made, self._gradient_taker(row, stage, mb), run)
+
+    def _weight_gradient(self, row: int, stage: int, mb: int) -> Play:
+        made, due = forward(stage, mb), self._due
+        return lambda: settle(due.pop(made))
+
+    def _send(self, made: Action, taker: int) -> Play:
         """Send what was made here to the rank of the stage that takes it."""
-        tensor = self._shelf.pop(made)
-        assert isinstance(tensor, Tensor), "a rank sends what it has made itself"
-        self._wire.send(made, tensor, self._process_of(taker, made.microbatch))
+        send, shelf = self._wire.sender(made, self._process_of(taker, made.microbatch)), self._shelf
+        return lambda: send(shelf.pop(made))
 
-    def _receive(self, made: Action) -> None:
+    def _receive(self, made: Action) -> Play:
         """Post it; the action that takes it waits."""
-        source = self._process_of(made.stage, made.microbatch)
-        self._shelf[made] = self._row, self._wire.receive(made, source)
+        receive, coming = self._wire.receiver(made, self._process_of(made.stage, made.microbatch)), self._coming
+
+        def play() -> None:
+            coming[made] = receive()
+
+        return play
 
     def _process_of(self, stage: int, mb: int) -> int:
         return self._layout.process(self._layout.rank_of(stage, mb), self._copy)
 
-    def _step(self, _stage: int, _mb: int) -> None:
+    def _alone(self, op: Op, computation: Computation) -> Play:
+        made, take, run = computation
+        if op == Op.F:
+            return lambda: run(take())
+
+        def play() -> None:
+            gradient = take()
+            self._streams.backward(made, lambda: run(gradient))
+
+        return play
+
+    def _overlapped(self, row: int, first: Computation, second: Computation) -> Play:
+        """The forward of row - 1 and the backward of row, once both have what they need."""
+        start, asked, held = self._start, self._asked, self._held
+        made = None if self._stages[first.made.stage].recomputed else first.made
+
+        def play() -> None:
+            x = first.take()
+            asked[row] = held[row] = held[row - 1]
+            gradient = second.take()
+            start[row - 1] = start[row] = held[row]
+            self._streams.overlap(made, lambda: first.run(x), second.made, lambda: second.run(gradient))
+
+        return play
+
+    # ---- inputs and outputs ----
+
+    def _taker(self, row: int, made: Action) -> Callable[[], Tensor]:
+        """Takes what ``made`` names off the shelf or, where it was received, off the wire."""
+        received = self._received_at(made)
+        if received is None:
+            shelf = self._shelf
+            return lambda: shelf.pop(made)
+        coming, start, held, stamp = self._coming, self._start, self._held, self._stamp
+
+        def take() -> Tensor:
+            pending = coming.pop(made)
+            tensor = pending.wait()
+            start[row] = held[row] = stamp()  # an action starts when it holds its inputs; before is bubble
+            self._note_arrival(row, received, pending)
+            return tensor
+
+        return take
+
+    def _received_at(self, made: Action) -> int | None:
+        """The row of the RECV of what ``made`` names; None where it is made on this rank."""
+        if made.op == Op.F:
+            return self._row_of.get(Action(Op.RECV_F, made.stage + 1, made.microbatch))
+        return self._row_of.get(Action(Op.RECV_B, made.stage - 1, made.microbatch))
+
+    def _gradient_taker(self, row: int, stage: int, mb: int) -> Callable[[], Tensor | None]:
+        return (lambda: None) if stage == self._last else self._taker(row, backward(stage + 1, mb))
+
+    def _putter(self, stage: int, mb: int) -> Callable[[Tensor | None], None]:
+        """Puts the gradient of an input on the shelf; that of tokens is none and wanted by nobody."""
+        made, shelf = backward(stage, mb), self._shelf
+
+        def put(gradient: Tensor | None) -> None:
+            if gradient is not None:
+                shelf[made] = gradient
+
+        return put
+
+    # ---- the end of a step ----
+
+    def _step(self, row: int) -> None:
         reductions = self._update.collect()
-        self._holds_inputs()
+        self._start[row] = self._held[row] = self._stamp()
         for stage, reduction in reductions.items():
-            self._note_arrival(self._row_of[Action(Op.REDUCE_GRAD, stage)], reduction)
+            self._note_arrival(row, self._row_of[Action(Op.REDUCE_GRAD, stage)], reduction)
         self._update.apply()
+        for local in self._stages.values():
+            local.forget()
 
-    def _take(self, made: Action) -> Tensor:
-        held = self._shelf.pop(made)
-        if isinstance(held, Tensor):
-            return held
-        row, pending = held
-        tensor = pending.wait()
-        self._holds_inputs()
-        self._note_arrival(row, pending)
-        return tensor
-
-    def _take_gradient(self, stage: int, mb: int) -> Tensor | None:
-        return None if stage == self._last else self._take(backward(stage + 1, mb))
-
-    def _put_gradient(self, stage: int, mb: int, gradient: Tensor | None) -> None:
-        if gradient is not None:
-            self._shelf[backward(stage, mb)] = gradient
-
-    def _holds_inputs(self) -> None:
-        """An action starts when it holds its inputs; before is bubble."""
-        self._start[self._row] = self._held[self._row] = self._clock.stamp()
-
-    def _note_arrival(self, row: int, pending: Pending) -> None:
-        self._end[row] = pending.arrived or self._start[self._row]
-        self._asked[row], self._held[row] = self._asked[self._row], self._held[self._row]
+    def _note_arrival(self, row: int, of: int, pending: Pending) -> None:
+        """``row`` has just got what row ``of`` was for."""
+        self._end[of] = pending.arrived or self._held[row]
+        self._asked[of], self._held[of] = self._asked[row], self._held[row]
 
     def _measured(self) -> Measured:
         start, end, asked, held = map(self._clock.nanoseconds, (self._start, self._end, self._asked, self._held))

@@ -39,6 +39,16 @@ class Layout:
         """The processes that hold a copy of ``stage`` and so share its gradients, ascending."""
         return [self.process(rank, copy) for rank in self.program.ranks_of(stage) for copy in range(self.copies)]
 
+    def microbatches(self, rank: int) -> list[int]:
+        """The microbatches whose first or last stage is on ``rank``: it needs their tokens or targets."""
+        ends = (0, self.program.stages - 1)
+        return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in ends}]
+
+    def split_stages(self) -> set[int]:
+        """The stages whose backward the program runs in two halves."""
+        program = self.program
+        return set(program.stage[program.op == Op.I].tolist())
+
     def reduced_stages(self) -> list[int]:
         """The stages whose gradients the program reduces, ascending."""
         program = self.program

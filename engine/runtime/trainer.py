@@ -14,6 +14,7 @@ from engine.runtime.executor import Executor, Measured
 from engine.runtime.job import Job
 from engine.runtime.models import build_stage, models
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from engine.runtime.streams import streams_of
 from engine.runtime.update import Update, Watch
 from engine.runtime.wire import Message
 from engine.runtime.world import World
@@ -65,10 +66,19 @@ class Trainer:
         counted = {stage for stage in self._modules if layout.holders(stage)[0] == world.process}
         self._update = Update(self._modules, counted, self._wire, training, watch)
         stages = {
-            stage: LocalStage(module, training.precision, world.device, self._scale)
+            stage: LocalStage(
+                module,
+                training.precision,
+                world.device,
+                self._scale,
+                split=stage in layout.split_stages(),
+                recomputed=design.pipeline.recomputes(stage),
+            )
             for stage, module in self._modules.items()
         }
-        self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock_of(world.device))
+        clock, streams = clock_of(world.device), streams_of(world.device)
+        self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock, streams)
+        self._wanted = layout.microbatches(layout.rank(world.process))
 
     def step(self, number: int) -> Step:
         """Train on the global batch of step ``number``.
@@ -76,7 +86,7 @@ class Trainer:
         All processes end a step together, since all need its loss; so a step starts together too.
         """
         began = time.perf_counter()
-        measured = self._executor.run(self._batches.step(number))
+        measured = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._wanted})
         own = sum(loss.double() * self._scale for loss in measured.losses)
         loss, square = self._wire.total([own, self._update.square]).tolist()
         return Step(loss, square**0.5, time.perf_counter() - began, measured)

@@ -44,19 +44,20 @@ class Update:
         Every stage is counted by one of its holders. ``watch`` is shown the reduced gradients,
         before clipping, under their names in the whole model.
         """
-        self._stages = stages
-        self._counted = counted
+        self._of_stage = {stage: list(module.parameters()) for stage, module in stages.items()}
+        self._named = [pair for module in stages.values() for pair in module.named_parameters()]
+        self._counted = [parameter for stage in counted for parameter in self._of_stage[stage]]
         self._wire = wire
         self._clip_norm = training.clip_norm
         self._watch = watch
-        self._parameters = [p for stage in stages.values() for p in stage.parameters()]
+        self._parameters = [parameter for _, parameter in self._named]
         self._optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], Pending]] = []
         self.square = torch.zeros((), dtype=torch.float64)  # this process's share of the squared norm
 
     def reduce(self, stage: int) -> None:
         """Start to sum the gradients of ``stage`` over all who hold it."""
-        for bucket in _buckets(list(self._stages[stage].parameters())):
+        for bucket in _buckets(self._of_stage[stage]):
             flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
             self._reducing.append((stage, bucket, self._wire.reduce(stage, flat)))
 
@@ -76,7 +77,7 @@ class Update:
     def apply(self) -> None:
         """Clip, update the weights, and forget the gradients."""
         if self._watch is not None:
-            self._watch(dict(self._named_gradients()))
+            self._watch({name: _gradient(parameter) for name, parameter in self._named})
         gradients = [_gradient(parameter) for parameter in self._parameters]
         if self._clip_norm is not None and gradients:
             scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
@@ -86,14 +87,7 @@ class Update:
             parameter.grad = None
 
     def _own_square(self) -> Tensor:
-        gradients = [gradient for _, gradient in self._named_gradients(self._counted)]
-        return torch.nn.utils.get_total_norm(gradients).double() ** 2
-
-    def _named_gradients(self, stages: Collection[int] | None = None) -> Iterator[tuple[str, Tensor]]:
-        for stage, module in self._stages.items():
-            if stages is None or stage in stages:
-                for name, parameter in module.named_parameters():
-                    yield name, _gradient(parameter)
+        return torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

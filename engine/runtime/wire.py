@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -55,12 +55,12 @@ class Wire(ABC):
         self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
 
     @abstractmethod
-    def send(self, made: Action, tensor: Tensor, process: int) -> None:
-        """Start sending; never waits for the receiver."""
+    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+        """What starts to send ``made`` to a process; it never waits for the receiver."""
 
     @abstractmethod
-    def receive(self, made: Action, process: int) -> Pending:
-        """Start receiving."""
+    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+        """What starts to receive ``made`` from a process."""
 
     @abstractmethod
     def reduce(self, stage: int, flat: Tensor) -> Pending:
@@ -101,14 +101,27 @@ class GlooWire(Wire):
     ) -> None:
         super().__init__(layout, process, message, device)
         self._make_groups("gloo", timeout)
+        # Straight to gloo: on the way there torch.distributed asks the same questions at every message.
+        self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
 
-    def send(self, made: Action, tensor: Tensor, process: int) -> None:
-        host = tensor.to("cpu").contiguous()
-        self._sent.append((dist.isend(host, process, tag=self._tag(made)), host))
+    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+        start, tag, sent = self._gloo.send, self._tag(made), self._sent
 
-    def receive(self, made: Action, process: int) -> Pending:
-        host = torch.empty(self._message.shape, dtype=self._message.dtype)
-        return _Gloo(dist.irecv(host, process, tag=self._tag(made)), host, self._device)
+        def send(tensor: Tensor) -> None:
+            host = tensor.to("cpu").contiguous()
+            sent.append((start([host], process, tag), host))
+
+        return send
+
+    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+        start, tag, device = self._gloo.recv, self._tag(made), self._device
+        shape, dtype = self._message
+
+        def receive() -> Pending:
+            host = torch.empty(shape, dtype=dtype)
+            return _Gloo(start([host], process, tag), host, device)
+
+        return receive
 
     def reduce(self, stage: int, flat: Tensor) -> Pending:
         if stage not in self._groups:
@@ -193,15 +206,24 @@ class NcclWire(Wire):
         dist.all_reduce(token)
         torch.cuda.synchronize(self._device)
 
-    def send(self, made: Action, tensor: Tensor, process: int) -> None:
+    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
         group, _ = self._lanes[self._process, process]
-        tensor = tensor.contiguous()
-        self._sent.append((dist.isend(tensor, process, group=group), tensor))
 
-    def receive(self, made: Action, process: int) -> Pending:
+        def send(tensor: Tensor) -> None:
+            tensor = tensor.contiguous()
+            self._sent.append((dist.isend(tensor, process, group=group), tensor))
+
+        return send
+
+    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         group, side = self._lanes[process, self._process]
-        tensor = torch.empty(self._message.shape, dtype=self._message.dtype, device=self._device)
-        return _Nccl(dist.irecv(tensor, process, group=group), tensor, side)
+        shape, dtype = self._message
+
+        def receive() -> Pending:
+            tensor = torch.empty(shape, dtype=dtype, device=self._device)
+            return _Nccl(dist.irecv(tensor, process, group=group), tensor, side)
+
+        return receive
 
     def reduce(self, stage: int, flat: Tensor) -> Pending:
         if stage not in self._groups:

@@ -7,6 +7,7 @@ comes of it (``events``, ``metrics``, ``spans``, and ``error`` where it fails).
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import math
 import os
@@ -23,6 +24,7 @@ import torch
 from engine.recording import Recorder
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
+from engine.runtime.memory import keep_freed_memory
 from engine.runtime.trainer import Step, Trainer
 from engine.runtime.world import join, leave
 
@@ -60,6 +62,7 @@ def main(run_dir: Path | str) -> NoReturn:
     try:
         _die_with_parent()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # cores go to processes
+        keep_freed_memory()
         _train(folder)
         status = 0
     except BaseException as error:
@@ -81,6 +84,8 @@ def _train(folder: Path) -> None:
     rank = job.layout.rank(world.process)
     recorder = Recorder(folder, job.program, [mesh.name for mesh in job.design.meshes], world.process, rank)
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
+    gc.collect()
+    gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
     for number in range(job.design.training.steps):
         step = trainer.step(number)

@@ -31,7 +31,8 @@ class Prices:
     input_gradient: tuple[float, ...]  # [stages]
     weight_gradient: tuple[float, ...]  # [stages]
     hop: tuple[float, ...]  # [stages - 1] to hand a tensor to the next stage, either way
-    activation: tuple[float, ...]  # [stages] bytes kept for a microbatch, from F to W
+    activation: tuple[float, ...]  # [stages] bytes kept for a microbatch, from F to B or I
+    deferred: tuple[float, ...]  # [stages] bytes kept of it from I to W
     room: tuple[float, ...]  # [ranks] bytes that a device has for them
     unit: str = "units"  # of all seconds
     design: str = ""  # names all else that decides how long a step takes

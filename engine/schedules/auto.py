@@ -147,12 +147,10 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
     back, weight = prices.input_gradient, prices.weight_gradient
     whole = tuple(i + w for i, w in zip(back, weight, strict=True))
     across = [a != b for a, b in zip(route, route[1:], strict=False)]
+    most = tuple(map(max, prices.activation, prices.deferred)) if split else prices.activation
     room = prices.room
     if limit is not None:
-        own = [
-            sum(size for size, r in zip(prices.activation, route, strict=True) if r == rank)
-            for rank in range(pipe.ranks)
-        ]
+        own = [sum(size for size, r in zip(most, route, strict=True) if r == rank) for rank in range(pipe.ranks)]
         room = tuple(min(free, limit * mine) for free, mine in zip(room, own, strict=True))
     return roomier(
         Shop(
@@ -160,7 +158,7 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
             rank=route,
             seconds=(prices.forward, whole, back, weight),
             hop=tuple(seconds * other for seconds, other in zip(prices.hop, across, strict=True)),
-            size=prices.activation,
+            size=most,
             room=room,
             split=split,
         )
@@ -170,7 +168,7 @@ def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) 
 def _even(pipe: Pipe, stages: int) -> Prices:
     """Where nothing is known all computations take the same time, and 1F1B's memory is there twice."""
     one, room = (1.0,) * stages, 2.0 * stages
-    return Prices(one, one, one, (0.0,) * (stages - 1), one, (room,) * pipe.ranks)
+    return Prices(one, one, one, (0.0,) * (stages - 1), one, one, (room,) * pipe.ranks)
 
 
 def _found(shop: Shop, named: list[tuple[str, Orders]]) -> Iterator[tuple[str, Orders]]:

@@ -13,6 +13,8 @@ from numpy.random import Generator, SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from engine.runtime.deferred import Linear, Norm, Table
+
 Ints = NDArray[np.int64]
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
@@ -38,20 +40,6 @@ class Shape(Protocol):
     def ffn_hidden(self) -> int: ...
 
 
-class Linear(nn.Linear):
-    """Left empty: :func:`_initialise` draws all weights, so none are drawn twice."""
-
-    def reset_parameters(self) -> None:
-        pass
-
-
-class Table(nn.Embedding):
-    """Left empty, like :class:`Linear`."""
-
-    def reset_parameters(self) -> None:
-        pass
-
-
 class Embedding(nn.Module):
     """Tokens ``[batch, sequence]`` to ``[batch, sequence, hidden]``: token plus learned position."""
 
@@ -61,7 +49,7 @@ class Embedding(nn.Module):
         self.position = Table(shape.sequence, shape.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        embedded: Tensor = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        embedded: Tensor = self.token(tokens) + self.position.first(tokens.shape[1])
         return embedded
 
 
@@ -86,9 +74,9 @@ class Layer(nn.Module):
 
     def __init__(self, shape: Shape, *, causal: bool) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.hidden)
+        self.attention_norm = Norm(shape.hidden)
         self.attention = Attention(shape, causal=causal)
-        self.ffn_norm = nn.LayerNorm(shape.hidden)
+        self.ffn_norm = Norm(shape.hidden)
         self.ffn_in = Linear(shape.hidden, shape.ffn_hidden)
         self.ffn_out = Linear(shape.ffn_hidden, shape.hidden)
 
@@ -103,11 +91,19 @@ class Head(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.hidden)
+        self.norm = Norm(shape.hidden)
         self.project = Linear(shape.hidden, shape.vocab, bias=False)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        logits = self.project(self.norm(x))
+        return self.loss(self.logits(x), targets)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """``[batch, sequence, vocab]``"""
+        logits: Tensor = self.project(self.norm(x))
+        return logits
+
+    @staticmethod
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
@@ -133,6 +129,11 @@ class Stage(nn.Module):
         return self.head is not None
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        x = self.body(x)
+        return x if self.head is None else self.head(x, targets)
+
+    def body(self, x: Tensor) -> Tensor:
+        """All but the head."""
         if self.embedding is not None:
             x = self.embedding(x)
             if torch.is_autocast_enabled(x.device.type):
@@ -141,7 +142,7 @@ class Stage(nn.Module):
                 x = x.to(torch.get_autocast_dtype(x.device.type))
         for layer in self.layers.values():
             x = layer(x)
-        return x if self.head is None else self.head(x, targets)
+        return x
 
 
 class Transformer(ABC):

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from engine.cost import estimate, memory_over_time, peak_inflight, peak_memory
 from engine.cost.flops import Workload, activation_bytes, copied_parameters, stage_parameters
-from engine.design import Design
+from engine.design import Design, parse_design
 from engine.lowering import lower
+from engine.predict import predict
 from engine.program.program import Program, parse_program
 from engine.schedules import Pipe, schedules
 from engine.simulate import simulate
+from tests._strategies import document
 
 sizes = st.integers(1, 6), st.integers(1, 12)
 
@@ -139,3 +141,19 @@ def test_what_does_not_fit_is_said(design: Callable[..., Design]) -> None:
     lowered = lower(made)
 
     assert peak_memory(lowered, estimate(made, lowered)).fits.tolist() == [True, False]
+
+
+def test_a_split_backward_keeps_what_the_weights_need_until_they_have_it() -> None:
+    """F F I I W W: two activations, and then two of what their weight gradients need."""
+    drawn = parse_design(
+        document({"schedule": "custom", "microbatches": 2, "actions": [["0F0", "0F1", "0I0", "0I1", "0W0", "0W1"]]}, 1)
+    )
+    predicted = predict(drawn)
+    kept, needed = predicted.costs.activation_bytes[0], predicted.costs.deferred_bytes[0]
+
+    peak = predicted.memory.by_category["activations"][0]
+    _, alive = predicted.memory_curves[0]
+
+    assert needed > kept
+    assert peak == 2 * needed
+    assert np.diff(alive).tolist() == [kept, kept, needed - kept, needed - kept, -needed, -needed]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from engine.cost import layers_per_stage
 from engine.design import parse_design
 from engine.lowering import lower
 from engine.runtime.job import Job
+from engine.schedules import Pipe, schedules
 from tests.engine.runtime.reference import Reference, train
 
 Document = dict[str, Any]
@@ -81,6 +83,44 @@ HANAYO = [
 ]
 
 
+SPELT_OUT = ("custom", "gpipe", "1f1b", "interleaved-1f1b", "chimera", "hanayo")
+"""The schedules of the lists above, and the one without orders of its own; of these only the options that they leave out are added below."""
+
+
+def values(annotation: Any, default: Any) -> set[Any]:
+    """What an option may be set to besides its default, as far as tests try it."""
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation)) - {default}
+    if annotation is bool:
+        return {not default}
+    return {default + 1, 2 * default} - {default} if annotation is int else set()
+
+
+def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
+    """The pipelines that a schedule with these options takes."""
+    schedule = schedules[name](**options)
+    return [
+        ({"schedule": name, **options, "microbatches": mb}, pp, dp)
+        for pp, dp, mb in ((4, 1, 8), (2, 2, 4), (3, 1, 6))
+        if schedule.refuses(Pipe(pp, mb)) is None
+    ]
+
+
+def every_schedule() -> Iterator[tuple[Document, int, int]]:
+    """The registry's schedules: plain on all pipelines, and with each option on one, beside another if it must be."""
+    for name, schedule in schedules.items():
+        if name not in SPELT_OUT:
+            assert taken(name, {}), f"none of the pipelines suits {name}"
+            yield from taken(name, {})
+        fields = schedule.model_fields.items()
+        changes = [
+            {option: value} for option, field in fields for value in sorted(values(field.annotation, field.default))
+        ]
+        for change in changes:
+            found = (case for other in ({}, *changes) for case in taken(name, {**other, **change}))
+            yield from islice(found, 1)
+
+
 def name(case: Any) -> str | None:
     return "-".join(map(str, case.values())) if isinstance(case, dict) else None
 
@@ -91,6 +131,14 @@ def test_a_schedule_trains_like_one_process(
 ) -> None:
     waves = pipeline.get("waves", 0)
     document = draw(pipeline, pp=pp, dp=dp, layers=32 if waves * pp == 16 else 24 if waves * pp > 6 else 12)
+    assert_equal(crew.play(document), reference(document))
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp"), list(every_schedule()), ids=name)
+def test_every_schedule_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw(pipeline, pp=pp, dp=dp, layers=16)
     assert_equal(crew.play(document), reference(document))
 
 
@@ -141,10 +189,47 @@ def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..
     assert_equal(crew.play(document), reference(document))
 
 
+SPLIT = """
+    0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0I0 0I1 0W1 0W0 STEP
+    1RECV_F0 1RECV_F1 1F0 1I0 1SEND_B0 1F1 1I1 1SEND_B1 1W0 1W1 STEP
+"""
+WHOLE = """
+    0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B1 0B0 STEP
+    1RECV_F0 1RECV_F1 1F0 1B0 1SEND_B0 1F1 1B1 1SEND_B1 STEP
+"""
+FUSED = """
+    0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 (0F2;0B0)OVERLAP_F_B 0RECV_B1 0SEND_F2 0RECV_B2 0B1 0B2 STEP
+    1RECV_F0 1RECV_F1 1F0 (1F1;1I0)OVERLAP_F_B 1RECV_F2 1SEND_B0 (1F2;1B1)OVERLAP_F_B 1W0 1SEND_B1 1B2 1SEND_B2 STEP
+"""
+
+
+def assert_same_bits(one: list[Any], other: list[Any]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine["losses"] == theirs["losses"]
+        for part in ("gradients", "parameters"):
+            assert all(np.array_equal(value, theirs[part][name]) for name, value in mine[part].items())
+
+
 def test_the_backward_may_be_split_in_input_and_weights(crew: Any, draw: Callable[..., Document]) -> None:
-    orders = """
-        0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0I0 0I1 0W1 0W0 STEP
-        1RECV_F0 1RECV_F1 1F0 1I0 1SEND_B0 1F1 1I1 1SEND_B1 1W0 1W1 STEP
-    """
     document = draw({"schedule": "gpipe", "microbatches": 2})
-    assert_equal(crew.play(document, orders), reference(document))
+    split = crew.play(document, SPLIT)
+    assert_equal(split, reference(document))
+    assert_same_bits(split, crew.play(document, WHOLE))
+
+
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+def test_a_forward_and_a_backward_may_share_a_slot(precision: str, crew: Any, draw: Callable[..., Document]) -> None:
+    document = draw({"schedule": "gpipe", "microbatches": 3}, precision=precision)
+    assert_equal(crew.play(document, FUSED), reference(document), precision)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("recompute", ["full", [1]], ids=str)
+def test_recomputing_activations_changes_no_bit(
+    schedule: str, recompute: Any, crew: Any, draw: Callable[..., Document]
+) -> None:
+    kept, recomputed = (
+        crew.play(draw({"schedule": schedule, "microbatches": 4, "recompute": stages}))
+        for stages in ("none", recompute)
+    )
+    assert_same_bits(recomputed, kept)

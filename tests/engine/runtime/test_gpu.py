@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,22 +26,33 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
         yield launcher
 
 
-def trained(launcher: Launcher, name: str) -> Run:
+def trained(launcher: Launcher, name: str, pipeline: dict[str, Any] | None = None) -> Run:
     document = load_design(example(name)).model_dump(mode="json")
     document["training"]["steps"] = STEPS
+    document["pipeline"] = pipeline or document["pipeline"]
     prediction = predict(parse_design(document))
     run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
     return run
 
 
-@pytest.mark.parametrize("name", ["05-hanayo-as-chimera", "04-chimera", "06-data-parallel"])
-def test_losses_are_those_of_the_cpu(name: str, launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpu = trained(launcher, name)
+EXAMPLES = [(name, None) for name in ("05-hanayo-as-chimera", "04-chimera", "06-data-parallel")]
+PIPELINES = [
+    ("05-hanayo-as-chimera", {"schedule": schedule, "microbatches": 8, "recompute": recompute})
+    for schedule, recompute in (("zb-v", "none"), ("dualpipe-v", "none"), ("dualpipe-v", [1, 2]))
+]
+"""A split backward, forwards and backwards in one slot, and a part of the stages recomputed."""
+
+
+@pytest.mark.parametrize(("name", "pipeline"), EXAMPLES + PIPELINES, ids=str)
+def test_losses_are_those_of_the_cpu(
+    name: str, pipeline: dict[str, Any] | None, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu = trained(launcher, name, pipeline)
     launcher.close()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with closing(launchers["local"](launcher.record)) as without:
-        on_cpu = trained(without, name)
+        on_cpu = trained(without, name, pipeline)
 
     (started,) = (event for event in on_gpu.events() if event["event"] == "started")
     assert started["device"] != "CPU"

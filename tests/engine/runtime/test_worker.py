@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.errors import InputError
@@ -81,6 +82,27 @@ def test_a_timeline_shows_every_action_once_and_nothing_before_its_cause(
     of_transfers = timeline.is_transfer[caused]
     assert (timeline.start[causes] <= timeline.start[caused]).all()
     assert (timeline.end[causes] <= timeline.start[caused])[~of_transfers].all()
+
+
+SLOTS = """
+    0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 (0F2;0B0)OVERLAP_F_B 0RECV_B1 0SEND_F2 0RECV_B2 0B1 0B2 STEP
+    1RECV_F0 1RECV_F1 1F0 (1F1;1I0)OVERLAP_F_B 1RECV_F2 1SEND_B0 1W0 1F2 1B1 1SEND_B1 1B2 1SEND_B2 STEP
+"""
+
+
+def test_a_forward_and_a_backward_in_one_slot_start_and_end_together(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    folder = write_run(draw({"schedule": "gpipe", "microbatches": 3}), SLOTS)
+
+    assert crew.work(folder, 2) == [0, 0]
+
+    timeline = read_recording(folder).timeline()
+    second = np.flatnonzero(timeline.fused)
+    assert [str(timeline.action(span)) for span in second] == ["0B0", "1I0"]
+    assert (timeline.start[second] == timeline.start[second - 1]).all()
+    assert (timeline.end[second] == timeline.end[second - 1]).all()
+    assert (timeline.end[second] > timeline.start[second]).all()
 
 
 FAULTY = """

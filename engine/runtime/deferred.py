@@ -1,0 +1,211 @@
+"""Weight gradients for later: a backward in two halves that computes nothing twice.
+
+Zero-bubble schedules (Qi et al., arXiv:2401.10241) run the gradient of a stage's input as soon as
+they can and put off those of its weights. Each part of a model that holds weights is a
+:class:`Defers`. While it has a place to put them, its backward computes the input's gradient alone
+and leaves there what the weights' gradients need, which is what went in and what came back; the
+rest that autograd keeps is freed. Both halves call the kernels that autograd would call, with the
+same layouts, so that the bits are those of a whole backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+Due = Callable[[], None]
+"""Adds one part's share to the gradients of its weights."""
+
+
+class Later:
+    """Where the parts of one stage leave the weight gradients of one backward."""
+
+    def __init__(self) -> None:
+        self._due: list[Due] = []
+
+    def add(self, due: Due) -> None:
+        self._due.append(due)
+
+    def take(self) -> list[Due]:
+        """What was left since the last call."""
+        due, self._due = self._due, []
+        return due
+
+
+@torch.no_grad()
+def settle(due: list[Due]) -> None:
+    """Compute the gradients that were put off, in the order of a backward, and let go of each one's tensors."""
+    due.reverse()
+    while due:
+        due.pop()()
+
+
+class Defers(nn.Module):
+    """A part of a model that can leave the gradients of its weights for later."""
+
+    later: Later | None = None  # none: autograd computes all gradients at once
+
+
+class Linear(Defers, nn.Linear):
+    """A linear map, left empty: who builds a model draws its weights.
+
+    ``cast`` are weight and bias in the precision that it computes in, if that is not theirs.
+    """
+
+    cast: tuple[Tensor, Tensor | None] | None = None
+
+    def reset_parameters(self) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.later is not None:
+            out: Tensor = _Product.apply(x, self, self.later)  # type: ignore[no-untyped-call]
+            return out
+        weight, bias = self.cast or (self.weight, self.bias)
+        return F.linear(x, weight, bias)
+
+
+class Norm(Defers, nn.LayerNorm):
+    """Layer norm over the last dim."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.later is None:
+            return super().forward(x)
+        if x.is_cuda and torch.is_autocast_enabled("cuda"):
+            x = x.float()  # as autocast does on a GPU
+        out: Tensor = _Normed.apply(x, self, self.later)  # type: ignore[no-untyped-call]
+        return out
+
+
+class Table(Defers, nn.Embedding):
+    """A row of weights a number, left empty like :class:`Linear`."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        if self.later is None:
+            return super().forward(numbers)
+        rows: Tensor = _Looked.apply(self.weight, numbers, self, self.later)  # type: ignore[no-untyped-call]
+        return rows
+
+    def first(self, count: int) -> Tensor:
+        """The rows of the numbers below ``count``."""
+        if self.later is None:
+            return self.weight[:count]
+        rows: Tensor = _First.apply(self.weight, count, self, self.later)  # type: ignore[no-untyped-call]
+        return rows
+
+
+# ---- the input's gradient, and what is left for the weights' ----
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: Linear, later: Later) -> Tensor:
+        weight, bias = linear.cast or (linear.weight, linear.bias)
+        x = x.to(weight.dtype)
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.linear, ctx.later = weight, linear, later
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        ctx.later.add(partial(_add_product, ctx.linear, x.view(-1, x.shape[-1]), rows))
+        return rows.mm(ctx.weight).view(x.shape), None, None
+
+
+class _Normed(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, norm: Norm, later: Later) -> Tensor:
+        shape, eps = norm.normalized_shape, norm.eps
+        out, mean, deviation = torch.native_layer_norm(x, shape, norm.weight, norm.bias, eps)
+        ctx.save_for_backward(x, mean, deviation)
+        ctx.norm, ctx.later = norm, later
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        x, mean, deviation = ctx.saved_tensors
+        ctx.later.add(partial(_add_norm, ctx.norm, x, mean, deviation, gradient))
+        of_input, _, _ = _norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
+        return of_input, None, None
+
+
+class _Looked(Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, numbers: Tensor, table: Table, later: Later) -> Tensor:
+        ctx.save_for_backward(numbers)
+        ctx.table, ctx.later = table, later
+        return F.embedding(numbers, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
+        (numbers,) = ctx.saved_tensors
+        ctx.later.add(partial(_add_looked, ctx.table, numbers, gradient))
+        return None, None, None, None
+
+
+class _First(Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, count: int, table: Table, later: Later) -> Tensor:
+        ctx.table, ctx.later = table, later
+        return weight[:count]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
+        ctx.later.add(partial(_add_first, ctx.table, gradient))
+        return None, None, None, None
+
+
+# ---- the weights' gradients ----
+
+
+def _add_product(linear: Linear, x: Tensor, gradient: Tensor) -> None:
+    _accumulate(linear.weight, gradient.t().mm(x))
+    if linear.bias is not None:
+        _accumulate(linear.bias, gradient.sum(0))
+
+
+def _add_norm(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
+    _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
+    _accumulate(norm.weight, weight)
+    _accumulate(norm.bias, bias)
+
+
+def _norm_backward(
+    norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of input, weight and bias, those that are wanted."""
+    shape = list(norm.normalized_shape)
+    kernel = torch.ops.aten.native_layer_norm_backward.default
+    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, shape, mean, deviation, norm.weight, norm.bias, wanted)
+    return found
+
+
+def _add_looked(table: Table, numbers: Tensor, gradient: Tensor) -> None:
+    kernel = torch.ops.aten.embedding_dense_backward.default
+    _accumulate(table.weight, kernel(gradient, numbers, table.num_embeddings, -1, False))
+
+
+def _add_first(table: Table, gradient: Tensor) -> None:
+    kernel = torch.ops.aten.slice_backward.default
+    _accumulate(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
+
+
+def _accumulate(weight: Tensor, gradient: Tensor) -> None:
+    """Add to the gradient, as autograd does: in the precision of the weight."""
+    if gradient.dtype is not weight.dtype:
+        gradient = gradient.to(weight.dtype)
+    if weight.grad is None:
+        weight.grad = gradient
+    else:
+        weight.grad += gradient

@@ -1,0 +1,195 @@
+"""A stage computes the same bits whole or split, kept or recomputed, and nothing twice."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.runtime.deferred import Linear, settle
+from engine.runtime.models import build_stage, models
+from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+
+LAYERS = (2, 1, 1)
+MICROBATCHES = 3
+STAGES = [*range(len(LAYERS)), None]
+"""First, middle and last of three, and the whole model in one."""
+
+
+class Trained(NamedTuple):
+    """What some microbatches made of a stage."""
+
+    outputs: list[Tensor]
+    input_gradients: list[Tensor | None]
+    gradients: dict[str, Tensor]
+
+
+def shape(kind: str = "gpt") -> Any:
+    return SimpleNamespace(kind=kind, layers=4, hidden=16, heads=2, sequence=12, vocab=257, ffn_hidden=48)
+
+
+def make(kind: str, stage: int | None, precision: str, **how: bool) -> tuple[torch.nn.Module, LocalStage]:
+    layers, number = ([sum(LAYERS)], 0) if stage is None else (LAYERS, stage)
+    module = build_stage(shape(kind), layers, number, seed=0, dtype=DTYPES[precision])
+    return module, LocalStage(module, precision, torch.device("cpu"), 1 / MICROBATCHES, **how)
+
+
+def batch(stage: int | None, precision: str) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Inputs, targets and gradients of the output of each microbatch."""
+    chance = torch.Generator().manual_seed(1)
+    for _ in range(MICROBATCHES):
+        tokens, targets = torch.randint(0, 256, (2, 2, 12), generator=chance)
+        x, gradient = torch.randn((2, 2, 12, 16), generator=chance).to(MESSAGE_DTYPES[precision])
+        is_last = stage in (None, len(LAYERS) - 1)
+        yield x if stage else tokens, targets if is_last else None, None if is_last else gradient
+
+
+def train(kind: str, stage: int | None, precision: str, *, halves: bool = False, **how: bool) -> Trained:
+    """Forwards of all microbatches, then their backwards, in ``halves``: first all I, then all W."""
+    module, local = make(kind, stage, precision, **how)
+    forwards = [(local.forward(x, targets), gradient) for x, targets, gradient in batch(stage, precision)]
+    if halves:
+        done = [local.input_gradient(saved, gradient) for (_, saved), gradient in forwards]
+        for _, due in done:
+            settle(due)
+        input_gradients = [of_input for of_input, _ in done]
+    else:
+        input_gradients = [local.backward(saved, gradient) for (_, saved), gradient in forwards]
+    gradients = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
+    assert set(gradients) == {name for name, _ in module.named_parameters()}, "every weight has a gradient"
+    return Trained([y for (y, _), _ in forwards], input_gradients, gradients)
+
+
+def assert_same_bits(one: Trained, other: Trained) -> None:
+    assert all(map(torch.equal, one.outputs, other.outputs))
+    for mine, theirs in zip(one.input_gradients, other.input_gradients, strict=True):
+        assert mine is theirs is None or torch.equal(mine, theirs)
+    for name, gradient in one.gradients.items():
+        assert gradient.dtype == other.gradients[name].dtype
+        assert torch.equal(gradient, other.gradients[name]), name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("kind", list(models))
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("precision", list(DTYPES))
+@pytest.mark.parametrize("halves", [True, False], ids=["I-W", "B"])
+@pytest.mark.parametrize("recomputed", [False, True], ids=["kept", "recomputed"])
+def test_a_split_backward_has_the_bits_of_a_whole_one(
+    kind: str, stage: int | None, precision: str, halves: bool, recomputed: bool
+) -> None:
+    split = train(kind, stage, precision, split=True, halves=halves, recomputed=recomputed)
+
+    assert_same_bits(split, train(kind, stage, precision))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("precision", list(DTYPES))
+def test_a_recomputed_stage_has_the_bits_of_one_that_keeps(stage: int | None, precision: str) -> None:
+    assert_same_bits(train("gpt", stage, precision, recomputed=True), train("gpt", stage, precision))
+
+
+class Counting(TorchDispatchMode):
+    """Counts the kernels that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function._schema.name
+        if name == "aten::native_layer_norm_backward":  # one kernel makes both halves, as it is told
+            self.calls.update(f"{name} {wanted}" for wanted in args[-1] if wanted)
+        else:
+            self.calls[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_halves_compute_nothing_twice(stage: int | None) -> None:
+    calls = []
+    for how in ({}, {"split": True, "halves": True}):
+        with Counting() as counting:
+            train("gpt", stage, "fp64", **how)
+        calls.append(counting.calls)
+    whole, halves = calls
+
+    heavy = {name for name in whole | halves if any(part in name for part in ("mm", "attention", "norm", "embedding"))}
+    assert len(heavy) >= 4
+    assert {name: halves[name] for name in heavy} == {name: whole[name] for name in heavy}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_first_half_frees_what_the_second_does_not_need(stage: int | None) -> None:
+    _, local = make("gpt", stage, "fp64", split=True)
+    kept: list[weakref.ref[Tensor]] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(weakref.ref(tensor))
+        return tensor
+
+    x, targets, gradient = next(batch(stage, "fp64"))
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        y, saved = local.forward(x, targets)
+    del y
+    gc.collect()
+    before = sum(tensor() is not None for tensor in kept)
+    _, due = local.input_gradient(saved, gradient)
+    del saved, x, gradient, targets
+    gc.collect()
+    after = {tensor().data_ptr() for tensor in kept if tensor() is not None}
+    needed = {argument.data_ptr() for entry in due for argument in entry.args if isinstance(argument, Tensor)}
+
+    assert 0 < len(after) < before
+    assert after <= needed
+
+
+def test_a_part_that_cannot_defer_is_refused() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv1d(1, 1, 1))
+    with pytest.raises(TypeError, match="a Conv1d cannot put off"):
+        LocalStage(module, "fp32", torch.device("cpu"), 1.0, split=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_all_microbatches_of_a_step_share_one_copy_of_the_weights_in_bf16(split: bool) -> None:
+    module, local = make("gpt", 1, "bf16", split=split)
+    linears = [part for part in module.modules() if isinstance(part, Linear)]
+    copies = []
+    for x, targets, _ in batch(1, "bf16"):
+        local.forward(x, targets)
+        copies.append([tensor for linear in linears for tensor in linear.cast or ()])
+
+    assert len(copies[0]) == 2 * len(linears) > 0
+    for later in copies[1:]:
+        assert all(one is other for one, other in zip(copies[0], later, strict=True))
+    assert all(tensor.dtype is torch.bfloat16 for tensor in copies[0])
+    local.forget()
+    assert all(linear.cast is None for linear in linears)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_changed_weight_is_copied_again(split: bool) -> None:
+    module, local = make("gpt", 1, "bf16", split=split)
+    x, _, _ = next(batch(1, "bf16"))
+    before, _ = local.forward(x.clone(), None)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(1.5)
+    local.forget()
+
+    after, _ = local.forward(x.clone(), None)
+
+    assert not torch.equal(before, after)
