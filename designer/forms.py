@@ -123,8 +123,11 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         group=group,
         wide=kind in ("text", "list", "lines"),
     )
-    if kind == "choice":
-        field["options"] = [Option(value=each, title=_word(str(each)), help="") for each in node["enum"]]
+    words = _words(node)
+    if words:
+        field["options"] = [Option(value=each, title=_word(str(each)), help="") for each in words]
+    if kind == "list" and words:
+        field["hint"] = f"{', '.join(map(str, words))}, or numbers such as 0, 3"
     yield field
 
 
@@ -237,10 +240,18 @@ def _required(node: Json) -> tuple[Json, bool]:
     return {**_resolved(members[0]), **rest}, True
 
 
+def _words(node: Json) -> list[Any]:
+    """The words that a value can be, alone or beside a list."""
+    return [word for member in (node, *node.get("anyOf", ())) for word in member.get("enum", ())]
+
+
 def _kind(node: Json) -> Kind | None:
     """The input that a scalar, or a list of them, is typed into; None where it takes another canvas."""
     if "enum" in node:
         return "choice"
+    if "anyOf" in node:  # a word or a list
+        kinds = {_kind(member) for member in node["anyOf"]}
+        return "list" if kinds == {"choice", "list"} else None
     if node.get("type") == "array":
         return _kind_of_list(node.get("items", {}))
     kinds: Mapping[str, Kind] = {"integer": "integer", "number": "number", "string": "text", "boolean": "switch"}
@@ -315,7 +326,7 @@ def as_text(kind: Kind, value: Any) -> str:
     if kind in ("integer", "number"):
         return plain(value)
     if kind == "list":
-        return ", ".join(map(str, value))
+        return value if isinstance(value, str) else ", ".join(map(str, value))
     if kind == "lines":
         return "\n".join(" ".join(line) for line in value)
     return str(value)
@@ -351,6 +362,8 @@ def read(field: Field, given: Any) -> Any:
     text = str(given).strip()
     if not text and field["optional"]:
         return None
+    if text in [option["value"] for option in field.get("options", ())]:
+        return text
     return _READERS[kind](text)
 
 

@@ -1,4 +1,4 @@
-// The list of problems, errors first; a press on one leads to its field.
+// The list of problems, errors first; a press on one leads to its field. Below it what a search found.
 
 import { followTheme, h } from "static/canvas.js";
 import { icon } from "static/shell.js";
@@ -8,8 +8,9 @@ const WORDS = { error: "Error", warning: "Warning" };
 export function render({ model }) {
   const list = h("ul", { class: "mw-problem-list" });
   const none = h("div", { class: "mw-none" }, icon("check"), h("div", {}, "No problems"), h("div", { class: "mw-none-note" }, "This design can be simulated as it stands."));
+  const found = h("section", { class: "mw-found", "aria-label": "What the search tried" });
   const aloud = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
-  const root = h("section", { class: "mw-canvas mw-shell mw-problems", "aria-label": "Problems" }, list, none, aloud);
+  const root = h("section", { class: "mw-canvas mw-shell mw-problems", "aria-label": "Problems" }, list, none, found, aloud);
   let unfollow;
   requestAnimationFrame(() => (unfollow = followTheme(root)));
   model.on("remove", () => unfollow?.());
@@ -24,8 +25,14 @@ export function render({ model }) {
     const errors = problems.filter(({ severity }) => severity === "error").length;
     aloud.textContent = problems.length ? `${errors} errors, ${problems.length - errors} warnings` : "No problems";
   };
+  const tell = () => {
+    found.hidden = !model.findings.length;
+    found.replaceChildren(h("h3", {}, "What the search tried"), ...model.findings.map((sentence) => h("p", {}, sentence)));
+  };
   model.on("problems", draw);
+  model.on("findings", tell);
   draw();
+  tell();
   return root;
 }
 

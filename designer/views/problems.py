@@ -1,4 +1,4 @@
-"""What is wrong or unwise in the open design, one line a problem."""
+"""What is wrong or unwise in the open design, one line a problem; and what a search for its order found."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Problems(Canvas):
     badge = param.String(default="", doc="How many there are, for the tab; empty for none.")
     severity: Any = param.Selector(default="", objects=["", "warning", "error"], doc="The worst there is.")
 
+    findings = param.List(default=[], doc="What a schedule that searches has tried, a sentence each.")
+
     _esm = read_static("problems.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("problems.css")]
@@ -34,7 +36,9 @@ class Problems(Canvas):
         super().__init__(**params)
         self._session, self._on_path = session, on_focus
         session.param.watch(lambda *_: self._show(), "problems")
+        session.param.watch(lambda *_: self._tell(), "prediction")
         self._show()
+        self._tell()
 
     def _show(self) -> None:
         problems = listed(self._session.problems)
@@ -43,6 +47,10 @@ class Problems(Canvas):
             badge=str(len(problems)) if problems else "",
             severity=problems[0]["severity"] if problems else "",
         )
+
+    def _tell(self) -> None:
+        prediction = self._session.prediction
+        self.findings = prediction.numbers["findings"] if prediction else []
 
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:

@@ -183,20 +183,23 @@ def test_layers_move_over_a_boundary_but_every_stage_keeps_one() -> None:
 
 
 def test_a_schedule_takes_its_own_options_and_what_was_set_by_hand_where_the_path_stays() -> None:
-    old = {"schedule": "gpipe", "microbatches": 8, "stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0], "actions": None}
+    by_hand = {"stages": [2, 3, 5, 6], "placement": [3, 2, 1, 0], "recompute": [1]}
+    old = {"schedule": "gpipe", "microbatches": 8, "actions": None, **by_hand}
     design = parse_design({**document(), "pipeline": old})
 
     assert edits.choose_schedule(design, "gpipe") == old
     same, other = edits.choose_schedule(design, "1f1b"), edits.choose_schedule(design, "hanayo")
-    kept = {key: old[key] for key in ("microbatches", "stages", "placement")}
+    kept = {"microbatches": 8, **by_hand}
     assert same == {"schedule": "1f1b", **kept}
     assert other == {
         "schedule": "hanayo",
         "waves": 1,
         "grouping": "grouped",
+        "backward": "whole",
         **kept,
         "stages": None,
         "placement": None,
+        "recompute": "none",
     }
 
 

@@ -379,8 +379,12 @@ def test_the_pin_follows_the_session(session: Session) -> None:
 
     numbers._handle_msg({"type": "pin"})
 
-    assert session.pinned is session.prediction
-    assert (numbers.is_pinned, numbers.pinned) == (True, session.design.name)
+    assert session.pinned == [session.prediction]
+    assert (numbers.is_pinned, numbers.pinned) == (True, [session.design.name])
+    session.edit("pipeline.microbatches", 6, "6 microbatches")
+    assert (numbers.is_pinned, numbers.pinned) == (False, [session.design.name])
+    numbers._handle_msg({"type": "end"})
+    assert session.pinned == []
 
 
 # ---- problems ----
@@ -630,7 +634,7 @@ def test_a_draft_in_error_is_not_exported_as_the_design_before_it(
     assert not said.of("download")
     for answer in said.of("answered"):
         assert "before the design's errors are mended: model.layers: 16 stages need" in answer["refused"]
-    assert session.pinned is None
+    assert session.pinned == []
     assert not Numbers(session).can_pin
 
 
@@ -640,7 +644,7 @@ def test_a_comparison_can_be_ended_while_the_design_has_errors(bar: TopBar, sess
 
     bar._handle_msg({"type": "pin"})
 
-    assert session.pinned is None
+    assert session.pinned == []
 
 
 def test_what_the_session_has_to_say_stands_in_the_bar(bar: TopBar, session: Session) -> None:
@@ -657,10 +661,29 @@ def test_launch_and_pin_reach_the_app(session: Session) -> None:
     bar._handle_msg({"type": "pin"})
 
     assert pressed == [1]
-    assert session.pinned is not None
+    assert session.pinned
 
 
 def test_the_help_has_the_keys_of_the_bar() -> None:
     shown = " ".join(shortcut.keys for shortcut in SHORTCUTS)
 
     assert all(keys in shown for keys in ("Ctrl+Z", "Ctrl+Shift+Z", "Ctrl+Y", "Ctrl+S", "Ctrl+O", "P", "L", "?"))
+
+
+def test_recomputation_is_typed_as_a_word_or_as_stages(design: Design) -> None:
+    field = by_path(design)["pipeline.recompute"]
+
+    assert (field["kind"], field["text"]) == ("list", "none")
+    assert change(design, field, "full") == ("pipeline.recompute", "full", "recompute full")
+    assert change(design, field, "0, 3") == ("pipeline.recompute", [0, 3], "recompute 0, 3")
+    with pytest.raises(InputError, match="'some' is not a number"):
+        change(design, field, "some")
+
+
+def test_what_a_search_tried_is_told_beside_the_problems(session: Session) -> None:
+    panel = Problems(session)
+    assert panel.findings == []
+
+    session.edit("", {"pipeline": {"schedule": "auto", "microbatches": 8}}, "schedule Auto")
+
+    assert panel.findings[0].startswith("Tried ")
