@@ -17,8 +17,11 @@ from bokeh.document import Document
 from designer.canvases._canvas import read_static
 from designer.canvases.cluster import ClusterCanvas
 from designer.canvases.wave import WaveCanvas
+from designer.drawing import Drawing
 from designer.forms import Form
 from designer.session import Session
+from designer.views.comparison import Comparison
+from designer.views.gallery import Gallery
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
@@ -152,6 +155,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
     widgets = Widgets(draft.session, studio)
+    pn.state.on_session_destroyed(lambda context: widgets.gallery.stop())
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
@@ -179,13 +183,23 @@ class Widgets:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
-        self.timeline = TimelineChart(**fill)
+        self.timeline = TimelineChart(can_edit=True, **fill)
+        self.drawing = Drawing(session, self.timeline.tell)
+        self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
-        self.numbers = Numbers(session, **fill)
+        self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
         self.wave = WaveCanvas(on_edit=session.edit, **fill)
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
-        self.topbar = TopBar(session, on_launch=lambda: self.runs.bar.focus_button(), **fill)
+        self.gallery = Gallery(session)
+        self.comparison = Comparison(session)
+        self.topbar = TopBar(
+            session,
+            on_launch=lambda: self.runs.bar.focus_button(),
+            on_gallery=self.gallery.open,
+            on_compare=self.comparison.open,
+            **fill,
+        )
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
         self.runs = RunsPanel(session, studio.launcher, studio.record, on_launch=lambda: self._turn_to(RUN), **fill)
@@ -231,11 +245,15 @@ class Widgets:
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
-        return pn.Column(*areas.values(), sizing_mode="stretch_both", styles=GRID)
+        overlays = (self.gallery, self.comparison)
+        for view in overlays:
+            view.styles = OVER
+        return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
 
 
 DESIGN, RUN, PROBLEMS = range(3)  # the tabs of the side panel
 
+OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no place until it is opened
 GRID = {
     "display": "grid",
     "height": "100vh",
@@ -250,10 +268,11 @@ GRID = {
 
 
 def layers(session: Session) -> list[Layer]:
-    """What the timeline shows: the pinned design above the open one, and a run laid over that."""
+    """What the timeline shows: the pinned designs above the open one, and a run laid over that."""
     shown = []
-    if session.pinned is not None and _same_axis(session):
-        shown.append(_layer(session.pinned, f"Pinned: {session.pinned.design.name}"))
+    for pinned in session.pinned:
+        if _same_axis(pinned, session.prediction):
+            shown.append(_layer(pinned, f"Pinned: {pinned.design.name}"))
     if session.prediction is not None:
         shown.append(_layer(session.prediction, session.prediction.design.name))
         if session.measured is not None:
@@ -261,9 +280,9 @@ def layers(session: Session) -> list[Layer]:
     return shown
 
 
-def _same_axis(session: Session) -> bool:
+def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
     """Units and seconds have no axis in common; the numbers still tell what changed."""
-    return session.prediction is None or session.pinned.costs.unit == session.prediction.costs.unit
+    return prediction is None or pinned.costs.unit == prediction.costs.unit
 
 
 def _measured(timeline: Timeline, prediction: Prediction) -> Layer:
@@ -289,4 +308,5 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         stages_layers=prediction.costs.layers,
         unit=prediction.costs.unit,
         bytes=prediction.costs.bytes[prediction.program.spans],
+        played=(prediction.program, prediction.costs),
     )

@@ -20,7 +20,7 @@ from engine.design import Mesh as MeshPart
 from engine.design.problems import problems
 from engine.errors import InputError
 from engine.lowering import lower
-from engine.program.program import format_program
+from engine.program.program import Program, format_program
 from engine.schedules import Schedule, schedules
 
 Mesh = Mapping[str, Any]
@@ -224,10 +224,29 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
         return pipeline
     chosen = {**schedule_options(name, pipeline), "schedule": name, "microbatches": pipeline["microbatches"]}
     if name == "custom":
-        return {**chosen, "stages": pipeline["stages"], "actions": pipeline["actions"] or _order(design)}
+        kept = {key: pipeline[key] for key in ("stages", "recompute")}
+        return {**chosen, **kept, "actions": pipeline["actions"] or _order(design)}
     old: Any = design.pipeline
     same_path = _path(schedule_with(name, pipeline), design) == _path(old, design)
-    return {**chosen, **{key: pipeline[key] if same_path else None for key in BY_HAND}}
+    kept = {key: pipeline[key] if same_path else None for key in BY_HAND}
+    by_number = not isinstance(pipeline["recompute"], str)  # of stages, which another path has not
+    return {**chosen, **kept, "recompute": "none" if by_number and not same_path else pipeline["recompute"]}
+
+
+def by_hand(design: Design, order: Program) -> dict[str, Any]:
+    """The pipeline with an order of its computations that was drawn by hand; a named schedule becomes custom.
+
+    Layers and recomputation stay with their stages.
+
+    Raises:
+        InputError: the order is too long to be drawn.
+    """
+    if len(order) > LARGEST_BY_HAND:
+        most = f"up to {LARGEST_BY_HAND:,} can be drawn by hand"
+        raise InputError(f"this order has {len(order):,} blocks, and {most}; use fewer microbatches")
+    pipeline = _pipeline(design)
+    kept = {key: pipeline[key] for key in ("microbatches", "stages", "recompute")}
+    return {"schedule": "custom", **kept, "actions": format_program(order)}
 
 
 def schedule_refusal(design: Design, name: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import param
@@ -14,6 +14,7 @@ from engine.errors import DesignError, InputError, Problem
 from engine.predict import Prediction, predict
 
 LONGEST_HISTORY = 500
+MOST_PINNED = 3  # beside the open design: four on one axis
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 Steps = list[tuple[Design, str]]
@@ -31,7 +32,11 @@ class Session(param.Parameterized):
     design: Any = param.ClassSelector(class_=Design)
     prediction = param.Parameter(doc="Of the last design that could be simulated.")
     problems = param.List(default=[], item_type=Problem)
-    pinned = param.Parameter(default=None, doc="The prediction to compare with.")
+    pinned = param.List(
+        default=[],
+        item_type=Prediction,
+        doc="Predictions to compare with, the first the one that changes are told against.",
+    )
     measured = param.Parameter(
         default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
     )
@@ -48,6 +53,11 @@ class Session(param.Parameterized):
     def stale(self) -> bool:
         """Whether the prediction is of an earlier design, since this one is wrong."""
         return self.prediction is None or self.prediction.design is not self.design
+
+    @property
+    def past(self) -> Iterator[Design]:
+        """The designs that undo leads back to, the last one first."""
+        return (design for design, _ in reversed(self._past))
 
     @property
     def errors(self) -> list[Problem]:
@@ -78,13 +88,33 @@ class Session(param.Parameterized):
             *future, (design, label) = self._future
             self._turn_to(design, [*self._past, (self.design, label)], future)
 
-    def pin(self) -> None:
-        """Compare with what is predicted now; a second time ends the comparison.
+    def pin(self, prediction: Prediction | None = None) -> None:
+        """Compare with a prediction, by default with what is predicted now; one that is pinned is taken off.
+
+        A design with errors has nothing to pin: there the comparison ends.
 
         Raises:
-            InputError: what is predicted is of an earlier design.
+            InputError: what is predicted is of an earlier design, or as many are pinned as can be told apart.
         """
-        self.pinned = self.current_prediction("pin") if self.pinned is None else None
+        if prediction is None and self.stale and self.pinned:
+            self.pinned = []
+            return
+        chosen = prediction or self.current_prediction("pin")
+        kept = [pinned for pinned in self.pinned if pinned.design != chosen.design]
+        if len(kept) == len(self.pinned):
+            if len(kept) == MOST_PINNED:
+                names = ", ".join(repr(pinned.design.name) for pinned in kept)
+                raise InputError(f"{MOST_PINNED} designs are pinned ({names}); unpin one to pin another")
+            kept.append(chosen)
+        self.pinned = kept
+
+    def unpin(self, place: int) -> None:
+        """Take a pinned prediction off; those behind it move up."""
+        self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
+
+    def end_comparison(self) -> None:
+        """Take all off."""
+        self.pinned = []
 
     def current_prediction(self, purpose: str) -> Prediction:
         """The prediction of the open design, for a ``purpose`` such as "pin".

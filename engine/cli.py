@@ -9,10 +9,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine import __version__
 from engine.errors import InputError, MeshwaveError
+
+if TYPE_CHECKING:
+    from engine.predict import Prediction
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -201,11 +204,20 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.trace:
         _write(options.trace, exports["perfetto"].make(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
+    numbers = _numbers(prediction)
     if options.json:
-        _print_json(prediction.numbers)
+        _print_json(numbers)
     else:
-        print("\n".join(_told(prediction.numbers)))
+        print("\n".join(_told(numbers)))
     return 0
+
+
+def _numbers(prediction: Prediction) -> dict[str, Any]:
+    """The numbers, with all that is unwise: what the document alone shows, too."""
+    from engine.design.problems import problems
+
+    unwise = [*problems(prediction.design), *prediction.warnings]
+    return {**prediction.numbers, "warnings": [str(problem) for problem in unwise]}
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
@@ -234,23 +246,29 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from engine.comparison import differences
     from engine.predict import predict
     from engine.units import quantity
 
     predictions = [predict(_load(name)) for name in options.designs]
+    changed = [differences(predictions[0].design, prediction.design) for prediction in predictions]
     if options.json:
-        _print_json({"designs": [prediction.numbers for prediction in predictions]})
+        told = [{**_numbers(each), "differences": change} for each, change in zip(predictions, changed, strict=True)]
+        _print_json({"designs": told})
         return 0
     first = predictions[0].numbers
     print(f"{'design':<44}{'iteration':>12}{'':>9}{'bubble':>9}{'seq/s':>11}{'memory':>11}")
     for prediction in predictions:
         n = prediction.numbers
         same = n["unit"] == first["unit"]
-        change = f"{n['makespan_s'] / first['makespan_s'] - 1:+.1%}" if same and first["makespan_s"] else ""
+        longer = f"{n['makespan_s'] / first['makespan_s'] - 1:+.1%}" if same and first["makespan_s"] else ""
         iteration = quantity(n["makespan_s"], "s") if n["unit"] == "s" else f"{n['makespan_s']:g} units"
         memory = quantity(max(n["peak_memory_bytes"]), "B")
         rate = f"{n['samples_per_s']:.4g}" if n["unit"] == "s" else "-"
-        print(f"{n['name'][:43]:<44}{iteration:>12}{change:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
+        print(f"{n['name'][:43]:<44}{iteration:>12}{longer:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
+    for prediction, change in zip(predictions[1:], changed[1:], strict=True):
+        print(f"\n{prediction.design.name}, against the first")
+        print("\n".join(f"  {line}" for line in change or ["the same"]))
     return 0
 
 

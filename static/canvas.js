@@ -114,9 +114,14 @@ export function button(label, { onclick, title, kind = "", content } = {}) {
   return element;
 }
 
-/** − number +, with a field that takes digits, Enter, arrows. `set` shows a value without reporting it. */
+/**
+ * − number +, with a field that takes digits, Enter, arrows. A press counts from what the presses before it
+ * asked for, also while Python has not answered them: n presses are n steps. `set` tells what Python holds and
+ * changes nothing while answers are on their way; `answered` takes note of one.
+ */
 export function stepper({ label, one = label, min = 1, max = Infinity, onchange, onrefuse }) {
-  let value = min;
+  let value = min; // what is shown
+  let awaited = 0; // answers
   let reasons = {};
   const field = h("input", { class: "mw-number", type: "number", "aria-label": label, min, step: 1 });
   const less = button(`one ${one} less`, { content: "−", onclick: () => ask(value - 1) });
@@ -136,19 +141,27 @@ export function stepper({ label, one = label, min = 1, max = Infinity, onchange,
     if (!Number.isInteger(wanted) || wanted < min || wanted > max) {
       onrefuse?.(reasons[wanted > max ? "more" : "less"] ?? `${label}: a whole number from ${min} to ${max}`, element);
     } else if (wanted !== value) {
-      value = wanted; // two quick presses are two steps; `set` tells what came of them
+      value = wanted;
+      awaited++;
       onchange(wanted);
     }
     field.value = value;
+    allow();
   }
 
-  element.set = (now, { least = min, most = max, less: lessReason, more: moreReason } = {}) => {
-    [value, min, max] = [now, least, most];
+  function allow() {
+    less.allow(value > min, reasons.less ?? (value > min ? "" : `at least ${min}`));
+    more.allow(value < max, reasons.more ?? (value < max ? "" : `at most ${max}`));
+  }
+
+  element.set = (held, { least = min, most = max, less: lessReason, more: moreReason } = {}) => {
+    [min, max] = [least, most];
     reasons = { less: lessReason, more: moreReason };
-    if (field !== field.getRootNode().activeElement || Number.parseInt(field.value, 10) !== now) field.value = now;
-    less.allow(now > min, lessReason ?? (now > min ? "" : `at least ${min}`));
-    more.allow(now < max, moreReason ?? (now < max ? "" : `at most ${max}`));
+    if (!awaited) value = held;
+    if (field !== field.getRootNode().activeElement || Number.parseInt(field.value, 10) !== value) field.value = value;
+    allow();
   };
+  element.answered = () => (awaited = Math.max(0, awaited - 1));
   return element;
 }
 

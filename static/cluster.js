@@ -220,6 +220,7 @@ class Cluster {
       this.tileWords.title = message.words;
       this.tileWords.dataset.kind = message.possible ? "tell" : "no";
     } else if (message.type === "answered" && message.gesture !== "try_tile") {
+      ({ nodes: this.nodes, devices_per_node: this.perNode })[message.gesture]?.answered();
       this.ghost = null;
       if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
       this.redraw();

@@ -1,7 +1,7 @@
 // The strip of numbers: Python writes them, this shows them with their arrows and the pin.
 
 import { button, followTheme, h } from "static/canvas.js";
-import { Tips, icon } from "static/shell.js";
+import { Tips, icon, tool } from "static/shell.js";
 
 export function render({ model }) {
   const numbers = new Numbers(model);
@@ -17,8 +17,9 @@ class Numbers {
     this.label = h("span", {}, "Pin");
     this.pin = button("Pin", { content: icon("pin"), onclick: () => model.send_msg({ type: "pin" }) });
     this.pin.append(this.label);
-    this.note = h("div", { class: "mw-side-note", role: "status" });
-    this.root = h("section", { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" }, this.tiles, h("div", { class: "mw-side" }, this.pin, this.note));
+    this.note = h("button", { class: "mw-side-note", type: "button", onclick: () => model.send_msg({ type: "compare" }) });
+    this.end = tool("End the comparison", { glyph: "close", onclick: () => model.send_msg({ type: "end" }) });
+    this.root = h("section", { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" }, this.tiles, h("div", { class: "mw-side" }, this.pin, h("div", { class: "mw-side-row" }, this.note, this.end)));
     this.tips = new Tips(this.root);
     model.on(["tiles", "stale", "pinned", "is_pinned", "can_pin"], () => this.draw());
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
@@ -65,13 +66,14 @@ class Numbers {
     const { stale, pinned, is_pinned: isPinned, can_pin: canPin } = this.model;
     this.label.textContent = isPinned ? "Pinned" : "Pin";
     this.pin.setAttribute("aria-pressed", String(isPinned));
-    this.pin.setAttribute("aria-label", isPinned ? `Pinned: ${pinned}` : "Pin this design");
-    this.pin.allow(canPin || isPinned);
-    this.pin.dataset.tip = isPinned
-      ? `Every number is compared with “${pinned}”. Press to end the comparison (P).`
-      : "Keep this design's numbers and timeline to compare with (P).";
+    this.pin.setAttribute("aria-label", isPinned ? "Unpin this design" : "Pin this design");
+    this.pin.allow(canPin);
+    this.pin.dataset.tip = isPinned ? "This design is pinned. Press to unpin it (P)." : "Keep this design's numbers and timeline to compare with, up to three (P).";
+    const against = pinned.length === 1 ? pinned[0] : `${pinned[0]} and ${pinned.length - 1} more`;
     this.note.dataset.kind = stale.title ? "stale" : "pinned";
-    this.note.textContent = stale.title ? stale.title : isPinned ? pinned : "to compare with";
-    this.note.dataset.tip = stale.title ? stale.detail : this.pin.dataset.tip;
+    this.note.textContent = stale.title ? stale.title : pinned.length ? `against ${against}` : "to compare with";
+    this.note.toggleAttribute("data-opens", pinned.length > 0);
+    this.end.hidden = !pinned.length;
+    this.note.dataset.tip = stale.title ? stale.detail : pinned.length ? `Changes are against “${pinned[0]}”. Press to see all side by side (V).` : this.pin.dataset.tip;
   }
 }

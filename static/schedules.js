@@ -5,7 +5,8 @@ import { h, s } from "static/canvas.js";
 const BOX = { width: 84, height: 38 };
 const OPS = ["f", "b", "i", "w"]; // by number of the op
 
-/** A timeline of columns (rank, op, shade, start, end) as a small picture; a pencil where there is none. */
+/** A timeline of columns (rank, op, shade, start, end) as a small picture; a pencil where there is none.
+    A column `half` says of a slot of two which half of the lane a computation takes: 1 the upper, 2 the lower. */
 export function drawSchedule(spans) {
   const picture = s("svg", { class: "mw-mini", viewBox: `0 0 ${BOX.width} ${BOX.height}`, preserveAspectRatio: spans ? "none" : "xMidYMid", "aria-hidden": "true" });
   if (!spans) {
@@ -19,7 +20,10 @@ export function drawSchedule(spans) {
   spans.rank.forEach((rank, i) => {
     const kind = `mw-op mw-op-${OPS[spans.op[i]]} mw-shade-${spans.shade[i]}`;
     const width = Math.max(0.5, (spans.end[i] - spans.start[i]) * scale - gap);
-    const block = `M${round(spans.start[i] * scale)} ${round(rank * lane + gap)}h${round(width)}v${round(lane - 2 * gap)}h${-round(width)}z`;
+    const half = spans.half?.[i] ?? 0;
+    const height = (lane - 2 * gap) / (half ? 2 : 1);
+    const top = rank * lane + gap + (half === 2 ? height : 0);
+    const block = `M${round(spans.start[i] * scale)} ${round(top)}h${round(width)}v${round(height)}h${-round(width)}z`;
     shapes.set(kind, (shapes.get(kind) ?? "") + block);
   });
   for (const [kind, d] of shapes) picture.append(s("path", { class: kind, d }));

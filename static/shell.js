@@ -5,6 +5,8 @@ import { button, h, s } from "static/canvas.js";
 const ICONS = {
   open: ["M1.75 12.5v-9h4l1.5 2h5.5v2", "M1.75 12.5l2-5h10.5l-2 5z"],
   examples: ["M2.5 2.5h4.2v4.2H2.5zM9.3 2.5h4.2v4.2H9.3zM2.5 9.3h4.2v4.2H2.5zM9.3 9.3h4.2v4.2H9.3z"],
+  gallery: ["M2 3h6.5M4.5 6.3H12M2 9.7h4M7.5 9.7H14M5.5 13h6"],
+  compare: ["M2.5 3h4.2v10H2.5zM9.3 3h4.2v10H9.3z"],
   save: ["M8 2v8M4.75 7 8 10.25 11.25 7", "M2.5 10.5v3h11v-3"],
   saveAs: ["M7 2v7M4 6.5 7 9.5l1.5-1.5", "M2.5 10v3.5h5", "M9.5 13.5l.4-1.9 3-3 1.5 1.5-3 3z"],
   share: ["M8 10V2M4.75 5 8 1.75 11.25 5", "M5 7.5H2.5v6h11v-6H11"],

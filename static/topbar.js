@@ -44,6 +44,7 @@ class TopBar {
       save: tool("Save", { glyph: "save", text: "Save", tip: `Download the design as JSON (${keys("Ctrl+S")})`, onclick: () => this.send("save") }),
       saveAs: tool("Save as", { glyph: "saveAs", text: "Save as", tip: "Download the design under another name" }),
       export: tool("Export", { glyph: "share", text: "Export", tip: "Write the predicted step in another form" }),
+      gallery: tool("Gallery of schedules", { glyph: "gallery", text: "Gallery", tip: "Every schedule for this design, side by side (G)", onclick: () => this.send("gallery") }),
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
       theme: tool("Theme", { glyph: this.theme.chosen, tip: "Theme: light, dark or the system's" }),
@@ -63,7 +64,7 @@ class TopBar {
       "div",
       { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
       ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
-      ...[rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
+      ...[rule(), tools.gallery, rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
       ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help],
     );
     this.tips = new Tips(this.root);
@@ -247,7 +248,7 @@ class TopBar {
 // ── keys ────────────────────────────────────────────────────────────────────────────────────
 
 const WITH_CONTROL = { z: "undo", y: "redo", s: "save", o: "open" };
-const ALONE = { p: "pin", l: "launch", "?": "help" };
+const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", "?": "help" };
 
 /** What a key press asks for, or undefined. */
 function shortcut(event) {
@@ -263,7 +264,7 @@ function refuses(target, name) {
   if (name === "save" || name === "open") return false;
   if (target.closest?.('[role="menu"]')) return true;
   const tag = target.tagName;
-  if (tag === "SELECT") return name in { pin: 1, launch: 1, help: 1 };
+  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, help: 1 };
   const typed = tag === "TEXTAREA" || target.isContentEditable || (tag === "INPUT" && !["checkbox", "radio", "range", "button", "file"].includes(target.type));
   return typed;
 }

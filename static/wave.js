@@ -125,6 +125,7 @@ class Wave {
 
   told(message) {
     if (message.type !== "answered") return;
+    ({ microbatches: this.microbatches, dial: this.dialStepper })[message.gesture]?.answered();
     this.pending = null;
     if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
     this.redraw();

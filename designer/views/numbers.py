@@ -218,18 +218,21 @@ class Numbers(Canvas):
 
     tiles = param.List(default=[], doc="See tiles().")
     stale = param.Dict(default={}, doc="Title and detail, where the numbers are of an earlier design; empty else.")
-    pinned = param.String(default="", doc="Name of the pinned design.")
-    is_pinned = param.Boolean(default=False)
+    pinned = param.List(
+        default=[], item_type=str, doc="Names of the pinned designs; changes are told against the first."
+    )
+    is_pinned = param.Boolean(default=False, doc="Whether the design as it stands is one of them.")
     can_pin = param.Boolean(default=False, doc="Whether the numbers are of the design as it stands.")
 
     _esm = read_static("numbers.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("numbers.css")]
-    _gestures = ("pin",)
+    _gestures = ("pin", "compare", "end")
 
-    def __init__(self, session: Session, **params: Any) -> None:
+    def __init__(self, session: Session, on_compare: Callable[[], Any] | None = None, **params: Any) -> None:
+        """``on_compare`` opens the table of the pinned designs."""
         super().__init__(**params)
-        self._session = session
+        self._session, self._open_comparison = session, on_compare
         session.param.watch(lambda *_: self._show(), ["design", "prediction", "problems", "pinned"])
         self._show()
 
@@ -237,15 +240,22 @@ class Numbers(Canvas):
         session = self._session
         prediction, pinned = session.prediction, session.pinned
         self.param.update(
-            tiles=tiles(prediction, pinned),
+            tiles=tiles(prediction, pinned[0] if pinned else None),
             stale=staleness(session),
-            is_pinned=pinned is not None,
-            pinned="" if pinned is None else pinned.design.name,
+            is_pinned=any(each.design == session.design for each in pinned),
+            pinned=[each.design.name for each in pinned],
             can_pin=not session.stale,
         )
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()
+
+    def _on_end(self, gesture: Mapping[str, Any]) -> None:
+        self._session.end_comparison()
+
+    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+        if self._open_comparison is not None:
+            self._open_comparison()
 
 
 def staleness(session: Session) -> dict[str, str]:

@@ -39,7 +39,9 @@ SHORTCUTS = (
     Shortcut("Design", "Ctrl+Shift+Z, Ctrl+Y", "redo"),
     Shortcut("Design", "Ctrl+O", "open a design or a schedule"),
     Shortcut("Design", "Ctrl+S", "save"),
-    Shortcut("Design", "P", "pin, to compare; again to end it"),
+    Shortcut("Design", "P", "pin, to compare; again to unpin"),
+    Shortcut("Design", "V", "compare side by side"),
+    Shortcut("Design", "G", "gallery of schedules"),
     Shortcut("Design", "L", "go to launch"),
     Shortcut("Design", "?", "this help"),
     Shortcut("Fields", "Enter", "take over what is typed"),
@@ -63,7 +65,7 @@ class TopBar(Canvas):
     """Name, files, undo and redo, theme and keyboard of a tab. Files come from and go to the
     person's own machine by the browser; the server reads and writes no path for it.
 
-    ``on_launch`` brings the launch button to the front.
+    ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay.
     """
 
     name_of_design = param.String(default="")
@@ -80,13 +82,17 @@ class TopBar(Canvas):
     _esm = read_static("topbar.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("topbar.css")]
-    _gestures = ("rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch")
+    _gestures = (
+        "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare",
+    )  # fmt: skip
 
     def __init__(
         self,
         session: Session,
         *,
         on_launch: Callable[[], Any] | None = None,
+        on_gallery: Callable[[], Any] | None = None,
+        on_compare: Callable[[], Any] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
@@ -97,6 +103,7 @@ class TopBar(Canvas):
             **params,
         )
         self._session, self._on_launch_button = session, on_launch
+        self._open_gallery, self._open_comparison = on_gallery, on_compare
         self._saved = session.design
         session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
@@ -157,6 +164,14 @@ class TopBar(Canvas):
     def _on_launch(self, gesture: Mapping[str, Any]) -> None:
         if self._on_launch_button is not None:
             self._on_launch_button()
+
+    def _on_gallery(self, gesture: Mapping[str, Any]) -> None:
+        if self._open_gallery is not None:
+            self._open_gallery()
+
+    def _on_compare(self, gesture: Mapping[str, Any]) -> None:
+        if self._open_comparison is not None:
+            self._open_comparison()
 
     # what they share
 

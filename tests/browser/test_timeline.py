@@ -2,108 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 import pytest
 
-from tests.designer.timelines import critical, memory, one_f_one_b
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from designer.views.timeline import Pin, TimelineChart
+from tests.browser.drawn import Drawn, layer, wait_for
+from tests.designer.timelines import one_f_one_b
 
 pytestmark = pytest.mark.browser
-
-SIZE = {"width": 1440, "height": 460}
-
-
-class Drawn:
-    """A chart on a page of its own, and its debug object."""
-
-    def __init__(self, page: Page, charts: list[TimelineChart], pins: list[Pin | None]) -> None:
-        self.page, self._charts, self.pins = page, charts, pins
-
-    @property
-    def chart(self) -> TimelineChart:
-        return self._charts[-1]
-
-    def ask(self, what: str) -> Any:
-        return self.page.evaluate(f"window.meshwaveTimeline.{what}")
-
-    def until(self, condition: str) -> None:
-        self.page.wait_for_function(f"(chart => {condition})(window.meshwaveTimeline)")
-
-    def show(self, *layers: Any, stale: str = "") -> None:
-        self.chart.show(layers, stale)
-        spans = [len(layer.timeline) for layer in layers]
-        self.until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
-        self.settle()
-
-    def settle(self) -> None:
-        """Until what was asked for is painted."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
-        """The middle of a block in the window."""
-        box = self.ask(f"blockAt({rank}, {stage}, {mb}, '{op}', {layer})")
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-    @property
-    def tip(self) -> str:
-        return str(self.page.locator(".mw-timeline-tip").inner_text())
-
-    def key(self, key: str) -> None:
-        self.page.locator(".mw-timeline-stage").press(key)
-        self.settle()
-
-
-@pytest.fixture
-def drawn(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) -> Drawn:
-    import panel as pn
-
-    from designer.views.timeline import TimelineChart
-
-    charts: list[TimelineChart] = []
-    pins: list[Pin | None] = []
-
-    def app() -> pn.Column:
-        chart = TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"])
-        pn.state.onload(lambda: charts.append(chart))  # what is shown before a page is live may not reach it
-        return pn.Column(chart, sizing_mode="stretch_both", margin=0)
-
-    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
-    url = serve(app)
-    for visits in (1, 2):  # what the first session loads, the second must find too
-        visit(url)
-        page.wait_for_function("window.meshwaveTimeline")
-        wait_for(page, lambda visits=visits: len(charts) == visits)  # type: ignore[misc]
-    return Drawn(page, charts, pins)
-
-
-def wait_for(page: Page, true: Callable[[], bool]) -> None:
-    """Until Python has heard of what the page did."""
-    for _ in range(500):
-        if true():
-            return
-        page.wait_for_timeout(20)
-    raise AssertionError("Python never heard of it")
-
-
-def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
-    from designer.views.timeline import Layer
-
-    timeline = one_f_one_b(ranks, microbatches)
-    standing = {
-        "memory": memory(timeline),
-        "capacity": 80e9,
-        "critical": critical(timeline),
-        "stages_layers": [4] * ranks,
-        "bytes": np.where(timeline.is_transfer, 8e6, 0.0),
-    }
-    return Layer(timeline, label, **{**standing, **known})
 
 
 def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:
@@ -239,8 +143,11 @@ def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
 
     drawn.page.mouse.move(x + 3 * step, y)
     assert "Idle" in drawn.tip
-    assert "for 1B0 from mesh B" in drawn.tip
     assert "0B0" in drawn.tip
+    why = drawn.page.get_by_text(
+        "Mesh A waits 6 ms for 1B0 of mesh B: 4 ms while mesh B itself waits for 2B0 of mesh C, then"
+    )
+    why.wait_for(state="visible")
 
     drawn.page.mouse.move(700, 400)
     assert "Memory of a device" in drawn.tip
@@ -315,11 +222,12 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
     stage = drawn.page.locator(".mw-timeline-stage")
 
     reached = []
-    for _ in range(8):
+    for _ in range(12):
         drawn.page.keyboard.press("Tab")
         reached.append(drawn.page.evaluate(FOCUSED))
 
-    assert {"Transfers", "Critical path", "Memory", "Fit", "PNG", "application"} <= set(reached)
+    buttons = {"Transfers", "Critical path", "Memory", "Area", "Find", "Fit", "Link", "PNG", "keys of the timeline"}
+    assert buttons | {"application"} <= set(reached)
     assert "4 meshes" in (stage.get_attribute("aria-label") or "")
 
 

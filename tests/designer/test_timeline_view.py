@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack
+from engine.design import load_design
 from engine.errors import InputError
-from engine.program.action import Action, Op, backward, forward
+from engine.predict import predict
+from engine.program.action import Action, Op, backward, forward, overlapped
+from engine.program.program import build
+from engine.resources import example
+from engine.simulate import simulate
 from engine.timeline import Timeline
 from tests.designer.timelines import critical, memory, one_f_one_b
 
@@ -184,3 +189,96 @@ def test_showing_sets_what_travels_and_what_is_said() -> None:
 
     assert chart.packed
     assert chart.stale == "mesh B is drawn twice"
+
+
+# what the page asks
+
+
+def asked(*layers: Layer) -> tuple[TimelineChart, list[dict[str, Any]]]:
+    """A chart that shows layers, and what it tells the page."""
+    chart = TimelineChart()
+    chart.show(layers)
+    told: list[dict[str, Any]] = []
+    chart._send_msg = told.append  # type: ignore[method-assign]
+    return chart, told
+
+
+def ask(chart: TimelineChart, what: str, layer: int = 0, **question: Any) -> None:
+    chart._handle_msg({"type": "ask", "ask": 7, "what": what, "layer": layer, **question})
+
+
+def test_questions_are_answered_with_plain_data_under_their_number() -> None:
+    timeline = one_f_one_b(4, 8)
+    chart, told = asked(Layer(timeline, "x"))
+
+    ask(chart, "area", start=0, end=timeline.makespan, ranks=[0, 1])
+    ask(chart, "idle", rank=0, at=7e-3)
+    ask(chart, "idle", rank=0, at=0)
+    ask(chart, "path")
+    ask(chart, "find", text="B of stage 2")
+
+    json.dumps(told)
+    assert {(message["type"], message["ask"]) for message in told} == {("told", 7)}
+    area, idle, none, path, query = (message["found"] for message in told)
+    assert area["meshes"] == ("A", "B")
+    assert idle["words"].startswith("mesh A waits 6 ms for 1B0 of mesh B")
+    assert none is None
+    assert path["bubble_ratio"] == pytest.approx(timeline.bubble_ratio)
+    assert path["span_bubble_ratio"] == pytest.approx(timeline.span_bubble_ratio)
+    assert not path["can_change"]
+    assert query == {"ops": [int(Op.B)], "stage": 2, "microbatch": None, "rank": None}
+
+
+def test_what_if_is_asked_of_a_prediction_alone() -> None:
+    found = predict(load_design(example("03-gpt-on-two-cores")))
+    chart, told = asked(
+        Layer(found.timeline, "open", played=(found.program, found.costs)), Layer(one_f_one_b(2, 2), "run")
+    )
+
+    ask(chart, "what_if", faster=0.1)
+    ask(chart, "what_if", 1, faster=0.1)
+    ask(chart, "what_if", faster=1.5)
+
+    json.dumps(told)
+    best = told[0]["found"][0]
+    assert best["name"] == "stage 3"
+    assert 0 < best["saved_share"] < 0.1
+    assert told[1]["refused"] == "only a prediction can be played anew with other costs"
+    assert "faster" in told[2]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("question", "told_words"),
+    [
+        ({"what": "find", "text": "stage 99"}, "there is no stage 99"),
+        ({"what": "path", "layer": 5}, "no longer shown"),
+    ],
+)
+def test_a_question_without_an_answer_is_refused_in_words(question: dict[str, Any], told_words: str) -> None:
+    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+
+    ask(chart, **question)
+
+    assert told_words in told[0]["refused"]
+
+
+def test_a_defect_of_ours_is_said_and_not_swallowed(capsys: pytest.CaptureFixture[str]) -> None:
+    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+
+    ask(chart, "no such question")
+
+    assert "went wrong inside Meshwave" in told[0]["refused"]
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_two_in_one_slot_are_marked_as_the_halves_of_the_lane() -> None:
+    program = build(
+        [[forward(0, 0), forward(0, 1), *overlapped(forward(0, 2), backward(0, 0)), backward(0, 1), backward(0, 2)]]
+    )
+    timeline = simulate(program, np.ones(len(program)))
+
+    [layer] = unpack(pack([Layer(timeline, "x")]))["layers"]
+    [plain] = unpack(pack([Layer(one_f_one_b(2, 2), "x")]))["layers"]
+
+    assert layer["columns"]["half"].tolist() == [0, 0, 1, 2, 0, 0]
+    assert "half" not in plain["columns"]

@@ -235,12 +235,23 @@ def test_compare_lays_designs_side_by_side(meshwave: Command) -> None:
     assert "60 units   +66.7%    20.0%" in lines[2]
     assert "%" in lines[3]
     assert "+" not in lines[3].split("cores")[1], "seconds and units are not compared"
+    assert lines[5:9] == [
+        "Two waves on four meshes, against the first",
+        "  waves: 1 -> 2",
+        "  cost.forward: 2 -> 4",
+        "  cost.backward: 4 -> 8",
+    ]
 
 
 def test_compare_as_json_holds_the_numbers_of_each(meshwave: Command) -> None:
     out = meshwave("compare", "01-first-wave", "02-two-waves", "--json")[1]
 
-    assert [numbers["makespan_s"] for numbers in json.loads(out)["designs"]] == [36, 60]
+    designs = json.loads(out)["designs"]
+    assert [numbers["makespan_s"] for numbers in designs] == [36, 60]
+    assert [numbers["differences"] for numbers in designs] == [
+        [],
+        ["waves: 1 -> 2", "cost.forward: 2 -> 4", "cost.backward: 4 -> 8"],
+    ]
 
 
 # ---- export ----

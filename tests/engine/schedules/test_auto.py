@@ -112,7 +112,9 @@ PATHS: list[dict[str, Any]] = [
 def uneven(stages: int, ranks: int, seed: int) -> Prices:
     chance = np.random.default_rng(seed)
     forward, back, weight = (tuple(chance.uniform(0.5, 2, stages).tolist()) for _ in range(3))
-    return Prices(forward, back, weight, (0.2,) * (stages - 1), (1.0,) * stages, (1.0,) * stages, (2.0 * stages,) * ranks)
+    return Prices(
+        forward, back, weight, (0.2,) * (stages - 1), (1.0,) * stages, (1.0,) * stages, (2.0 * stages,) * ranks
+    )
 
 
 @pytest.mark.parametrize("limit", [None, 4.0])

@@ -1,0 +1,85 @@
+"""A timeline on a page of its own, for tests of what is drawn and asked there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.designer.timelines import critical, memory, one_f_one_b
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from designer.views.timeline import Pin, TimelineChart
+
+SIZE = {"width": 1440, "height": 460}
+
+
+class Drawn:
+    """A chart on a page of its own, and its debug object."""
+
+    def __init__(self, page: Page, charts: list[TimelineChart], pins: list[Pin | None]) -> None:
+        self.page, self._charts, self.pins = page, charts, pins
+
+    @property
+    def chart(self) -> TimelineChart:
+        return self._charts[-1]
+
+    @property
+    def visits(self) -> int:
+        """How often the page was opened."""
+        return len(self._charts)
+
+    def ask(self, what: str) -> Any:
+        return self.page.evaluate(f"window.meshwaveTimeline.{what}")
+
+    def until(self, condition: str) -> None:
+        self.page.wait_for_function(f"(chart => {condition})(window.meshwaveTimeline)")
+
+    def show(self, *layers: Any, stale: str = "") -> None:
+        self.chart.show(layers, stale)
+        spans = [len(layer.timeline) for layer in layers]
+        self.until(f"String(chart.layers.map(layer => layer.count)) === '{','.join(map(str, spans))}'")
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what was asked for is painted."""
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
+        """The middle of a block in the window."""
+        box = self.ask(f"blockAt({rank}, {stage}, {mb}, '{op}', {layer})")
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    @property
+    def tip(self) -> str:
+        return str(self.page.locator(".mw-timeline-tip").inner_text())
+
+    def key(self, key: str) -> None:
+        self.page.locator(".mw-timeline-stage").press(key)
+        self.settle()
+
+
+def wait_for(page: Page, true: Callable[[], bool]) -> None:
+    """Until Python has heard of what the page did."""
+    for _ in range(500):
+        if true():
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("Python never heard of it")
+
+
+def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
+    from designer.views.timeline import Layer
+
+    timeline = one_f_one_b(ranks, microbatches)
+    standing = {
+        "memory": memory(timeline),
+        "capacity": 80e9,
+        "critical": critical(timeline),
+        "stages_layers": [4] * ranks,
+        "bytes": np.where(timeline.is_transfer, 8e6, 0.0),
+    }
+    return Layer(timeline, label, **{**standing, **known})

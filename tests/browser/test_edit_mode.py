@@ -1,0 +1,288 @@
+"""Edit mode in a real browser: orders drawn by pointer and by keys, what the page says meanwhile, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from designer.app import layers
+from designer.drawing import Drawing
+from designer.session import Session
+from designer.views.timeline import TimelineChart
+from engine.design import parse_design
+from engine.program.program import format_program
+from tests._strategies import document
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+SETTLED_MS = 8_000
+SIZE = {"width": 1440, "height": 420}
+
+
+@dataclass
+class Editor:
+    """A timeline in edit mode, and the session behind it."""
+
+    page: Page
+    session: Session
+
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.page.evaluate("window.meshwaveTimeline.edit")
+        return found
+
+    def until(self, holds: Callable[[dict[str, Any]], Any]) -> None:
+        for _ in range(SETTLED_MS // 20):
+            if holds(self.facts()):
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"this is how it stands: {self.facts()}")
+
+    def block(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
+        box = self.page.evaluate(f"window.meshwaveTimeline.blockAt({stage}, {stage}, {mb}, '{op}')")
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def start(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
+        """Just inside the left end of a block."""
+        box = self.page.evaluate(f"window.meshwaveTimeline.blockAt({stage}, {stage}, {mb}, '{op}')")
+        return box["x"] + 2, box["y"] + box["height"] / 2
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Take a block and hold it over a place."""
+        self.page.mouse.move(*start)
+        self.page.mouse.down()
+        self.page.mouse.move((start[0] + end[0]) / 2, start[1], steps=3)
+        self.page.mouse.move(*end, steps=3)
+
+    def drop(self) -> None:
+        self.page.mouse.up()
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.locator(".mw-timeline-stage").press(key)
+
+    def button(self, name: str) -> Any:
+        return self.page.locator(".mw-order").get_by_role("button", name=name)
+
+    @property
+    def words(self) -> str:
+        return str(self.page.locator(".mw-order-words").inner_text())
+
+    def order(self, rank: int) -> list[str]:
+        cells: list[list[str]] = format_program(self.session.prediction.program, compute_only=True)
+        return cells[rank]
+
+
+@pytest.fixture
+def editor(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) -> Editor:
+    import panel as pn
+
+    session = Session(parse_design(document({"schedule": "1f1b", "microbatches": 8}, 4)))
+
+    def app() -> pn.Column:
+        chart = TimelineChart(can_edit=True, sizing_mode="stretch_both", min_height=SIZE["height"])
+        chart.on_order = Drawing(session, chart.tell).handle
+        session.param.watch(
+            lambda *_: chart.show(layers(session), str(session.errors[0]) if session.errors else ""),
+            ["prediction", "problems"],
+        )
+        pn.state.onload(lambda: chart.show(layers(session)))
+        return pn.Column(chart, sizing_mode="stretch_both", margin=0)
+
+    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+    visit(serve(app))
+    page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
+    found = Editor(page, session)
+    page.locator(".mw-timeline-stage").focus()
+    found.press("e")
+    found.until(lambda facts: facts["on"])
+    return found
+
+
+def test_nothing_of_it_is_seen_before_it_is_turned_on(editor: Editor) -> None:
+    tools = editor.page.locator(".mw-order")
+    assert tools.is_visible()
+    assert "The first move turns 1F1B into a custom order" in editor.words
+    assert not editor.button("Repeat this").is_visible()
+
+    editor.press("Escape")
+
+    assert not tools.is_visible()
+    editor.page.mouse.click(*editor.block(1, 1))
+    assert editor.page.evaluate("window.meshwaveTimeline.pinned")["mb"] == 1  # a click pins again
+    editor.page.get_by_role("button", name="Edit order").click()
+    editor.until(lambda facts: facts["on"])
+    assert editor.page.evaluate("window.meshwaveTimeline.pinned") is None
+
+
+# ---- by mouse ----
+
+
+def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor) -> None:
+    editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
+    editor.until(lambda facts: facts["preview"])
+
+    found = editor.facts()
+    assert found["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]}
+    assert found["preview"]["makespan"] == [33, 36]
+    assert found["preview"]["later"] == 40
+    assert "Move 2F3 before 2B1" in editor.words
+    assert "iteration 33 → 36 (+9.1" in editor.words
+    assert "memory of m2 +" in editor.words
+    assert editor.session.design.pipeline.schedule == "1f1b"  # nothing is changed before the drop
+    editor.drop()
+    editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
+
+    assert editor.session.design.pipeline.schedule == "custom"
+    order = editor.order(2)
+    assert order.index("2F3") == order.index("2B1") - 1
+    assert editor.words.startswith("1F1B is a custom order now; undo makes it 1F1B again")
+    assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
+
+
+def test_escape_lets_a_block_go_where_it_was(editor: Editor) -> None:
+    editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
+    editor.until(lambda facts: facts["preview"])
+    editor.page.keyboard.press("Escape")
+    editor.until(lambda facts: not facts["moving"])
+    editor.drop()
+
+    assert editor.facts()["on"]
+    assert editor.session.design.pipeline.schedule == "1f1b"
+
+
+def test_a_block_put_back_in_its_place_changes_nothing(editor: Editor) -> None:
+    editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
+    editor.until(lambda facts: facts["preview"])
+    editor.page.mouse.move(*editor.block(2, 3))
+    editor.until(lambda facts: facts["moving"] is None and facts["preview"] is None)
+    editor.drop()
+
+    assert editor.session.history == ("", "")
+
+
+def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor) -> None:
+    editor.drag(editor.block(1, 2, "B"), editor.start(1, 1))
+    editor.until(lambda facts: facts["preview"])
+
+    found = editor.facts()["preview"]
+    assert found["fault"].startswith("rank 1 waits for ever at 1B2")
+    assert "1B2" in found["ring"]
+    assert "Dropped here it is a draft" in editor.words
+    editor.drop()
+    editor.until(lambda facts: facts["fault"] and not facts["moving"])
+
+    assert [problem.where for problem in editor.session.errors] == ["pipeline.actions"]
+    assert editor.facts()["ring"]
+    assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
+    editor.button("Repair").click()
+    editor.until(lambda facts: not facts["fault"])
+
+    assert editor.session.errors == []
+    assert "Moved 1B2 (one change, the fewest changes that are enough)" in editor.words
+    assert not editor.button("Repair").is_visible()
+
+
+def test_several_blocks_are_chosen_by_a_rectangle_and_move_together(editor: Editor) -> None:
+    mouse, keyboard = editor.page.mouse, editor.page.keyboard
+    (x0, y0), (x1, y1) = editor.start(0, 0), editor.block(1, 1)
+    keyboard.down("Shift")
+    mouse.move(x0 - 8, y0)
+    mouse.down()
+    mouse.move(x1, y1, steps=4)
+    mouse.up()
+    mouse.click(*editor.block(3, 5, "B"))
+    keyboard.up("Shift")
+
+    assert set(editor.facts()["chosen"]) == {"0F0", "0F1", "0F2", "1F0", "1F1", "3B5"}
+    editor.page.keyboard.down("Shift")
+    mouse.click(*editor.block(3, 5, "B"))
+    editor.page.keyboard.up("Shift")
+    assert "3B5" not in editor.facts()["chosen"]
+
+
+# ---- by keyboard ----
+
+
+def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
+    editor.press("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "Enter")
+    assert editor.facts()["chosen"] == ["3B0"]
+
+    editor.press("Alt+ArrowRight")
+    editor.until(lambda facts: facts["preview"])
+    assert "Move 3B0 1 place later" in editor.words
+    editor.press("Shift+ArrowRight")
+    editor.until(lambda facts: facts["moving"]["by"] == 2 and facts["preview"]["fault"] == "")
+    editor.press("Alt+ArrowLeft")
+    editor.until(lambda facts: facts["moving"]["by"] == 1)
+    editor.press("Enter")
+    editor.until(lambda facts: not facts["moving"] and editor.session.history[0])
+
+    assert editor.order(3)[:3] == ["3F0", "3F1", "3B0"]
+    assert editor.facts()["chosen"] == ["3B0"]  # and stays so
+
+    editor.press("Escape", "Escape")
+    assert not editor.facts()["on"]
+
+
+def test_more_blocks_are_added_by_shift_enter(editor: Editor) -> None:
+    editor.press("ArrowRight", "Enter", "ArrowRight", "Shift+Enter")
+    assert editor.facts()["chosen"] == ["0F0", "0F1"]
+    editor.press("Shift+Enter")
+    assert editor.facts()["chosen"] == ["0F0"]
+
+
+# ---- patterns, halves, slots, differences ----
+
+
+def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None:
+    editor.drag(editor.block(3, 4), editor.start(3, 3, "B"))
+    editor.until(lambda facts: facts["preview"])
+    editor.drop()
+    editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
+    editor.button("All repetitions").click()
+    editor.until(lambda facts: "all repetitions" in editor.session.history[0])
+
+    order = editor.order(3)
+    assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))
+    editor.button("Differences").click()
+    editor.until(lambda facts: facts["moved"])
+    assert "Against 1F1B: " in editor.words
+    editor.press("v")
+    editor.until(lambda facts: not facts["moved"])
+
+
+def test_what_cannot_be_repeated_says_why(editor: Editor) -> None:
+    editor.page.mouse.click(*editor.block(0, 0))
+    editor.button("All repetitions").click()
+    editor.until(lambda facts: "steady state" in editor.words)
+
+    assert editor.session.history == ("", "")
+
+
+def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> None:
+    editor.page.mouse.click(*editor.block(2, 2, "B"))
+    editor.button("Split").click()
+    editor.until(lambda facts: editor.session.history[0].startswith("split 2B2"))
+    assert {"2I2", "2W2"} <= set(editor.order(2))
+
+    editor.page.mouse.click(*editor.block(2, 2, "W"))
+    editor.press("x")
+    editor.until(lambda facts: editor.session.history[0] == "join 2W2")
+    assert "2B2" in editor.order(2)
+
+    editor.page.mouse.click(*editor.block(2, 4))
+    editor.page.keyboard.down("Control")
+    editor.page.mouse.click(*editor.block(2, 2, "B"))
+    editor.page.keyboard.up("Control")
+    editor.button("One slot").click()
+    editor.until(lambda facts: "one slot" in editor.session.history[0])
+    assert "(2F4;2B2)OVERLAP_F_B" in editor.order(2)
+    editor.press("o")
+    editor.until(lambda facts: editor.session.history[0].startswith("part"))
+    assert "2F4" in editor.order(2)

@@ -1,0 +1,467 @@
+"""Questions to the timeline in a real browser: areas, search, flows, marks, lanes on top, what if, links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.drawn import Drawn, layer, wait_for
+from tests.conftest import IDLE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+
+
+def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
+    """The layer of an example, as the page shows it; with another pipeline where one is given."""
+    from designer.app import _layer
+    from engine.design import parse_design
+    from engine.predict import predict
+    from engine.resources import find_design
+
+    document = parse_design(find_design(name).read_bytes()).model_dump(mode="json")
+    document["pipeline"] = pipeline or document["pipeline"]
+    return _layer(predict(parse_design(document)), name)
+
+
+def panel(drawn: Drawn) -> Locator:
+    return drawn.page.locator(".mw-timeline-panel")
+
+
+def shift_drag(drawn: Drawn, start: tuple[float, float], end: tuple[float, float]) -> None:
+    mouse, keyboard = drawn.page.mouse, drawn.page.keyboard
+    keyboard.down("Shift")
+    mouse.move(*start)
+    mouse.down()
+    mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=3)
+    mouse.move(*end, steps=3)
+    mouse.up()
+    keyboard.up("Shift")
+    drawn.settle()
+
+
+# areas
+
+
+def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> None:
+    shown = layer(4, 8)
+    drawn.show(shown)
+
+    shift_drag(drawn, drawn.block(1, 1, 2), drawn.block(2, 2, 5, "B"))
+
+    drawn.until("chart.area?.found")
+    area = drawn.ask("area")
+    assert area["ranks"] == [1, 2]
+    expect(panel(drawn)).to_contain_text("2 meshes")
+    for words in ("F forward", "B backward", "idle", "critical path", "transfers"):
+        expect(panel(drawn)).to_contain_text(words)
+    found = area["found"]
+    assert found["busy_s"] + found["idle_s"] == pytest.approx(found["seconds"] * 2)
+    assert found["seconds"] == pytest.approx(area["to"] - area["from"], rel=1e-3)
+
+    drawn.page.get_by_role("button", name="Zoom to it").click()
+    drawn.settle()
+    assert drawn.ask("view")["to"] - drawn.ask("view")["from"] == pytest.approx(found["seconds"], rel=0.01)
+
+    drawn.key("Escape")
+    assert drawn.ask("area") is None
+    assert not panel(drawn).is_visible()
+
+
+def test_a_drag_along_the_axis_takes_all_lanes(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    box = drawn.page.locator(".mw-timeline-stage").bounding_box()
+    assert box
+
+    shift_drag(drawn, (box["x"] + 300, box["y"] + 10), (box["x"] + 600, box["y"] + 10))
+
+    assert drawn.ask("area")["ranks"] == [0, 1, 2, 3]
+
+
+def test_the_mode_selects_without_a_modifier_and_begins_with_what_is_in_view(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.get_by_role("button", name="Area").click()
+    drawn.until("chart.area?.found")
+    assert drawn.ask("area")["found"]["critical_share"] == pytest.approx(1, abs=0.01)
+
+    start, end = drawn.block(0, 0, 0), drawn.block(0, 0, 2)
+    drawn.page.mouse.move(*start)
+    drawn.page.mouse.down()
+    drawn.page.mouse.move(*end, steps=4)
+    drawn.page.mouse.up()
+    drawn.settle()
+
+    assert drawn.ask("view")["whole"]  # it did not pan
+    assert drawn.ask("area")["ranks"] == [0]
+
+
+def test_an_area_is_chosen_by_keys_alone(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    drawn.key("j")
+    drawn.key("r")
+    for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown"):
+        drawn.key(key)
+
+    drawn.until("chart.area?.found?.meshes.length === 2")
+    assert drawn.ask("area")["ranks"] == [0, 1]
+    assert drawn.ask("area")["from"] == pytest.approx(0)
+
+
+def test_an_area_stays_at_its_seconds_while_the_design_changes(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    shift_drag(drawn, drawn.block(1, 1, 1), drawn.block(2, 2, 3, "B"))
+    before = drawn.ask("area")
+
+    drawn.show(layer(4, 12))
+
+    drawn.until("chart.area?.found")
+    after = drawn.ask("area")
+    assert (after["from"], after["to"]) == (pytest.approx(before["from"]), pytest.approx(before["to"]))
+    drawn.show(layer(1, 2))
+    assert drawn.ask("area") is None  # those lanes are gone
+
+
+# the critical path and what if
+
+
+def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(drawn: Drawn) -> None:
+    shown = predicted()
+    drawn.show(shown)
+
+    drawn.key("c")
+
+    expect(panel(drawn)).to_contain_text("99% compute, 1% update")
+    expect(panel(drawn).locator(".mw-timeline-gains dt").first).to_have_text("stage 3")  # it holds the head
+    tenth = panel(drawn).locator(".mw-timeline-gains dd").nth(1).inner_text()
+    expect(panel(drawn)).to_contain_text("span bubble")
+
+    panel(drawn).get_by_label("how much less time").select_option("0.5")
+    expect(panel(drawn).locator(".mw-timeline-gains dd").nth(1)).not_to_have_text(tenth)
+
+    panel(drawn).get_by_role("button", name="stage 3").click()
+    drawn.until("chart.hits.total === 16")
+
+    drawn.key("Escape")
+    drawn.key("c")
+    assert not panel(drawn).is_visible()
+
+
+def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None:
+    drawn.show(predicted())
+    drawn.key("c")
+    expect(panel(drawn)).to_contain_text("99% compute")
+
+    drawn.show(predicted("02-two-waves"))
+    expect(panel(drawn)).to_contain_text("100% compute")
+
+    drawn.page.get_by_role("button", name="close the panel").click()
+    assert not panel(drawn).is_visible()
+    assert drawn.chart.show_critical  # the path stays drawn
+
+
+# search
+
+
+def test_search_steps_through_the_hits(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    drawn.key("/")
+    drawn.page.keyboard.type("B of stage 2")
+    drawn.until("chart.hits.total === 8")
+    field = drawn.page.get_by_label("Find blocks")
+    for _ in range(2):
+        field.press("Enter")
+    assert drawn.ask("hits") == {"total": 8, "at": 1, "now": "2B1"}
+    field.press("Shift+Enter")
+    assert drawn.ask("hits")["now"] == "2B0"
+    assert drawn.ask("focus")["stage"] == 2
+
+    field.fill("mesh C stage 0")
+    drawn.until("chart.hits.total === 0")
+    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("nothing found")
+    field.fill("stage 9")
+    expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; they go from 0 to 3")
+
+    field.press("Escape")
+    assert not field.is_visible()
+    assert drawn.page.evaluate(FOCUSED) == "application"  # back on the timeline
+
+
+FOCUSED = """() => {
+  let at = document.activeElement;
+  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+  return at?.getAttribute("role");
+}"""
+
+
+def test_a_hit_of_a_large_step_is_zoomed_to_until_it_is_seen(drawn: Drawn) -> None:
+    drawn.show(layer(64, 512))
+    drawn.key("/")
+    drawn.page.keyboard.type("40F300")
+    drawn.until("chart.hits.total === 1")
+
+    drawn.page.get_by_label("Find blocks").press("Enter")
+    drawn.settle()
+
+    box = drawn.ask("blockAt(40, 40, 300, 'F')")
+    assert box["width"] > 4
+    assert 100 < box["x"] < 1440
+    assert 50 < box["y"] < 430
+
+
+def test_a_search_is_made_anew_when_the_design_changes(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.key("/")
+    drawn.page.keyboard.type("stage 1")
+    drawn.until("chart.hits.total === 16")
+
+    drawn.show(layer(4, 12))
+
+    drawn.until("chart.hits.total === 24")
+
+
+# causes, effects, flows
+
+
+def test_arrows_step_from_the_pinned_block_to_cause_and_effect(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.click(*drawn.block(1, 1, 0, "B"))
+    drawn.page.mouse.move(5, 300)
+
+    walked = []
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight"):
+        drawn.key(key)
+        pinned = drawn.ask("pinned")
+        walked.append((pinned["rank"], pinned["op"], pinned["mb"]))
+    assert walked == [(2, 6, 0), (2, 1, 0), (2, 6, 0), (1, 1, 0)]  # its message, who made it, and back
+
+    drawn.key("ArrowRight")  # several wait for it
+    first = drawn.ask("pinned")
+    drawn.key("ArrowDown")
+    assert drawn.ask("pinned") != first
+    drawn.key("ArrowUp")
+    assert drawn.ask("pinned") == first
+    wait_for(drawn.page, lambda: drawn.pins[-1] is not None and drawn.pins[-1].rank == first["rank"])
+
+
+def test_the_first_block_has_no_cause_and_says_so(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.click(*drawn.block(0, 0, 0))
+
+    drawn.key("ArrowLeft")
+
+    expect(drawn.page.locator(".mw-timeline-said")).to_have_text("It waited for nothing: it begins the step.")
+
+
+def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.click(*drawn.block(2, 2, 3))
+    flow = drawn.page.get_by_role("button", name="Flow")
+    expect(flow).to_have_text("Flow: neighbours")
+
+    drawn.key("g")
+    expect(flow).to_have_text("Flow: its microbatch")
+    assert {f"{stage}{op}3" for stage in range(4) for op in "FB"} <= set(drawn.ask("flow"))
+    assert "1SEND_F3" in drawn.ask("flow")
+
+    flow.click()
+    drawn.settle()
+    chain = drawn.ask("flow")
+    assert (chain[0], chain[-1]) == ("0F0", "2F3")
+    assert len(chain) > 4
+    drawn.key("Escape")
+    expect(flow).not_to_be_visible()
+
+
+# bubbles
+
+
+def test_a_bubble_is_explained_to_the_keyboard_too(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    drawn.page.mouse.move(5, 300)
+    drawn.key("j")
+    for _ in range(4):
+        drawn.key("Shift+ArrowRight")
+
+    why = "Mesh A waits 6 ms for 1B0 of mesh B"
+    expect(drawn.page.locator(".mw-timeline-tip-why")).to_contain_text(why)
+    expect(drawn.page.locator(".mw-timeline > .mw-sr")).to_contain_text(why)
+
+
+# marks
+
+
+def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    live = drawn.page.locator(".mw-timeline > .mw-sr")
+    left = drawn.ask("blockAt(1, 1, 0, 'B')")
+
+    drawn.page.mouse.move(left["x"] + 2, left["y"] + 10)  # near the edge of the block
+    drawn.key("x")
+    drawn.page.mouse.move(left["x"] + left["width"] - 2, left["y"] + 10)
+    drawn.key("x")
+
+    assert drawn.ask("marks") == [pytest.approx(8e-3), pytest.approx(10e-3)]  # snapped to both edges
+    assert live.inner_text() == "Mark 2 at 10\u2009ms, 2\u2009ms after mark 1."
+
+    box = drawn.page.locator(".mw-timeline-stage").bounding_box()
+    assert box
+    drawn.page.mouse.click(900, box["y"] + 8)  # on the axis
+    assert len(drawn.ask("marks")) == 3
+    drawn.page.mouse.click(902, box["y"] + 8)  # the same again takes it away
+    assert len(drawn.ask("marks")) == 2
+    drawn.page.mouse.move(900, 300)
+    drawn.key("Shift+X")
+    assert drawn.ask("marks") == []
+
+
+# lanes on top
+
+
+def test_lanes_are_kept_on_top_while_the_others_scroll(drawn: Drawn) -> None:
+    drawn.show(layer(64, 64))
+    drawn.key("j")
+    drawn.key("Shift+ArrowDown")
+    drawn.page.mouse.move(700, 440)
+    drawn.key("u")  # the lane of the block in focus: rank 1
+    name = drawn.ask("blockAt(20, 20, 5, 'F')")
+    drawn.page.mouse.click(40, name["y"] + 1)  # by its name
+    drawn.settle()
+    kept = drawn.ask("kept")
+    assert kept[0] == "0:1"
+    assert len(kept) == 2
+    top = drawn.ask("blockAt(1, 1, 5, 'F')")
+    assert top["height"] > 15
+    assert top["y"] < 65
+
+    drawn.page.mouse.move(700, 300)
+    for _ in range(12):
+        drawn.page.mouse.wheel(0, -200)
+    drawn.settle()
+    for _ in range(5):
+        drawn.key("ArrowDown")
+    assert drawn.ask("view")["scroll"] > 100
+    assert drawn.ask("blockAt(1, 1, 5, 'F')")["y"] == pytest.approx(top["y"], abs=1)
+
+    drawn.page.mouse.click(40, top["y"] + 5)
+    drawn.settle()
+    assert len(drawn.ask("kept")) == 1
+
+
+# two in one slot
+
+
+def test_a_forward_and_a_backward_in_one_slot_are_the_halves_of_the_lane(drawn: Drawn) -> None:
+    drawn.show(predicted("02-two-waves", schedule="dualpipe", microbatches=10))
+    upper, lower = drawn.ask("blockAt(0, 0, 3, 'F')"), drawn.ask("blockAt(0, 3, 6, 'B')")
+
+    assert upper["x"] == pytest.approx(lower["x"])
+    assert upper["width"] == pytest.approx(lower["width"])
+    assert lower["y"] == pytest.approx(upper["y"] + upper["height"], abs=2)
+    drawn.page.mouse.move(lower["x"] + 20, lower["y"] + 5)
+    assert drawn.tip.startswith("3B6")
+    drawn.page.mouse.move(upper["x"] + 20, upper["y"] + 5)
+    assert drawn.tip.startswith("0F3")
+
+
+# help and link
+
+
+def test_a_question_mark_lists_the_keys(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    sheet = drawn.page.get_by_role("dialog", name="Keys of the timeline")
+
+    drawn.key("?")
+    expect(sheet).to_be_visible()
+    for words in ("critical path, and what would shorten it", "keep the lane on top", "an area"):
+        expect(sheet).to_contain_text(words)
+    drawn.page.keyboard.press("Escape")
+    expect(sheet).not_to_be_visible()
+    drawn.page.get_by_role("button", name="keys of the timeline").click()
+    expect(sheet).to_be_visible()
+
+
+def test_a_link_opens_exactly_this_view_and_holds_no_token(
+    drawn: Drawn, serve: Callable[..., str], visit: Callable[[str], Page]
+) -> None:
+    drawn.page.goto(drawn.page.url + "?token=secret&draft=abc")
+    drawn.page.wait_for_function(IDLE)
+    drawn.page.wait_for_function("window.meshwaveTimeline")
+    wait_for(drawn.page, lambda: drawn.visits == 3)
+    drawn.show(layer(4, 8))
+    for key in ("w", "w", "d"):
+        drawn.key(key)
+    drawn.page.mouse.click(*drawn.block(2, 2, 3))
+    drawn.key("g")
+    drawn.page.mouse.move(*drawn.block(1, 1, 3))
+    drawn.key("x")
+    drawn.key("u")
+    drawn.page.mouse.move(5, 5)
+    drawn.key("m")
+    drawn.key("/")
+    drawn.page.keyboard.type("stage 1")
+    drawn.until("chart.hits.total === 16")
+    before = {name: drawn.ask(name) for name in ("view", "pinned", "marks", "kept", "flow")}
+
+    drawn.page.get_by_role("button", name="Link").click()
+    drawn.page.wait_for_function("location.hash.length > 1")
+    link = drawn.page.url
+
+    assert "token" not in link
+    assert "secret" not in link
+    assert urlsplit(link).query == "draft=abc"
+    drawn.page.goto("about:blank")
+    drawn.page.goto(link)
+    drawn.page.wait_for_function(IDLE)
+    drawn.page.wait_for_function("window.meshwaveTimeline")
+    wait_for(drawn.page, lambda: drawn.visits == 4)
+    drawn.show(layer(4, 8))
+    drawn.until("chart.pinned && chart.hits.total === 16")
+    drawn.settle()
+
+    after = {name: drawn.ask(name) for name in before}
+    assert after["view"]["from"] == pytest.approx(before["view"]["from"], rel=1e-4)
+    assert after["view"]["to"] == pytest.approx(before["view"]["to"], rel=1e-4)
+    assert after["marks"] == pytest.approx(before["marks"])
+    for name in ("pinned", "kept", "flow"):
+        assert after[name] == before[name]
+    wait_for(drawn.page, lambda: drawn.chart.show_memory is False)
+
+
+def test_a_link_to_another_state_of_the_design_says_so_and_one_that_is_nonsense_is_harmless(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.evaluate(
+        """location.hash = "timeline?window=1e-3~9e-3&pin=0~99~F~99~0&lanes=0:99~0:1~<b>&marks=a~4e-3&area=9~1~2~0~1"
+             + "&find=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&program=other" """
+    )
+    expect(drawn.page.locator(".mw-timeline-said")).to_contain_text("another state of this design")
+    drawn.settle()
+
+    assert drawn.ask("pinned") is None
+    assert drawn.ask("kept") == ["0:1"]
+    assert drawn.ask("marks") == [4e-3]
+    assert drawn.ask("area") is None
+    assert not drawn.ask("view")["whole"]
+    expect(drawn.page.locator(".mw-timeline-hits")).to_contain_text("means nothing here")
+
+
+def test_everything_is_quick_with_a_quarter_of_a_million_blocks(drawn: Drawn) -> None:
+    """No limit is set here, which ``meshwave bench`` does: that it comes at all, and is drawn as before."""
+    drawn.show(layer(128, 1024))
+
+    for key in ("c", "r"):
+        drawn.key(key)
+    drawn.until("chart.area?.found")
+    assert drawn.ask("area")["found"]["blocks"] == {"F": 128 * 1024, "B": 128 * 1024}
+    drawn.key("/")
+    drawn.page.keyboard.type("microbatch 500")
+    drawn.until("chart.hits.total === 256")
+    assert drawn.ask("stats")["counts"]["dense"] > 0

@@ -1,0 +1,156 @@
+"""The run panel in a real browser: a text of one's own to train on, and the curve of a long run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from designer.server import read_design, served
+from designer.session import Session
+from designer.views.runs import SHOWN_LOSSES, RunsPanel
+from engine.design import load_design, parse_design
+from engine.launch import Record, State, write_bundle
+from engine.launch._process import own_handle
+from engine.launch.local import LocalLauncher
+from engine.launch.texts import LARGEST_UPLOAD_BYTES, texts_folder
+from engine.predict import predict
+from engine.resources import example
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+STEPS = 50_000
+RUN_MS = 60_000
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    record = Record(tmp_path)
+    yield record
+    record.close()
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(load_design(example("03-gpt-on-two-cores")))
+
+
+@pytest.fixture
+def show(
+    serve: Callable[..., str], visit: Callable[[str], Page], session: Session, record: Record
+) -> Callable[[], Page]:
+    return lambda: visit(serve(lambda: RunsPanel(session, LocalLauncher(record), record, width=320, height=800)))
+
+
+def bring(page: Page, name: str, content: bytes) -> None:
+    page.get_by_label("A text to train on").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
+
+
+def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[[], Page], session: Session) -> None:
+    page = show()
+
+    bring(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
+
+    expect(page.locator(".mw-text-name")).to_have_text("Text: sonnets.txt")
+    assert session.design.training.data == "sonnets.txt"
+    assert session.history[0] == "train on sonnets.txt"
+    assert (texts_folder() / "sonnets.txt").read_bytes().startswith("Shall I compare thee —".encode())
+
+    page.get_by_role("button", name="Use Meshwave's").click()
+    expect(page.locator(".mw-text-name")).to_have_text("Text: the text that comes with Meshwave")
+    assert session.design.training.data is None
+    session.undo()
+    expect(page.locator(".mw-text-name")).to_have_text("Text: sonnets.txt")
+
+
+def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[[], Page], session: Session) -> None:
+    page = show()
+    trouble = page.locator(".mw-text > .mw-run-reason")
+
+    bring(page, "picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe")
+    expect(trouble).to_have_text("picture.png is no text in UTF-8, so it was not taken.")
+    bring(page, "nothing.txt", b"")
+    expect(trouble).to_contain_text("nothing.txt is empty")
+    bring(page, "library.txt", b"a" * (LARGEST_UPLOAD_BYTES + 1))
+    expect(trouble).to_contain_text("the page takes texts up to")
+
+    assert session.design.training.data is None
+    assert not list(texts_folder().glob("*")) if texts_folder().exists() else True
+
+
+@pytest.mark.torch
+def test_a_run_trains_on_the_text_that_was_brought(
+    visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    document = read_design("01-first-wave").model_dump(mode="json")
+    document["training"]["steps"] = 3
+    with served(parse_design(document), "a-token-for-tests") as link:
+        page = visit(link)
+        page.get_by_text("Run", exact=True).first.click()
+        bring(page, "mine.txt", b"to be or not to be, that is the question. " * 500)
+        expect(page.locator(".mw-text-name")).to_have_text("Text: mine.txt")
+
+        page.get_by_role("button", name="Launch").first.click()
+        expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
+        page.goto("about:blank")
+
+    [launched] = tmp_path.glob("runs/*/design.json")
+    assert json.loads(launched.read_text("utf-8"))["training"]["data"] == "mine.txt"
+
+
+def test_the_curve_of_a_long_run_is_few_points_that_lose_no_extreme(
+    show: Callable[[], Page], session: Session, record: Record
+) -> None:
+    losses: list[float | None] = [4 + math.cos(step / 3000) for step in range(STEPS)]
+    losses[12_345], losses[40_001] = 9.5, 0.25  # one step each, far thinner than a pixel
+    losses[20_000:25_000] = [None] * 5_000  # not a number
+    write(record, session, losses)
+
+    page = show()
+
+    expect(page.locator(".mw-loss-top")).to_have_text("loss 9.50")
+    expect(page.locator(".mw-loss-low")).to_have_text("0.25")
+    expect(page.locator(".mw-loss-last")).to_have_text(f"{STEPS} steps")
+    stretches = page.locator(".mw-loss-line").evaluate_all(
+        "lines => lines.map((line) => [...line.points].map(({ x, y }) => [x, y]))"
+    )
+    assert len(stretches) == 2  # a gap where it was no number
+    assert sum(map(len, stretches)) <= SHOWN_LOSSES
+    highest, lowest = (ends(point for line in stretches for point in line) for ends in (by_height(min), by_height(max)))
+    width = 300
+    assert highest[0] == pytest.approx(width * 12_345 / STEPS, abs=2)
+    assert lowest[0] == pytest.approx(width * 40_001 / STEPS, abs=2)
+    assert stretches[0][-1][0] == pytest.approx(width * 20_000 / STEPS, abs=2)
+    assert stretches[1][0][0] == pytest.approx(width * 25_000 / STEPS, abs=2)
+
+
+def by_height(choose: Callable[..., list[float]]) -> Callable[..., list[float]]:
+    return lambda points: choose(points, key=lambda point: point[1])
+
+
+def write(record: Record, session: Session, losses: list[float | None]) -> None:
+    """A run that is over, as a launcher and its processes would leave it."""
+    design = session.design
+    prediction = predict(design)
+    entry, _ = record.submit(
+        name=design.name,
+        launcher="local",
+        handle={"owner": own_handle(), "processes": []},
+        digest=prediction.program.digest,
+        processes=len(design.meshes),
+        steps=len(losses),
+        limit=10,
+    )
+    folder = write_bundle(design, prediction.program, prediction.costs.layers, record.folder(entry.id)).folder
+    record.move(entry.id, State.RUNNING, "")
+    rows = [{"step": 0, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3} for loss in losses]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,135 @@
+"""Presses of − and + that come faster than their answers, in a real browser: none is lost, none counts twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from designer.canvases.wave import WaveCanvas
+from designer.session import Session
+from engine.design import load_design
+from engine.resources import example
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+ANSWERS_AFTER_S = 0.12
+PATIENCE_S = 15
+
+
+class Slow:
+    """The wave over a session that takes its time for every edit."""
+
+    def __init__(self) -> None:
+        self.session = Session(load_design(example("02-two-waves")))
+        self.before = self.session.design.pipeline.microbatches
+        self.edits: list[int] = []
+
+    def page(self) -> WaveCanvas:
+        wave = WaveCanvas(self._edit, width=900, height=300)
+        self.session.param.watch(lambda *_: self._show(wave), "design")
+        self._show(wave)
+        return wave
+
+    def _edit(self, path: str, value: Any, label: str) -> None:
+        time.sleep(ANSWERS_AFTER_S)
+        self.session.edit(path, value, label)
+        self.edits.append(value)
+
+    def _show(self, wave: WaveCanvas) -> None:
+        prediction = self.session.prediction
+        wave.show(self.session.design, prediction.program, prediction.costs)
+
+    def undone(self) -> int:
+        """How many steps back there are."""
+        steps = 0
+        while self.session.history[0]:
+            self.session.undo()
+            steps += 1
+        return steps
+
+
+@pytest.fixture
+def slow(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Slow:
+    slow = Slow()
+    visit(serve(slow.page))
+    page.locator(".mw-stage").first.wait_for()
+    return slow
+
+
+def settle(page: Page, slow: Slow, presses: int) -> None:
+    """Until Python has heard as many edits, and a while for one too many."""
+    end = time.monotonic() + PATIENCE_S
+    while len(slow.edits) < presses:
+        assert time.monotonic() < end, f"{presses} presses made only {slow.edits}"
+        page.wait_for_timeout(20)
+    page.wait_for_timeout(300)
+    assert len(slow.edits) == presses
+
+
+def shown(page: Page) -> int:
+    return int(page.get_by_label("microbatches", exact=True).input_value())
+
+
+def test_fast_clicks_are_as_many_steps(page: Page, slow: Slow) -> None:
+    more = page.get_by_role("button", name="one microbatch more")
+
+    for _ in range(12):  # answers to the first arrive between the last
+        more.click(delay=0)
+        page.wait_for_timeout(25)
+    assert shown(page) == slow.before + 12  # at once, whatever is answered
+
+    settle(page, slow, 12)
+    assert shown(page) == slow.before + 12
+    assert slow.edits == [slow.before + step for step in range(1, 13)]
+    assert slow.undone() == 12
+
+
+def test_back_and_forth_is_counted_too(page: Page, slow: Slow) -> None:
+    signs = [1, 1, -1, 1, -1, -1, 1, 1]
+
+    for sign in signs:
+        page.get_by_role("button", name=f"one microbatch {'more' if sign > 0 else 'less'}").click()
+        page.wait_for_timeout(40)
+    settle(page, slow, len(signs))
+
+    assert shown(page) == slow.before + sum(signs)
+    assert slow.session.design.pipeline.microbatches == slow.before + sum(signs)
+
+
+def test_fast_keys_are_as_many_steps(page: Page, slow: Slow) -> None:
+    page.get_by_role("button", name="one microbatch more").focus()
+    for _ in range(5):
+        page.keyboard.press("Enter")
+    page.get_by_label("microbatches", exact=True).focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowUp")
+        page.wait_for_timeout(30)
+    settle(page, slow, 10)
+
+    assert shown(page) == slow.before + 10
+    assert slow.undone() == 10
+
+
+def test_what_is_refused_is_taken_back(page: Page, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.errors import InputError
+
+    def refuse(path: str, value: Any, label: str) -> None:
+        time.sleep(ANSWERS_AFTER_S)
+        raise InputError("not today")
+
+    monkeypatch.setattr(slow.session, "edit", refuse)
+    more = page.get_by_role("button", name="one microbatch more")
+    more.click()
+    more.click()
+    assert shown(page) == slow.before + 2
+
+    end = time.monotonic() + PATIENCE_S
+    while shown(page) != slow.before:
+        assert time.monotonic() < end, "the refused value stayed"
+        page.wait_for_timeout(20)

@@ -1,0 +1,338 @@
+"""The gallery and the comparison without a browser: what the page is sent, and what its gestures do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import designer.views.gallery as module
+from designer.app import layers
+from designer.session import MOST_PINNED, Session
+from designer.views.comparison import Comparison, columns
+from designer.views.gallery import COLUMNS, LANES, Gallery, about, axis, card, picture
+from engine import gallery as engine_gallery
+from engine.design import Design, load_design, parse_design
+from engine.errors import InputError
+from engine.gallery import Entry, judge, variants
+from engine.predict import predict
+from engine.resources import example
+from tests._strategies import document
+
+FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
+SEARCHED_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that search their order have tests of their own."""
+    every = engine_gallery.variants
+    monkeypatch.setattr(
+        engine_gallery, "variants", lambda design: [each for each in every(design) if each.schedule in FEW]
+    )
+
+
+@pytest.fixture
+def design() -> Design:
+    return load_design(example("02-two-waves"))
+
+
+@pytest.fixture
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+class Heard:
+    """What a widget said to its page."""
+
+    def __init__(self, widget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.messages: list[dict[str, Any]] = []
+        monkeypatch.setattr(widget, "_send_msg", self.messages.append)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == kind]
+
+    @property
+    def cards(self) -> dict[str, dict[str, Any]]:
+        return {card["title"]: card for message in self.of("found") for card in message["cards"]}
+
+
+@pytest.fixture
+def gallery(session: Session) -> Gallery:
+    return Gallery(session)
+
+
+def opened(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """The gallery with all its cards."""
+    heard = Heard(gallery, monkeypatch)
+    gallery.open()
+    assert gallery._search is not None
+    gallery._search.wait(SEARCHED_S)
+    return heard
+
+
+def entry(design: Design, title: str) -> Entry:
+    found = judge(design, next(variant for variant in variants(design) if variant.title == title))
+    assert isinstance(found, Entry)
+    return found
+
+
+# ---- the gallery ----
+
+
+def test_opening_sends_what_it_is_of_then_cards_then_that_it_is_done(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    kinds = [message["type"] for message in heard.messages]
+    assert (kinds[0], kinds[-1]) == ("reset", "done")
+    assert heard.of("reset")[0]["about"].startswith("4 meshes, 4 microbatches, 16 layers")
+    assert heard.of("found")[-1]["notes"]
+    assert heard.cards["Hanayo, 2 waves"]["present"]
+    assert "use 8" in heard.cards["DualPipe"]["reason"]
+
+
+def test_a_card_tells_the_numbers_of_the_very_design(design: Design) -> None:
+    present, other = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
+    numbers = predict(design).numbers
+
+    shown = card(present, present)
+    assert shown["by"]["iteration"] == numbers["makespan_s"]
+    assert shown["by"]["memory"] == max(numbers["peak_memory_bytes"])
+    assert (shown["iteration"], shown["bubble"], shown["copies"]) == ("60 units", "20.0 %", "1 ×")
+    assert (shown["change"], card(other, present)["change"]) == ("", "+40.0 %")
+    assert not card(other, present)["better"]
+    assert card(present, other)["change"].startswith("−")
+
+
+def test_one_click_is_one_step_of_undo(
+    gallery: Gallery, session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    gallery._handle_msg({"type": "choose", "key": heard.cards["ZB-V"]["key"]})
+
+    assert session.design.pipeline.schedule == "zb-v"
+    assert session.history == ("schedule ZB-V", "")
+    assert not gallery.shown
+    session.undo()
+    assert session.design == design
+
+
+def test_choosing_what_one_has_edits_nothing(
+    gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    gallery._handle_msg({"type": "choose", "key": heard.cards["Hanayo, 2 waves"]["key"]})
+
+    assert session.history == ("", "")
+    assert not gallery.shown
+
+
+def test_a_refused_choice_leaves_the_gallery_open(
+    gallery: Gallery, session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    def refuse(*arguments: Any) -> None:
+        raise InputError("no")
+
+    monkeypatch.setattr(session, "edit", refuse)
+    gallery._handle_msg({"type": "choose", "key": heard.cards["GPipe"]["key"]})
+
+    assert gallery.shown
+    assert heard.of("answered")[-1]["refused"] == "no"
+    assert session.design is design
+
+
+def test_a_card_of_an_earlier_design_is_refused(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    gallery._handle_msg({"type": "choose", "key": "gone"})
+
+    assert "earlier design" in heard.of("answered")[-1]["refused"]
+
+
+def test_it_follows_the_design_while_it_is_open_and_only_then(
+    gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    session.edit("pipeline.microbatches", 8, "8 microbatches")
+    assert gallery._search is not None
+    gallery._search.wait(SEARCHED_S)
+    assert [message["about"].split(", ")[1] for message in heard.of("reset")] == ["4 microbatches", "8 microbatches"]
+
+    gallery._handle_msg({"type": "close"})
+    session.edit("pipeline.microbatches", 4, "4 microbatches")
+    assert len(heard.of("reset")) == 2
+
+
+def test_what_was_found_is_kept_until_the_design_changes(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = opened(gallery, monkeypatch)
+
+    gallery._handle_msg({"type": "close"})
+    gallery.open()
+
+    assert gallery.shown
+    assert len(heard.of("reset")) == 1
+
+
+def test_a_card_is_pinned_under_its_name_and_unpinned_by_a_second_press(
+    gallery: Gallery, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = opened(gallery, monkeypatch)
+    key = heard.cards["ZB-V"]["key"]
+
+    gallery._handle_msg({"type": "pin", "key": key})
+    assert [pinned.design.name for pinned in session.pinned] == ["ZB-V"]
+    assert gallery.pinned == [key]
+
+    gallery._handle_msg({"type": "pin", "key": key})
+    assert session.pinned == []
+    assert gallery.pinned == []
+
+
+def test_a_draft_that_cannot_be_simulated_has_cards_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = document({"schedule": "1f1b", "microbatches": 4}, 2)
+    made["meshes"][1]["devices"] = [0]
+    heard = opened(Gallery(Session(parse_design(made, draft=True))), monkeypatch)
+
+    assert "device 0" in heard.cards["1F1B"]["reason"]
+    assert heard.cards["1F1B"]["present"]
+    assert not heard.cards["1F1B"]["choosable"]
+
+
+def test_a_defect_is_said_and_ends_the_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(design: Design) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(module, "gallery", fail)
+    heard = opened(gallery, monkeypatch)
+
+    assert "broken" in heard.of("answered")[-1]["refused"]
+    assert heard.messages[-1]["type"] == "done"
+
+
+# ---- pictures ----
+
+
+def test_a_small_picture_has_every_computation(design: Design) -> None:
+    timeline = predict(design).timeline
+
+    drawn = picture(timeline)
+
+    assert len(drawn["op"]) == int(timeline.is_compute.sum())
+    assert (drawn["ranks"], drawn["makespan"]) == (4, 60)
+
+
+def test_a_slot_of_two_is_drawn_in_halves() -> None:
+    made = parse_design(document({"schedule": "dualpipe-v", "microbatches": 6}, 2))
+    drawn = picture(predict(made).timeline)
+
+    firsts = [i for i, half in enumerate(drawn["half"]) if half == 1]
+    assert firsts
+    for i in firsts:
+        assert drawn["half"][i + 1] == 2
+        assert (drawn["start"][i], drawn["end"][i]) == (drawn["start"][i + 1], drawn["end"][i + 1])
+
+
+def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXACT", 100)
+    timeline = predict(parse_design(document({"schedule": "1f1b", "microbatches": 40}, 20))).timeline
+
+    drawn = picture(timeline)
+
+    assert drawn["ranks"] == LANES
+    assert max(drawn["rank"]) == LANES - 1
+    assert 0 < len(drawn["op"]) <= COLUMNS * LANES
+    assert all(first < end for first, end in zip(drawn["start"], drawn["end"], strict=True))
+    busy = sum(end - first for first, end in zip(drawn["start"], drawn["end"], strict=True))
+    assert 1 - busy / (LANES * timeline.makespan) == pytest.approx(timeline.bubble_ratio, abs=0.02)
+
+
+def test_the_axis_ends_before_the_slowest_makes_all_others_small(design: Design) -> None:
+    fast, slow = entry(design, "Hanayo, 2 waves"), entry(design, "1F1B")
+
+    assert axis([fast, slow]) == 84
+    assert axis([]) == 1
+    assert "16 of the meshes" in about(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 20)))
+
+
+# ---- up to four designs ----
+
+
+def test_up_to_three_are_pinned_beside_the_open_one(session: Session) -> None:
+    for microbatches in (4, 5, 6):
+        session.edit("pipeline.microbatches", microbatches, "microbatches")
+        session.pin()
+    session.edit("pipeline.microbatches", 7, "microbatches")
+
+    with pytest.raises(InputError, match="3 designs are pinned .* unpin one"):
+        session.pin()
+    assert len(session.pinned) == MOST_PINNED
+    assert [layer.label.split(":")[0] for layer in layers(session)] == ["Pinned"] * 3 + ["Two waves on four meshes"]
+
+    session.unpin(1)
+    assert [pinned.design.pipeline.microbatches for pinned in session.pinned] == [4, 6]
+    session.end_comparison()
+    assert session.pinned == []
+
+
+def test_the_same_design_is_pinned_once(session: Session) -> None:
+    session.pin()
+    session.pin()
+
+    assert session.pinned == []
+
+
+def test_designs_in_units_and_in_seconds_share_no_axis(session: Session) -> None:
+    session.pin(predict(load_design(example("10-bert-on-tacc"))))
+
+    assert len(layers(session)) == 1
+    assert len(columns(session.pinned, session.prediction)) == 2
+
+
+def test_columns_tell_changes_against_the_first_and_what_differs(session: Session) -> None:
+    session.pin()
+    session.edit("pipeline", {"schedule": "1f1b", "microbatches": 4}, "1f1b")
+
+    first, last = columns(session.pinned, session.prediction)
+
+    assert (first["first"], first["open"], first["differences"]) == (True, False, [])
+    assert first["cells"]["iteration"]["change"] is None
+    assert (last["open"], last["cells"]["iteration"]["change"]["verdict"]) == (True, "worse")
+    assert last["differences"] == ["schedule: hanayo, waves 2 -> 1f1b"]
+
+
+def test_the_table_unpins_adds_and_ends(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Comparison(session)
+    heard = Heard(table, monkeypatch)
+    table.open()
+    assert [column["open"] for column in table.columns] == [True]
+
+    table._handle_msg({"type": "pin"})
+    table._handle_msg({"type": "example", "name": "01-first-wave"})
+    table._handle_msg({"type": "file", "text": load_design(example("04-chimera")).to_json()})
+    assert [column["place"] for column in table.columns] == [0, 1, 2, 3]
+    assert table.room == 0
+
+    table._handle_msg({"type": "example", "name": "05-hanayo-as-chimera"})
+    assert "unpin one" in heard.of("answered")[-1]["refused"]
+    table._handle_msg({"type": "unpin", "place": 0})
+    assert [pinned.design.name for pinned in session.pinned] == [column["name"] for column in table.columns[:2]]
+    table._handle_msg({"type": "end"})
+    assert session.pinned == []
+    assert not table.shown
+
+
+def test_a_file_that_is_no_design_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Comparison(session)
+    heard = Heard(table, monkeypatch)
+
+    table._handle_msg({"type": "file", "text": "{}"})
+
+    assert heard.of("answered")[-1]["refused"]
+    assert session.pinned == []
