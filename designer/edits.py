@@ -27,7 +27,7 @@ Mesh = Mapping[str, Any]
 Meshes = tuple[Mesh, ...]
 Cluster = Mapping[str, Any]
 BY_HAND = ("stages", "placement")  # what a person may set a stage, or leave to the schedule
-LARGEST_BY_HAND = 100_000  # actions; an order of more is no longer drawn by hand, and slow to send
+LARGEST_BY_HAND = 300_000  # actions; an order of more is no longer drawn by hand, and slow to send
 
 
 def most(part: type[BaseModel], field: str) -> int:

@@ -87,6 +87,11 @@ export class Layer {
     return this.bytes?.[transfer - this.sides] ?? null;
   }
 
+  /** 1 for the first and 2 for the second of two blocks that share a slot, 0 for all others. */
+  halfOf(span) {
+    return this.half?.[span] ?? 0;
+  }
+
   shadeOf(span, rank) {
     const stage = this.stage[span];
     return stage < 0 ? 0 : this.shade[rank * this.stages + stage];
@@ -178,13 +183,14 @@ export class Layer {
   /** How long the rank of a block stood still before it, in ticks, and the span it waited for or -1. */
   waited(span) {
     const [first] = this.range(0, this.rankOf(span));
-    const free = span > first ? this.end[span - 1] : 0;
-    const ticks = this.start[span] - free;
-    const cause = this.cause[span];
-    return { ticks: Math.max(0, ticks), cause: cause === span - 1 ? -1 : cause };
+    const slot = this.halfOf(span) === 2 ? span - 1 : span;
+    const free = slot > first ? this.end[slot - 1] : 0;
+    const ticks = this.start[slot] - free;
+    const cause = this.cause[slot];
+    return { ticks: Math.max(0, ticks), cause: cause === slot - 1 ? -1 : cause };
   }
 
-  /** The block of a rank at a tick, or the nearest within `tolerance`, or -1. */
+  /** The block of a rank at a tick, or the nearest within `tolerance`, or -1; of a slot of two, the first. */
   at(rank, tick, tolerance = 0) {
     const [from, to] = this.range(0, rank);
     const after = firstFrom(this.end, tick, from, to);
@@ -195,7 +201,7 @@ export class Layer {
       const away = Math.max(this.start[span] - tick, tick - this.end[span], 0);
       if (away <= distance) [best, distance] = [span, away];
     }
-    return best;
+    return this.halfOf(best) === 2 ? best - 1 : best;
   }
 
   /** The reduction of a rank at a tick, or -1. */
@@ -224,7 +230,7 @@ export class Layer {
     return (this._busy ??= this.meshes.map((_, rank) => {
       const [from, to] = this.range(0, rank);
       let ticks = 0;
-      for (let span = from; span < to; span++) ticks += this.end[span] - this.start[span];
+      for (let span = from; span < to; span++) if (this.halfOf(span) < 2) ticks += this.end[span] - this.start[span];
       return this.last ? ticks / this.last : 0;
     }));
   }

@@ -58,7 +58,7 @@ export class Colours {
 export class Frame {
   constructor(view, size, ratio, colours) {
     Object.assign(this, { from: view.from, to: view.to, ratio, colours });
-    Object.assign(this, size); // left, top, right, bottom of the lanes in CSS pixels
+    Object.assign(this, size); // left, top, right, bottom of the lanes in CSS pixels; those that are scrolled begin at split
     this.scale = (this.right - this.left) / (view.to - view.from); // CSS pixels a tick
   }
 
@@ -68,6 +68,26 @@ export class Frame {
 
   tick(x) {
     return this.from + (x - this.left) / this.scale;
+  }
+
+  isSeen(layer, span) {
+    return layer.end[span] >= this.from && layer.start[span] <= this.to;
+  }
+
+  /** Whether some of a lane is in view; one that is scrolled goes below those that are kept on top. */
+  isLaneSeen({ y, height, kept }) {
+    return y + height > (kept ? this.top : this.split) && y < (kept ? this.split : this.bottom);
+  }
+
+  /** Whether half of a lane or more is in view. */
+  isLaneClear({ y, height, kept }) {
+    return kept || (y + height / 2 >= this.split && y + height / 2 <= this.bottom);
+  }
+
+  /** The part with the lanes that are kept on top, and the part that is scrolled. */
+  get parts() {
+    const { left, right, top, split, bottom } = this;
+    return [{ left, right, top, bottom: split }, { left, right, top: split, bottom }];
   }
 }
 
@@ -100,6 +120,15 @@ export class Pixels {
     this.pixels.fill(pixel(frame.colours.background));
     this.shapes = []; // layer, span, lane of each block that is drawn as a shape
     this.counts = { dense: 0, solid: 0, shapes: 0, labels: 0, transfers: 0 };
+  }
+
+  /** Take away what was painted above a place, in CSS pixels of the canvas; the shapes collected so far. */
+  cutAbove(y) {
+    const rows = Math.max(0, Math.round((y - this.frame.top) * this.frame.ratio));
+    this.pixels.fill(pixel(this.frame.colours.background), 0, rows * this.width);
+    const { shapes } = this;
+    this.shapes = [];
+    return shapes;
   }
 
   /** A row of the hatch for each of its phases, so that idle time is copied and not drawn. */
@@ -176,9 +205,10 @@ export class Pixels {
     for (let span = from; span < to; span++) {
       const left = (start[span] - this.frame.from) * scale;
       const right = (end[span] - this.frame.from) * scale;
+      const half = layer.halfOf(span);
       if (right - left >= wide) this.shapes.push(layer, span, lane);
-      else if (right - left < THIN) this._share(group[span], left, right, 1, seen);
-      else this._solid(rows, left, right, fills[op[span]][layer.shadeOf(span, lane.rank)] ?? fills[op[span]][0], this.frame.ratio);
+      else if (right - left < THIN) this._share(group[span], left, right, half ? 0.5 : 1, seen);
+      else this._solid(half ? halfOf(rows, half) : rows, left, right, fills[op[span]][layer.shadeOf(span, lane.rank)] ?? fills[op[span]][0], this.frame.ratio);
     }
     this._stack(rows, seen, fills);
   }
@@ -191,7 +221,8 @@ export class Pixels {
     const scale = this.frame.scale * this.frame.ratio;
     const [from, to] = this._inView(lane);
     for (let span = from; span < to; span++) {
-      this._share(group[span], (start[span] - origin) * scale, (end[span] - origin) * scale, weight, seen);
+      const part = layer.halfOf(span) ? weight / 2 : weight;
+      this._share(group[span], (start[span] - origin) * scale, (end[span] - origin) * scale, part, seen);
     }
   }
 
@@ -294,10 +325,18 @@ export class Pixels {
   }
 }
 
+/** The rows of the upper (1) or lower (2) half of a lane. */
+function halfOf({ top, bottom, first, last }, half) {
+  const middle = Math.round((top + bottom) / 2);
+  return half === 1 ? { top, bottom: middle, first, last: Math.min(last, middle) } : { top: middle, bottom, first: Math.max(first, middle), last };
+}
+
 /** Where a block is drawn: its left, top, width and height in CSS pixels. */
 export function box(frame, layer, span, lane) {
   const left = frame.x(layer.start[span]);
   const width = Math.max(1, frame.x(layer.end[span]) - left);
+  const half = layer.halfOf(span);
+  if (half) return { x: left, y: lane.y + (half - 1) * (lane.height / 2), width, height: lane.height / 2 - (half === 1 && lane.height > 12 ? 1 : 0) };
   if (!layer.isReduction(span)) return { x: left, y: lane.y, width, height: lane.height };
   const height = Math.min(0.24 * lane.height, 6);
   return { x: left, y: lane.y + lane.height - height, width, height };
@@ -440,6 +479,16 @@ export function memoryColumns(layer, rank, frame, columns) {
     for (let x = a; x <= b; x++) if (value > columns[x]) columns[x] = value;
   }
   return columns;
+}
+
+/** Draw what stays inside the lanes of a frame. */
+export function clipped(context, { left, top, right, bottom }, draw) {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, right - left, bottom - top);
+  context.clip();
+  draw();
+  context.restore();
 }
 
 export function line(context, x1, y1, x2, y2) {

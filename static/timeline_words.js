@@ -68,7 +68,7 @@ function idleFacts({ layer, rank, tick }, names) {
   const mesh = ["Mesh", layer.meshes[rank]];
   const next = layer.next(rank, tick);
   if (next < 0) return [mesh, ["Done", "waits for the end of the step"]];
-  return [mesh, ["Idle", waited(layer, next, names)], ["Then", layer.notation(next, names)]];
+  return [mesh, ["Idle", amount(layer.waited(next).ticks * layer.scale, layer.unit)], ["Then", layer.notation(next, names)]];
 }
 
 function memoryFacts({ layer, rank, memory, tick }) {

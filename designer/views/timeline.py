@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,13 +14,22 @@ from numpy.typing import NDArray
 from panel.custom import JSComponent
 
 from designer.canvases._canvas import read_static, shared_modules
+from engine.cost import Costs
 from engine.errors import InputError
+from engine.inspect import Inspector, what_ifs
 from engine.palette import as_data, shades, tints
 from engine.program.action import Action, Op
+from engine.program.program import Program
 from engine.timeline import Floats, Timeline
 
 FORMAT = "meshwave-timeline-view/1"
 TICKS = 2**32 - 1  # of the axis: a start or end is an unsigned 32-bit part of the longest timeline
+LARGE = 200_000  # rows of a program whose simulation a person begins to wait for
+PARTS = (
+    "area", "ask", "axis", "data", "debug", "edit", "edit_paint", "edit_words", "flow", "gutter", "help", "input", "layout",
+    "link", "marks", "memory", "over", "paint", "panel", "picture", "pinbar", "place", "search", "tip", "transfers", "view",
+    "words",
+)  # fmt: skip
 CRITICAL = 0x80  # set in the op of a span that lies on the critical path
 
 Curve = tuple[Floats, Floats]
@@ -38,6 +48,7 @@ class Layer:
     unit: Literal["s", "units"] = "s"
     bytes: Floats | None = None  # [spans] what a transfer carries
     over: bool = False  # drawn in the lanes of the layer before, which then share them half and half
+    played: tuple[Program, Costs] | None = None  # what a prediction was made of: it can be played anew, changed
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         op = op | np.where(layer.critical, CRITICAL, 0).astype(np.uint8)
     shade = shades(timeline)
     moves = order[bounds[2 * timeline.ranks] :]
+    halves = _halves(timeline.fused[order])
     stored = {
         "bounds": columns.add(bounds, "int32"),
         "start": columns.add(_to_ticks(timeline.start[order], ticks), "uint32"),
@@ -114,12 +126,15 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "peer": columns.add(timeline.peer[moves], "int16" if timeline.ranks < 2**15 else "int32"),
         "shade": columns.add(shade.ravel(), "uint8"),
     }
+    if halves.any():
+        stored["half"] = columns.add(halves, "uint8")
     if layer.bytes is not None:
         stored["bytes"] = columns.add(layer.bytes[moves], "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
     return {
         "label": layer.label,
+        "digest": timeline.digest,
         "source": timeline.source,
         "unit": layer.unit,
         "meshes": list(timeline.meshes),
@@ -147,6 +162,13 @@ def _order(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not ((np.diff(start) >= 0) | (np.diff(sorted_lane) > 0)).all():
         order = np.lexsort((timeline.start, lane))
     return order, np.searchsorted(sorted_lane, np.arange(3 * timeline.ranks + 1))
+
+
+def _halves(fused: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """``[spans]`` 1 and 2 for the two that share a slot: the upper and the lower half of the lane; else 0."""
+    halves = np.where(fused, 2, 0).astype(np.uint8)
+    halves[np.flatnonzero(fused) - 1] = 1
+    return halves
 
 
 def _to_ticks(seconds: Floats, ticks: float) -> NDArray[np.uint32]:
@@ -178,30 +200,90 @@ class TimelineChart(JSComponent):
     show_memory = param.Boolean(default=True)
     show_critical = param.Boolean(default=False)
     show_transfers = param.Boolean(default=True)
+    can_edit = param.Boolean(default=False, doc="Whether the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
     _esm = read_static("timeline.js")
-    _importmap: ClassVar = shared_modules(
-        "canvas.js", "palette.js", "timeline_data.js", "timeline_memory.js", "timeline_paint.js", "timeline_words.js"
-    )  # fmt: skip
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("timeline.css")]
+    _importmap: ClassVar = shared_modules("canvas.js", "palette.js", *(f"timeline_{part}.js" for part in PARTS))
+    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("timeline.css"), read_static("timeline_edit.css")]
 
     def __init__(self, on_pin: Callable[[Pin | None], None] | None = None, **params: Any) -> None:
         """``on_pin`` hears what a person pins, and None when the pin is taken off."""
         super().__init__(**params)  # type: ignore[no-untyped-call]
         self._on_pin = on_pin
+        self.on_order: Callable[[Mapping[str, Any]], None] | None = None  # hears what is asked in edit mode
+        self._asked: list[tuple[Layer, Inspector]] = []
 
     def show(self, layers: Sequence[Layer], stale: str = "") -> None:  # type: ignore[override]
         """Draw ``layers``; the view stays where it is where that still makes sense."""
+        self._asked = [(layer, Inspector(layer.timeline, layer.bytes, layer.unit)) for layer in layers]
         self.param.update(packed=pack(layers), stale=stale)
 
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the page."""
+        self._send_msg(dict(message))
+
     def _handle_msg(self, message: Mapping[str, Any]) -> None:
-        if self._on_pin is None:
-            return
-        if message.get("type") == "unpin":
+        kind = message.get("type")
+        if kind == "ask":
+            self._send_msg({"type": "told", "ask": message.get("ask"), **self._tell(message)})
+        elif kind == "unpin" and self._on_pin is not None:
             self._on_pin(None)
-        elif message.get("type") == "pin":
+        elif kind == "pin" and self._on_pin is not None:
             self._on_pin(_read_pin(message))
+        elif kind == "order" and self.on_order is not None:
+            self.on_order(message)
+
+    def _tell(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What is found, or the sentence that says why nothing is."""
+        try:
+            number = int(question["layer"])
+            if not 0 <= number < len(self._asked):
+                return {"refused": "that timeline is no longer shown"}
+            return {"found": QUESTIONS[str(question["what"])](*self._asked[number], question)}
+        except InputError as error:
+            return {"refused": str(error)}
+        except Exception as error:  # a defect of ours: the page must not fall silent
+            traceback.print_exc()
+            return {"refused": f"that went wrong inside Meshwave ({error!r}); the terminal says more"}
+
+
+def _area(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+    ranks = [int(rank) for rank in question["ranks"]]
+    return ask.area(float(question["start"]), float(question["end"]), ranks).as_data()
+
+
+def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
+    rank = int(question["rank"])
+    found = ask.idle(rank, float(question["at"])) if 0 <= rank < layer.timeline.ranks else None
+    return found.as_data() if found else None
+
+
+def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+    timeline = layer.timeline
+    bubbles = {"bubble_ratio": timeline.bubble_ratio, "span_bubble_ratio": timeline.span_bubble_ratio}
+    return {**ask.path.as_data(), **bubbles, "can_change": layer.played is not None}
+
+
+def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if layer.played is None:
+        raise InputError("only a prediction can be played anew with other costs")
+    program, costs = layer.played
+    faster = float(question["faster"])
+    if not 0 < faster < 1:
+        raise InputError("something can be faster by more than nothing and less than all of its time")
+    most = 8 if len(program) < LARGE else 4
+    return [answer.as_data() for answer in what_ifs(program, costs, ask.path, faster, most)]
+
+
+def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
+    return ask.query(str(question["text"])).as_data()
+
+
+Question = Callable[[Layer, Inspector, Mapping[str, Any]], Any]
+
+QUESTIONS: Mapping[str, Question] = {"area": _area, "idle": _idle, "path": _path, "what_if": _what_if, "find": _find}
+"""What the page may ask of a layer; answers are plain data. Nothing that has to be worked out is worked out there."""
 
 
 def _read_pin(message: Mapping[str, Any]) -> Pin:

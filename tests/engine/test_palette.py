@@ -60,6 +60,7 @@ def shades_of(route: list[int]) -> list[int]:
         op=np.zeros(stages, np.int8),
         stage=np.arange(stages, dtype=np.int32),
         microbatch=np.zeros(stages, np.int32),
+        fused=np.zeros(stages, np.bool_),
         start=np.arange(stages, dtype=float),
         end=np.arange(stages, dtype=float) + 1,
         cause=np.arange(stages) - 1,

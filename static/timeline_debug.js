@@ -1,0 +1,78 @@
+// A few facts of a chart for tests and measurements, so that they need not read pixels.
+
+import { OP, TICKS } from "static/timeline_data.js";
+import { box } from "static/timeline_paint.js";
+import { nameOf } from "static/timeline_place.js";
+
+export function debug(chart) {
+  const scale = () => (chart.data?.horizon ?? 1) / TICKS;
+  return {
+    get stats() {
+      return { ...chart.stats };
+    },
+    get layers() {
+      return (chart.data?.layers ?? []).map(({ label, source, ranks, count, makespan }) => ({ label, source, ranks, count, makespan }));
+    },
+    get view() {
+      const { view } = chart;
+      const { pitch, fit, scroll } = chart.plan ?? {};
+      return { from: view.from * scale(), to: view.to * scale(), whole: view.isWhole, pitch, fit, scroll };
+    },
+    get pinned() {
+      return nameOf(chart.pinned);
+    },
+    get focus() {
+      return nameOf(chart.focus);
+    },
+    get related() {
+      const names = chart.model.palette.names;
+      const named = (spans) => spans.map((span) => chart.pinned.layer.notation(span, names));
+      return chart.related && chart.pinned ? { causes: named(chart.related.causes), effects: named(chart.related.effects) } : null;
+    },
+    get kept() {
+      return [...chart.kept];
+    },
+    get marks() {
+      return chart.marks.times;
+    },
+    get area() {
+      const { chosen, found } = chart.area;
+      return chosen && { from: chosen.from * scale(), to: chosen.to * scale(), ranks: chosen.ranks, found };
+    },
+    get hits() {
+      const { hits, at, layer } = chart.search;
+      const names = chart.model.palette.names;
+      return { total: hits.length, at, now: hits[at] === undefined ? null : layer.notation(hits[at], names) };
+    },
+    get flow() {
+      const names = chart.model.palette.names;
+      return chart.related && chart.pinned ? chart.related.spans.map((span) => chart.pinned.layer.notation(span, names)) : [];
+    },
+    get edit() {
+      return chart.edit.facts;
+    },
+    get theme() {
+      return chart.colours?.theme;
+    },
+    /** The rectangle of a block in pixels of the window, or null. */
+    blockAt(rank, stage, mb, op = "F", layer = 0) {
+      const owner = chart.data?.layers[layer];
+      const span = owner?.find(OP[op], stage, mb, rank) ?? -1;
+      const lane = span >= 0 ? chart.plan.laneOf(owner, owner.rankOf(span)) : null;
+      if (!lane) return null;
+      const area = chart.stage.getBoundingClientRect();
+      const at = box(chart.frame, owner, span, lane);
+      return { x: at.x + area.left, y: at.y + area.top, width: at.width, height: at.height };
+    },
+    look(from, to) {
+      chart.view.look(from / scale(), to / scale());
+      chart.paint();
+      return chart.stats.paintMs;
+    },
+    paint() {
+      chart.paint();
+      return chart.stats.paintMs;
+    },
+    picture: () => chart.image(),
+  };
+}

@@ -1,0 +1,417 @@
+// Edit mode: blocks of the open design are taken by pointer or keys and moved within the order of their mesh.
+// Python (designer/drawing.py) tells what a move would do while it is made, and makes one edit of a drop.
+// A block is named by `[op, stage, microbatch]`, which it keeps however the timeline changes.
+
+import { button, clamp, h } from "static/canvas.js";
+import { OP, firstFrom } from "static/timeline_data.js";
+import { EditPainter } from "static/timeline_edit_paint.js";
+import { consequence, stands } from "static/timeline_edit_words.js";
+import { box } from "static/timeline_paint.js";
+import { placeAt } from "static/timeline_place.js";
+
+const DRAG_PX = 4; // a press that moves less is a click
+
+export class Edit {
+  constructor(chart) {
+    this.chart = chart;
+    this.isOn = false;
+    this.chosen = []; // names of blocks
+    this.state = null; // how things stand, as Python tells it
+    this.moving = null; // an edit in flight: { edit, mark, dx }
+    this.preview = null; // what Python says of it
+    this.asked = 0;
+    this.open = null; // the question that is not answered yet
+    this.said = null; // words of the last edit, { words, kind }
+    this.painter = new EditPainter(this);
+    this._build();
+    chart.model.on("msg:custom", (message) => this._told(message.data ?? message));
+  }
+
+  _build() {
+    const act = (label, key, title, onclick) => button(label, { title: `${title} (${key})`, onclick: () => (onclick(), this.chart.stage.focus({ preventScroll: true })) });
+    this.button = button("Edit order", { kind: "mw-timeline-toggle", title: "Move blocks by hand (E)", onclick: () => this.turn() });
+    this.buttons = {
+      repeat: act("Repeat this", "R", "Put these blocks of every microbatch as they stand here", () => this._commit("repeat")),
+      everywhere: act("All repetitions", "P", "The same for every repetition of the steady state", () => this._commit("everywhere")),
+      halves: act("Split", "X", "Part a backward into input and weight gradient, or join the two", () => this._commit("halves")),
+      slot: act("One slot", "O", "Let a forward and a backward overlap in one slot, or part them", () => this._commit("slot")),
+      differences: act("Differences", "V", "Mark what was moved", () => this._send("differences", { on: !this.state?.difference })),
+      repair: act("Repair", "H", "Make the order legal again by the smallest change", () => this._send("repair")),
+    };
+    this.buttons.repair.classList.add("mw-primary");
+    this.words = h("div", { class: "mw-order-words", role: "status" });
+    this.element = h("div", { class: "mw-order", role: "group", "aria-label": "Edit order", hidden: true }, this.words, ...Object.values(this.buttons));
+  }
+
+  /** Listen in front of everything else, once the chart stands. */
+  connect() {
+    const { root, stage } = this.chart;
+    const listen = (type, then) =>
+      root.addEventListener(type, (event) => this.isReady && stage.contains(event.target) && then.call(this, event), { capture: true });
+    listen("pointerdown", this._down);
+    listen("pointermove", this._move);
+    listen("pointerup", this._up);
+    listen("pointercancel", () => this.cancel());
+    listen("keydown", this._key);
+    root.addEventListener("keydown", (event) => this._toggleKey(event), { capture: true });
+    this.refresh();
+  }
+
+  get isReady() {
+    return this.isOn && this.chart.isDrawn && Boolean(this.layer);
+  }
+
+  /** The timeline of the open design: what can be edited. */
+  get layer() {
+    return this.chart.data?.layers.findLast((layer) => layer.source === "predicted" && !layer.over);
+  }
+
+  /** Turn edit mode on or off. */
+  turn(on = !this.isOn) {
+    if (!this.chart.model.can_edit) return;
+    this.isOn = on;
+    this.chosen = [];
+    this.said = null;
+    this.moving = this.preview = this.rectangle = this.press = null;
+    if (on && this.chart.pinned) this.chart.pin(null);
+    this._send("turn", { on });
+    this.refresh();
+    this.chart.stage.focus({ preventScroll: true });
+  }
+
+  /** The timeline is another one. */
+  arrived() {
+    this.preview = this.moving = this.press = null;
+    this.chosen = this.chosen.filter((name) => this.spanOf(name) >= 0);
+    this.refresh();
+  }
+
+  // ── names and spans ──
+
+  spanOf([op, stage, mb]) {
+    return this.layer?.find(op, stage, mb) ?? -1;
+  }
+
+  nameOf(span) {
+    const { layer } = this;
+    return [layer.op[span], layer.stage[span], layer.microbatch[span]];
+  }
+
+  get chosenSpans() {
+    return this.chosen.map((name) => this.spanOf(name)).filter((span) => span >= 0);
+  }
+
+  isBlock(place) {
+    return place?.layer === this.layer && place.span >= 0 && place.span < this.layer.blocks && this.layer.op[place.span] <= OP.W;
+  }
+
+  choose(spans, { add = false } = {}) {
+    const found = new Map((add ? this.chosen : []).map((name) => [String(name), name]));
+    for (const span of spans) found.set(String(this.nameOf(span)), this.nameOf(span));
+    this.chosen = [...found.values()];
+    this.said = null;
+    this.refresh();
+  }
+
+  _toggle(span) {
+    const name = this.nameOf(span);
+    const rest = this.chosen.filter((other) => String(other) !== String(name));
+    this.chosen = rest.length < this.chosen.length ? rest : [...rest, name];
+    this.said = null;
+    this.refresh();
+  }
+
+  // ── Python ──
+
+  _send(what, rest = {}) {
+    this.asked++;
+    this.chart.model.send_msg({ type: "order", do: what, number: this.asked, ...rest });
+    return this.asked;
+  }
+
+  /** Ask what the move in flight would do: one question at a time, the latest wins. */
+  _ask() {
+    const edit = this.moving?.edit;
+    if (edit && !this.open) this.open = { edit, number: this._send("preview", { edit }) };
+  }
+
+  _told(message) {
+    if (message.type !== "order") return;
+    if (message.told === "state") this.state = message;
+    else if (message.told === "done") this.said = { words: message.words || `Done: ${message.label}`, kind: "done" };
+    else this._answered(message);
+    this.refresh();
+    if (this.said) this.chart.live.textContent = this.said.words;
+  }
+
+  _answered(message) {
+    const { open } = this;
+    if (message.told === "refused") this.said = { words: message.words, kind: "no" };
+    if (message.number !== open?.number) return;
+    this.open = null;
+    if (open.edit !== this.moving?.edit) return this._ask();
+    if (message.told === "refused") {
+      this.moving = this.preview = null;
+    } else {
+      this.preview = { ...message, delays: message.delay ? new Float32Array(message.delay) : null };
+      this.chart.live.textContent = consequence(this.preview, this.layer).textContent;
+    }
+  }
+
+  _commit(kind) {
+    if (this.chosen.length) this._send("commit", { edit: { kind, blocks: this.chosen } });
+  }
+
+  // ── moving ──
+
+  /** Put the move that is shown into the order. */
+  drop() {
+    const { edit } = this.moving ?? {};
+    this.moving = this.preview = this.press = null;
+    if (edit) {
+      this._send("commit", { edit });
+    }
+    this.refresh();
+  }
+
+  cancel() {
+    this.moving = this.preview = this.press = this.rectangle = null;
+    this.refresh();
+  }
+
+  /** The move to where the pointer is: before the block whose middle is next, among those that stay. */
+  _dragTo(at) {
+    const { layer, press } = this;
+    const rank = layer.rankOf(press.span);
+    const [from, to] = layer.range(0, rank);
+    const tick = this.chart.frame.tick(at.x);
+    const chosen = new Set(this.chosenSpans);
+    let next = firstFrom(layer.end, tick, from, to);
+    if (next < to && tick > (layer.start[next] + layer.end[next]) / 2) next++;
+    while (next < to && (chosen.has(next) || layer.halfOf(next) === 2)) next++;
+    const before = next < to && layer.op[next] <= OP.W ? next : -1;
+    const places = this._places(press.span, before < 0 ? to : before, chosen);
+    const stays = places === 0 && this._isTogether(chosen, rank);
+    const alone = [...chosen].every((span) => layer.rankOf(span) === rank);
+    const edit = alone ? { kind: "move", blocks: this.chosen, before: before < 0 ? null : this.nameOf(before) } : { kind: "shift", blocks: this.chosen, by: places };
+    const same = this.moving && JSON.stringify(edit) === JSON.stringify(this.moving.edit);
+    this.moving = { edit: stays ? null : same ? this.moving.edit : edit, mark: { rank, before, end: to }, dx: at.x - press.at.x };
+    if (stays) this.preview = null;
+    this._ask();
+    this.refresh();
+  }
+
+  /** How many slots that stay lie between a block and a place; negative backwards. */
+  _places(span, place, chosen) {
+    const { layer } = this;
+    const [low, high] = [Math.min(span, place), Math.max(span, place)];
+    let count = 0;
+    for (let other = low; other < high; other++) if (!chosen.has(other) && layer.halfOf(other) < 2 && layer.op[other] <= OP.W) count++;
+    return place < span ? -count : count;
+  }
+
+  _isTogether(chosen, rank) {
+    const own = [...chosen].filter((span) => this.layer.rankOf(span) === rank);
+    return this._places(Math.min(...own), Math.max(...own), chosen) === 0;
+  }
+
+  /** Move what is chosen by a place more, by keys. */
+  _step(by) {
+    const { focus } = this.chart;
+    if (!this.chosen.length && this.isBlock(focus)) this.chosen = [this.nameOf(focus.span)];
+    if (!this.chosen.length) return;
+    const places = (this.moving?.edit?.kind === "shift" ? this.moving.edit.by : 0) + by;
+    this.moving = places ? { edit: { kind: "shift", blocks: this.chosen, by: places }, mark: this._markOf(places) } : null;
+    if (!places) this.preview = null;
+    this._ask();
+    this.refresh();
+  }
+
+  /** Where the first of the chosen lands, so many places on. */
+  _markOf(places) {
+    const { layer } = this;
+    const first = Math.min(...this.chosenSpans);
+    const rank = layer.rankOf(first);
+    const [from, to] = layer.range(0, rank);
+    const chosen = new Set(this.chosenSpans);
+    const slots = [];
+    for (let span = from; span < to; span++) if (layer.halfOf(span) < 2 && layer.op[span] <= OP.W && !chosen.has(span)) slots.push(span);
+    const stood = slots.filter((span) => span < first).length;
+    const before = slots[clamp(stood + places, 0, slots.length)] ?? -1;
+    return { rank, before, end: to };
+  }
+
+  // ── the pointer ──
+
+  _at(event) {
+    const area = this.chart.stage.getBoundingClientRect();
+    return { x: event.clientX - area.left, y: event.clientY - area.top };
+  }
+
+  _down(event) {
+    if (event.button !== 0) return;
+    const at = this._at(event);
+    const place = placeAt(this.chart, at);
+    if (event.shiftKey) this.rectangle = { from: at, to: at, span: this.isBlock(place) ? place.span : -1, moved: false };
+    else if (this.isBlock(place)) this._press(place, at, event.ctrlKey || event.metaKey);
+    else return;
+    this.chart.stage.setPointerCapture(event.pointerId);
+    event.stopPropagation();
+  }
+
+  _press(place, at, add) {
+    this.chart.focus = { layer: place.layer, span: place.span };
+    const isChosen = this.chosenSpans.includes(place.span);
+    if (add) return this._toggle(place.span);
+    if (!isChosen) this.choose([place.span]);
+    this.press = { at, span: place.span, moved: false };
+  }
+
+  _move(event) {
+    const held = this.press ?? this.rectangle;
+    if (!held) return;
+    const at = this._at(event);
+    event.stopPropagation();
+    const from = held.at ?? held.from;
+    held.moved ||= Math.hypot(at.x - from.x, at.y - from.y) >= DRAG_PX;
+    if (!held.moved) return;
+    this.chart.tip.hide();
+    this.chart.hover = this.chart.pointer = null;
+    if (this.press) return this._dragTo(at);
+    this.rectangle.to = at;
+    this.refresh();
+  }
+
+  _up(event) {
+    const { press, rectangle } = this;
+    if (!press && !rectangle) return;
+    event.stopPropagation();
+    this.press = this.rectangle = null;
+    if (press?.moved) this.drop();
+    else if (rectangle?.moved) this.choose(this._within(rectangle), { add: true });
+    else if (rectangle?.span >= 0) this._toggle(rectangle.span);
+    this.refresh();
+  }
+
+  /** The blocks that a rectangle of the canvas touches. */
+  _within({ from, to }) {
+    const { frame, plan } = this.chart;
+    const [left, right] = [Math.min(from.x, to.x), Math.max(from.x, to.x)];
+    const [top, bottom] = [Math.min(from.y, to.y), Math.max(from.y, to.y)];
+    const found = [];
+    for (const lane of plan.lanes) {
+      if (lane.layer !== this.layer || lane.y > bottom || lane.y + lane.height < top) continue;
+      const [first, last] = this.layer.range(0, lane.rank);
+      for (let span = firstFrom(this.layer.end, frame.tick(left), first, last); span < last && frame.x(this.layer.start[span]) <= right; span++) {
+        const at = box(frame, this.layer, span, lane);
+        if (this.layer.op[span] <= OP.W && at.y <= bottom && at.y + at.height >= top) found.push(span);
+      }
+    }
+    return found;
+  }
+
+  // ── the keyboard ──
+
+  _toggleKey(event) {
+    if (event.key.toLowerCase() !== "e" || event.ctrlKey || event.metaKey || event.altKey || event.target !== this.chart.stage || !this.chart.isDrawn) return;
+    this.turn();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  _key(event) {
+    if (event.ctrlKey || event.metaKey) return;
+    const act = this._actOf(event);
+    if (!act) return;
+    act();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  _actOf({ key, shiftKey, altKey }) {
+    const { chart } = this;
+    const along = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    const across = { ArrowUp: -1, ArrowDown: 1 }[key];
+    if (along) return shiftKey || altKey ? () => this._step(along) : () => this._walk(along, 0);
+    if (across && !shiftKey && !altKey) return () => this._walk(0, across);
+    if (altKey) return null;
+    if (key === "Enter" || key === " ") return () => this._enter(shiftKey);
+    if (key === "Escape") return () => this._escape();
+    const { repeat, everywhere, halves, slot, differences, repair } = this.buttons;
+    const pressed = { r: repeat, p: everywhere, x: halves, o: slot, v: differences, h: repair }[key.toLowerCase()];
+    return pressed && !shiftKey ? () => !pressed.hidden && pressed.click() : chart.pinned ? () => chart.pin(null) : null;
+  }
+
+  _walk(along, across) {
+    if (this.moving) return;
+    const { chart } = this;
+    if (!chart.focus || chart.focus.layer !== this.layer) chart.focus = this.chosenSpans.length ? { layer: this.layer, span: this.chosenSpans[0] } : null;
+    chart.walk(along, across);
+  }
+
+  _enter(add) {
+    const { focus } = this.chart;
+    if (this.moving) return this.drop();
+    if (!this.isBlock(focus)) return;
+    if (add || this.chosenSpans.includes(focus.span)) this._toggle(focus.span);
+    else this.choose([focus.span]);
+  }
+
+  _escape() {
+    if (this.moving || this.press || this.rectangle) return this.cancel();
+    if (this.chosen.length || this.said) {
+      this.chosen = [];
+      this.said = null;
+      return this.refresh();
+    }
+    this.turn(false);
+  }
+
+  // ── what is shown ──
+
+  refresh() {
+    const { chart, state, buttons, isOn } = this;
+    this.button.hidden = !chart.model.can_edit || !chart.data;
+    this.button.setAttribute("aria-pressed", String(isOn));
+    this.element.hidden = !isOn;
+    chart.stage.toggleAttribute("data-editing", isOn);
+    chart.stage.toggleAttribute("data-moving", Boolean(this.moving));
+    if (isOn) {
+      const refused = state?.refused;
+      const ops = this.chosen.map(([op]) => op);
+      const spans = this.chosenSpans;
+      for (const name of ["repeat", "everywhere", "halves", "slot"]) buttons[name].hidden = !this.chosen.length || Boolean(this.moving || refused);
+      buttons.halves.hidden ||= !ops.some((op) => op >= OP.B && op <= OP.W);
+      buttons.halves.textContent = ops.includes(OP.B) ? "Split" : "Join";
+      const shares = spans.some((span) => this.layer.halfOf(span));
+      buttons.slot.hidden ||= !shares && !(ops.includes(OP.F) && ops.some((op) => op === OP.B || op === OP.I));
+      buttons.slot.textContent = shares ? "Part" : "One slot";
+      buttons.differences.hidden = !state?.is_custom || Boolean(refused);
+      buttons.differences.setAttribute("aria-pressed", String(Boolean(state?.difference)));
+      buttons.repair.hidden = !state?.fault || Boolean(this.moving || refused);
+      this.words.replaceChildren(this.preview ? consequence(this.preview, this.layer) : stands(this));
+    }
+    chart.overpaint();
+  }
+
+  paint(context) {
+    if (this.isReady) this.painter.paint(context);
+  }
+
+  /** A few facts for tests. */
+  get facts() {
+    const names = this.chart.model.palette.names;
+    const said = ([op, stage, mb]) => `${stage}${names[op]}${mb}`;
+    const { preview, state } = this;
+    return {
+      on: this.isOn,
+      chosen: this.chosen.map(said),
+      moving: this.moving?.edit ?? null,
+      preview: preview && { fault: preview.fault ?? "", later: preview.later, ring: (preview.ring ?? []).map(({ at }) => said(at)), makespan: preview.makespan },
+      ring: (state?.ring ?? []).map(({ at }) => said(at)),
+      fault: state?.fault ?? "",
+      moved: (state?.difference?.blocks ?? []).map(said),
+      waits: Boolean(this.open),
+    };
+  }
+}
