@@ -75,7 +75,7 @@ export class ScheduleRow {
     const card = h("button", { class: "mw-schedule", type: "button", role: "radio", "data-schedule": name }, drawSchedule(spans), h("span", {}, title));
     card.addEventListener("click", () => {
       if (card.reason) this.onrefuse(card.reason, card);
-      else if (name !== this.current) this.onchoose(name);
+      else this.onchoose(name); // also the one that is marked: an earlier choice may not be answered yet
     });
     return card;
   }

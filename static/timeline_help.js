@@ -16,7 +16,7 @@ const KEYS = [
     ["Enter", "pin the block, as a click does"],
     ["←, →", "from the pinned block to its cause, to its effect"],
     ["↑, ↓", "another of the causes or effects"],
-    ["G", "flow: neighbours, its microbatch, all causes"],
+    ["B", "before and after it: its neighbours, its microbatch, all causes"],
   ]],
   ["Measure", [
     ["R", "an area from this block on: walk to extend it"],

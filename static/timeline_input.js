@@ -130,7 +130,7 @@ function keysOf(chart) {
     j: walk(1), k: walk(-1), ShiftArrowRight: walk(1), ShiftArrowLeft: walk(-1), ShiftArrowDown: walk(0, 1), ShiftArrowUp: walk(0, -1),
     Enter: () => chart.focus && chart.pin(chart.focus),
     f: () => chart.showChosen(),
-    g: () => chart.pinbar.turnFlow(), r: () => chart.area.start(), u: () => chart.keepHere(),
+    b: () => chart.pinbar.turnFlow(), r: () => chart.area.start(), u: () => chart.keepHere(),
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
     "/": () => chart.search.open(), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),

@@ -9,7 +9,7 @@ export class PinBar {
   constructor(chart) {
     this.chart = chart;
     this.name = h("span", { class: "mw-timeline-pinned" });
-    this.flow = button("Flow", { title: "What is shown of where it comes from and leads to (G)", onclick: () => this.turnFlow() });
+    this.flow = button("Flow", { title: "What is shown of where it comes from and leads to (B)", onclick: () => this.turnFlow() });
     this.element = h(
       "div",
       { class: "mw-timeline-pinbar", hidden: true },

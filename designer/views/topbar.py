@@ -58,6 +58,8 @@ SHORTCUTS = (
     Shortcut("Timeline", "J, K", "from block to block"),
     Shortcut("Timeline", "Enter, F", "pin a block, go to it"),
     Shortcut("Timeline", "C, T, M", "critical path, transfers, memory"),
+    Shortcut("Timeline", "E", "edit the order by hand"),
+    Shortcut("Timeline", "?", "all its keys"),
 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from engine.errors import InputError
@@ -92,6 +93,7 @@ def parse_action(text: str) -> Action:
 _SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
 
 
+@lru_cache(maxsize=2**19)  # an edit of a long order reads all its cells again, and changes few
 def parse_cell(text: str) -> tuple[Action, ...]:
     """Read one cell of an order: an action, or a forward and a backward that share a slot.
 

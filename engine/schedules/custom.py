@@ -38,18 +38,21 @@ class Custom(Schedule):
 
     @cached_property
     def _program(self) -> Program:
-        stages, microbatches = (self._count(part) for part in ("stage", "microbatch"))
+        stages, microbatches = self._counts
         if stages * microbatches > LARGEST_TABLE:
             most = f"a step can have {LARGEST_TABLE:,} of both"
             raise InputError(f"{stages} stages x {microbatches} microbatches are too large: {most}; use fewer")
         return build(self._actions)
 
-    def _count(self, part: str) -> int:
-        """How many stages or microbatches the cells name."""
-        return 1 + max((getattr(action, part) for order in self._actions for action in order), default=-1)
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        """How many stages and microbatches the cells name."""
+        named = [(action.stage, action.microbatch) for order in self._actions for action in order]
+        stages, microbatches = zip(*named, strict=True) if named else ((-1,), (-1,))
+        return 1 + max(stages), 1 + max(microbatches)
 
     def stage_count(self, ranks: int) -> int:
-        return self._count("stage")
+        return self._counts[0]
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return self._program.placement.tolist()

@@ -345,6 +345,7 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     )
     page.locator('.mw-schedule[aria-checked="true"]').focus()
     page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     eventually(page, lambda: session.design.pipeline.schedule == "1f1b")
 

@@ -266,7 +266,7 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
     flow = drawn.page.get_by_role("button", name="Flow")
     expect(flow).to_have_text("Flow: neighbours")
 
-    drawn.key("g")
+    drawn.key("b")
     expect(flow).to_have_text("Flow: its microbatch")
     assert {f"{stage}{op}3" for stage in range(4) for op in "FB"} <= set(drawn.ask("flow"))
     assert "1SEND_F3" in drawn.ask("flow")
@@ -400,7 +400,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(
     for key in ("w", "w", "d"):
         drawn.key(key)
     drawn.page.mouse.click(*drawn.block(2, 2, 3))
-    drawn.key("g")
+    drawn.key("b")
     drawn.page.mouse.move(*drawn.block(1, 1, 3))
     drawn.key("x")
     drawn.key("u")
