@@ -189,7 +189,7 @@ class Widgets:
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
-        self.wave = WaveCanvas(on_edit=session.edit, **fill)
+        self.wave = WaveCanvas(on_edit=session.edit, on_move_stage=self.drawing.move_stage, **fill)
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)

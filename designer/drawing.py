@@ -165,6 +165,18 @@ class Drawing:
         found = repair(now.order)
         self._draw(found.order, "repair the order", message, found.words())
 
+    def move_stage(self, stage: int, mesh: int, replica: int) -> None:
+        """Give a stage with all its blocks to another mesh; asked by the canvas of the pipeline.
+
+        Raises:
+            InputError: it cannot go there, or the order has to be repaired first.
+        """
+        now, design = self._played(), self._session.design
+        if now.timeline is None:
+            raise InputError(f"a stage goes where its time is, and this order has none yet: {now.faults[0]}")
+        after = rearrange.move_stage(now.order, now.timeline, stage, mesh, replica)
+        self._draw(after, f"move stage {stage} to mesh {design.meshes[mesh].name}", {})
+
     def _draw(self, after: Program, label: str, message: Message, words: str = "") -> None:
         design = self._session.design
         if not _is_custom(design):

@@ -137,11 +137,17 @@ export class Edit {
 
   _told(message) {
     if (message.type !== "order") return;
-    if (message.told === "state") this.state = message;
+    if (message.told === "state") this._stands(message);
     else if (message.told === "done") this.said = { words: message.words || `Done: ${message.label}`, kind: "done" };
     else this._answered(message);
     this.refresh();
     if (this.said) this.chart.live.textContent = this.said.words;
+  }
+
+  /** How things stand; what was said of the last edit is no longer true after an undo. */
+  _stands(message) {
+    this.state = message;
+    if (this.said?.kind === "done") this.said = null;
   }
 
   _answered(message) {
@@ -169,6 +175,7 @@ export class Edit {
     const { edit } = this.moving ?? {};
     this.moving = this.preview = this.press = null;
     if (edit) {
+      this.said = { words: "Drawing the order …", kind: "done" };
       this._send("commit", { edit });
     }
     this.refresh();
@@ -221,6 +228,7 @@ export class Edit {
     if (!this.chosen.length && this.isBlock(focus)) this.chosen = [this.nameOf(focus.span)];
     if (!this.chosen.length) return;
     const places = (this.moving?.edit?.kind === "shift" ? this.moving.edit.by : 0) + by;
+    this.chart.tip.hide();
     this.moving = places ? { edit: { kind: "shift", blocks: this.chosen, by: places }, mark: this._markOf(places) } : null;
     if (!places) this.preview = null;
     this._ask();
@@ -382,14 +390,15 @@ export class Edit {
       const spans = this.chosenSpans;
       for (const name of ["repeat", "everywhere", "halves", "slot"]) buttons[name].hidden = !this.chosen.length || Boolean(this.moving || refused);
       buttons.halves.hidden ||= !ops.some((op) => op >= OP.B && op <= OP.W);
-      buttons.halves.textContent = ops.includes(OP.B) ? "Split" : "Join";
+      rename(buttons.halves, ops.includes(OP.B) ? "Split" : "Join");
       const shares = spans.some((span) => this.layer.halfOf(span));
       buttons.slot.hidden ||= !shares && !(ops.includes(OP.F) && ops.some((op) => op === OP.B || op === OP.I));
-      buttons.slot.textContent = shares ? "Part" : "One slot";
+      rename(buttons.slot, shares ? "Part" : "One slot");
       buttons.differences.hidden = !state?.is_custom || Boolean(refused);
       buttons.differences.setAttribute("aria-pressed", String(Boolean(state?.difference)));
       buttons.repair.hidden = !state?.fault || Boolean(this.moving || refused);
       this.words.replaceChildren(this.preview ? consequence(this.preview, this.layer) : stands(this));
+      this.words.title = this.words.textContent;
     }
     chart.overpaint();
   }
@@ -414,4 +423,9 @@ export class Edit {
       waits: Boolean(this.open),
     };
   }
+}
+
+function rename(element, label) {
+  element.textContent = label;
+  element.setAttribute("aria-label", label);
 }

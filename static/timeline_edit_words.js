@@ -43,8 +43,8 @@ export function consequence(preview, { unit }) {
 function iteration({ makespan: [was, now], bubble: [idle, idleNow] }, unit) {
   const change = was ? now / was - 1 : 0;
   if (Math.abs(change) < 5e-5) return said(`iteration stays ${amount(now, unit)}`);
-  const words = `iteration ${amount(was, unit)} → ${amount(now, unit)} (${signed(change)}), bubble ${percent(idle)} → ${percent(idleNow)}`;
-  return said(words, change > 0 ? "worse" : "better");
+  const bubble = percent(idle) === percent(idleNow) ? "" : `, bubble ${percent(idle)} → ${percent(idleNow)}`;
+  return said(`iteration ${amount(was, unit)} → ${amount(now, unit)} (${signed(change)})${bubble}`, change > 0 ? "worse" : "better");
 }
 
 const signed = (change) => `${change > 0 ? "+" : "\u2212"}${percent(Math.abs(change))}`;

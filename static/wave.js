@@ -1,5 +1,6 @@
 // The wave: stages from left to right in their order, each on the lane of its mesh, joined by
-// the path that a microbatch takes. Layers move from stage to stage by dragging what parts them.
+// the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
+// from mesh to mesh by dragging it there.
 
 import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, stepper } from "static/canvas.js";
 import { ScheduleRow } from "static/schedules.js";
@@ -60,6 +61,7 @@ class Wave {
     this.model = model;
     this.focus = 0; // the stage that takes the keyboard
     this.gesture = null; // a boundary in flight: { boundary, from, count }
+    this.carried = null; // a stage in flight: { stage, replica, home, mesh, from }
     this.pending = null; // layers shown until Python has answered
     this.boxes = [];
     this.pointer = { x: 40, y: 40 };
@@ -90,7 +92,7 @@ class Wave {
     this.balance.refuse = (reason) => this.sayAt(this.balance, reason);
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
-    this.stages = s("g", { role: "group", "aria-label": "stages: arrows walk, Alt with an arrow gives a layer to the neighbour" });
+    this.stages = s("g", { role: "group", "aria-label": "stages: arrows walk, Alt with left or right gives a layer to the neighbour, Alt with up or down moves the stage to that mesh" });
     this.grips = s("g", { "aria-hidden": "true" });
     this.svg = s("svg", { class: "mw-wave-drawing" }, this.back, this.path, this.stages, this.grips);
     this.board = h("div", { class: "mw-wave-board" }, this.svg);
@@ -118,7 +120,7 @@ class Wave {
   }
 
   arrived() {
-    if (this.gesture) this.cancel();
+    if (this.gesture || this.carried) this.cancel();
     this.pending = null;
     this.redraw();
   }
@@ -140,6 +142,14 @@ class Wave {
     const { layers } = this.picture;
     if (!this.gesture) return this.pending ?? layers;
     return shifted(layers, this.gesture.boundary, this.gesture.count);
+  }
+
+  /** The mesh of each stage of each replica, as it is or as the stage in flight would have it. */
+  get routes() {
+    const { routes } = this.picture;
+    const { carried } = this;
+    if (!carried) return routes;
+    return routes.map((route, replica) => route.map((mesh, stage) => (stage === carried.stage && replica === carried.replica ? carried.mesh : mesh)));
   }
 
   // ── drawing ──
@@ -235,7 +245,7 @@ class Wave {
     const { layout, picture } = this;
     const parts = [this.gradients()];
     const thick = clamp(layout.lane * 0.11, 1.2, 4.5);
-    picture.routes.forEach((route, replica) => {
+    this.routes.forEach((route, replica) => {
       for (let stage = 0; stage + 1 < route.length; stage++) {
         const [a, b] = [route[stage], route[stage + 1]];
         const local = a === b;
@@ -262,7 +272,7 @@ class Wave {
   /** From the colour of one mesh to that of the next, once a pair. */
   gradients() {
     const pairs = new Map();
-    for (const route of this.picture.routes) {
+    for (const route of this.routes) {
       for (let stage = 0; stage + 1 < route.length; stage++) {
         if (route[stage] !== route[stage + 1]) pairs.set(`${route[stage]}-${route[stage + 1]}`, [route[stage], route[stage + 1]]);
       }
@@ -273,7 +283,7 @@ class Wave {
 
   drawBoxes() {
     const { layers } = this;
-    const { routes } = this.picture;
+    const { routes } = this;
     const wanted = routes.length * layers.length;
     while (this.boxes.length > wanted) this.boxes.pop().remove();
     while (this.boxes.length < wanted) {
@@ -294,7 +304,8 @@ class Wave {
     const layers = this.layers[stage];
     const [rect, number, share] = box.children;
     const top = y(mesh) - height / 2;
-    const changed = this.gesture?.count && (stage === this.gesture.boundary || stage === this.gesture.boundary + 1);
+    const given = this.gesture?.count && (stage === this.gesture.boundary || stage === this.gesture.boundary + 1);
+    const changed = given || (stage === this.carried?.stage && replica === this.carried.replica);
     box.dataset.stage = stage;
     box.dataset.replica = replica;
     box.setAttribute("class", `mw-stage${replica ? " mw-replica" : ""}${changed ? " mw-changed" : ""}`);
@@ -336,7 +347,7 @@ class Wave {
   drawGrips() {
     const { slots, edge, height, y, pitch, lane } = this.layout;
     if (pitch < 11 || this.picture.stale) return this.grips.replaceChildren();
-    const route = this.picture.routes[0];
+    const route = this.routes[0];
     const parts = slots.slice(1).map((slot, boundary) => {
       const before = slots[boundary];
       const [from, to] = [before.middle + before.width / 2, slot.middle - slot.width / 2];
@@ -374,19 +385,43 @@ class Wave {
     if (stage) {
       event.preventDefault();
       this.boxes[Number(stage.dataset.stage)].focus({ preventScroll: true });
+      if (!grip && !this.picture.stale) this.take(Number(stage.dataset.stage), Number(stage.dataset.replica), event);
     }
     if (!grip) return;
     event.preventDefault();
     this.pending = null;
     this.gesture = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
-    this.listen();
+    this.listen((event) => this.drag(event), () => this.release());
     this.drag(event);
   }
 
-  listen() {
+  /** Take a stage, to be put on another mesh. */
+  take(stage, replica, event) {
+    const home = this.picture.routes[replica][stage];
+    this.carried = { stage, replica, home, mesh: home, from: event.clientY };
+    this.listen((moved) => this.carry(moved), () => this.put());
+  }
+
+  carry(event) {
+    const { carried, layout } = this;
+    const { meshes, schedule, title } = this.picture;
+    this.pointer = this.within(event);
+    carried.mesh = clamp(carried.home + Math.round((event.clientY - carried.from) / layout.lane), 0, meshes.length - 1);
+    const moved = carried.mesh !== carried.home;
+    const turns = schedule === "custom" ? "" : `; ${title} becomes a custom order`;
+    if (moved) this.notice.show(`stage ${carried.stage} to mesh ${meshes[carried.mesh].name}${turns}`, this.pointer.x, this.pointer.y);
+    else this.notice.hide();
+    this.redraw();
+  }
+
+  put() {
+    const { stage, replica, home, mesh } = this.carried;
+    this.cancel();
+    if (mesh !== home) this.send("move_stage", { stage, replica, mesh });
+  }
+
+  listen(moved, released) {
     this.stopListening();
-    const moved = (event) => this.drag(event);
-    const released = () => this.release();
     const pressed = (event) => event.key === "Escape" && (event.stopPropagation(), this.cancel());
     const lost = () => this.cancel();
     window.addEventListener("pointermove", moved);
@@ -433,14 +468,14 @@ class Wave {
 
   cancel() {
     this.stopListening();
-    this.gesture = null;
+    this.gesture = this.carried = null;
     this.pending = null;
     this.notice.hide();
     this.redraw();
   }
 
   hover(event) {
-    if (this.gesture) return;
+    if (this.gesture || this.carried) return;
     const stage = event.target.closest(".mw-stage");
     if (stage) this.tip.show(this.describe(Number(stage.dataset.stage)), ...Object.values(this.within(event)));
     else this.tip.hide();
@@ -461,13 +496,27 @@ class Wave {
 
   key(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const last = this.picture.layers.length - 1;
     if (event.key === "Home" || event.key === "End") this.boxes[event.key === "Home" ? 0 : last].focus();
+    else if (event.altKey && across) this.toMesh(across);
     else if (!step) return;
     else if (event.altKey) this.give(step);
     else this.boxes[clamp(this.focus + step, 0, last)].focus();
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** Put the stage in focus on the mesh above or below. */
+  toMesh(by) {
+    const stage = this.focus;
+    const { routes, meshes, stale } = this.picture;
+    const [box, at] = [this.root.getBoundingClientRect(), this.boxes[stage].getBoundingClientRect()];
+    this.pointer = { x: at.left - box.left, y: at.bottom - box.top - 12 };
+    const mesh = routes[0][stage] + by;
+    if (stale) return;
+    if (!meshes[mesh]) this.notice.say("there is no mesh on that side", this.pointer.x, this.pointer.y);
+    else this.send("move_stage", { stage, replica: 0, mesh });
   }
 
   /** Give a layer of the stage in focus to its neighbour on a side. */

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -47,10 +47,14 @@ class WaveCanvas(Canvas):
     _esm = read_static("wave.js")
     _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
-    _gestures = ("move_layers", "balance", "dial", "option", "microbatches", "schedule")
+    _gestures = ("move_layers", "balance", "dial", "option", "microbatches", "schedule", "move_stage")
 
-    def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
+    def __init__(
+        self, on_edit: Edit | None = None, on_move_stage: Callable[[int, int, int], None] | None = None, **params: Any
+    ) -> None:
+        """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of."""
         super().__init__(on_edit, **{"pictures": {name: thumbnail(name) for name in schedules}, **params})
+        self._on_stage_moved = on_move_stage
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
@@ -79,6 +83,10 @@ class WaveCanvas(Canvas):
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
         self._edit("pipeline.stages", list(layers), f"move {abs(count)} {noun} from stage {source} to {target}")
+
+    def _on_move_stage(self, gesture: Mapping[str, Any]) -> None:
+        if self._on_stage_moved is not None:
+            self._on_stage_moved(int(gesture["stage"]), int(gesture["mesh"]), int(gesture["replica"]))
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         self._edit("pipeline.stages", None, "balance the stages")

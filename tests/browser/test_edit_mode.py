@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from designer.app import layers
 from designer.drawing import Drawing
+from designer.server import served
 from designer.session import Session
 from designer.views.timeline import TimelineChart
 from engine.design import parse_design
 from engine.program.program import format_program
 from tests._strategies import document
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
 
@@ -44,13 +45,20 @@ class Editor:
         raise AssertionError(f"this is how it stands: {self.facts()}")
 
     def block(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
-        box = self.page.evaluate(f"window.meshwaveTimeline.blockAt({stage}, {stage}, {mb}, '{op}')")
+        """The middle of a block, once it is drawn."""
+        box = self._box(stage, mb, op)
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
     def start(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
         """Just inside the left end of a block."""
-        box = self.page.evaluate(f"window.meshwaveTimeline.blockAt({stage}, {stage}, {mb}, '{op}')")
+        box = self._box(stage, mb, op)
         return box["x"] + 2, box["y"] + box["height"] / 2
+
+    def _box(self, stage: int, mb: int, op: str) -> dict[str, float]:
+        ask = f"window.meshwaveTimeline.blockAt({stage}, {stage}, {mb}, '{op}')"
+        self.page.wait_for_function(ask)
+        box: dict[str, float] = self.page.evaluate(ask)
+        return box
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Take a block and hold it over a place."""
@@ -125,7 +133,7 @@ def test_nothing_of_it_is_seen_before_it_is_turned_on(editor: Editor) -> None:
 
 def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor) -> None:
     editor.drag(editor.block(2, 3), editor.start(2, 1, "B"))
-    editor.until(lambda facts: facts["preview"])
+    editor.until(lambda facts: facts["preview"] and not facts["waits"])
 
     found = editor.facts()
     assert found["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]}
@@ -168,7 +176,7 @@ def test_a_block_put_back_in_its_place_changes_nothing(editor: Editor) -> None:
 
 def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor) -> None:
     editor.drag(editor.block(1, 2, "B"), editor.start(1, 1))
-    editor.until(lambda facts: facts["preview"])
+    editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
     found = editor.facts()["preview"]
     assert found["fault"].startswith("rank 1 waits for ever at 1B2")
@@ -181,10 +189,10 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
     assert editor.facts()["ring"]
     assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
     editor.button("Repair").click()
-    editor.until(lambda facts: not facts["fault"])
+    editor.until(lambda facts: "Moved 1B2 (one change, the fewest changes that are enough)" in editor.words)
 
     assert editor.session.errors == []
-    assert "Moved 1B2 (one change, the fewest changes that are enough)" in editor.words
+    assert editor.facts()["fault"] == ""
     assert not editor.button("Repair").is_visible()
 
 
@@ -221,7 +229,7 @@ def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
     editor.press("Alt+ArrowLeft")
     editor.until(lambda facts: facts["moving"]["by"] == 1)
     editor.press("Enter")
-    editor.until(lambda facts: not facts["moving"] and editor.session.history[0])
+    editor.until(lambda facts: "custom order now" in editor.words)
 
     assert editor.order(3)[:3] == ["3F0", "3F1", "3B0"]
     assert editor.facts()["chosen"] == ["3B0"]  # and stays so
@@ -286,3 +294,56 @@ def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> Non
     editor.press("o")
     editor.until(lambda facts: editor.session.history[0].startswith("part"))
     assert "2F4" in editor.order(2)
+
+
+# ---- on the whole page ----
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[[str], Page]) -> Iterator[Page]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    design = parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 8, "chunks": 2}, 4))
+    with served(design, "a-token-for-tests") as link:
+        page = visit(link)
+        page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
+        yield page
+
+
+def test_an_edit_is_undone_by_the_undo_of_the_page(whole: Page) -> None:
+    iteration = whole.locator('.mw-tile[data-key="iteration"]')
+    before = iteration.inner_text()
+    stage = whole.locator(".mw-timeline-stage")
+    stage.focus()
+    for key in ("e", "ArrowRight", "Enter", "Alt+ArrowRight", "Enter"):
+        stage.press(key)
+    expect(whole.locator(".mw-order-words")).to_contain_text("Interleaved 1F1B is a custom order now")
+    expect(iteration).not_to_have_text(before, use_inner_text=True)
+
+    whole.keyboard.press("Control+z")
+
+    expect(iteration).to_have_text(before, use_inner_text=True)
+    expect(whole.locator(".mw-order-words")).not_to_contain_text("custom order now")
+
+
+def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> None:
+    def mesh_of(number: int) -> re.Pattern[str]:
+        return re.compile(rf"stage 5 on mesh m{number}\b")
+
+    stage = whole.locator('.mw-stage[data-stage="5"]')
+    expect(stage).to_have_attribute("aria-label", mesh_of(1))
+    box = stage.bounding_box()
+    lane = whole.locator('.mw-stage[data-stage="6"]').bounding_box()
+    assert box and lane
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    whole.mouse.move(x, y)
+    whole.mouse.down()
+    whole.mouse.move(x, lane["y"] + lane["height"] / 2, steps=4)
+    expect(whole.locator(".mw-wave .mw-notice").first).to_contain_text("becomes a custom order")
+    whole.mouse.up()
+    expect(stage).to_have_attribute("aria-label", mesh_of(2))
+
+    stage.press("Alt+ArrowDown")
+    expect(stage).to_have_attribute("aria-label", mesh_of(3))
+    whole.keyboard.press("Control+z")
+    whole.keyboard.press("Control+z")
+    expect(stage).to_have_attribute("aria-label", mesh_of(1))
