@@ -148,7 +148,9 @@ def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replic
         return order
     moved = (order.stage == stage) & (order.replica[order.microbatch] == replica)
     if (moved | (order.rank != home)).all():
-        raise InputError(f"stage {stage} is all that mesh {timeline.meshes[home]} holds; a mesh needs a stage to compute")
+        raise InputError(
+            f"stage {stage} is all that mesh {timeline.meshes[home]} holds; a mesh needs a stage to compute"
+        )
     start = _starts(timeline, order)[order.op, order.stage, order.microbatch]
     level = np.empty(len(order))
     level[order.graph.nodes] = np.arange(len(order.graph.nodes))

@@ -14,7 +14,7 @@ export function stands({ state, said: last, chosen, chart }) {
   if (!state) return line;
   if (state.refused) line.append(said(`The order cannot be edited: ${state.refused}`, "worse"));
   else if (last) line.append(said(last.words, last.kind === "no" ? "worse" : ""));
-  else if (chosen.length) line.append(said(chosenWords(chosen, chart.model.palette.names)), hint("Drag, or Alt with an arrow, moves; Shift adds"));
+  else if (chosen.length) line.append(said(chosenWords(chosen, chart.model.palette.names)), state.fault ? "" : hint("Drag, or Alt with an arrow, moves; Shift adds"));
   else if (!state.fault) line.append(said("Drag a block along its lane, or walk with the arrows and choose with Enter."), first(state));
   if (state.fault) line.append(said(`Draft: ${state.fault}.`, "worse"));
   if (state.difference) line.append(said(state.difference.words, "muted"));

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from engine.design.document import Design
 
 
+Place = tuple[str | int, ...]
+"""Where in a document: ``("meshes", 2, "devices")``."""
+
 LARGEST_STEP = 4_000_000
 """Computations of the largest step: some seconds to lower and simulate."""
 
@@ -32,17 +35,23 @@ LARGEST_STEP = 4_000_000
 def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list[Problem]:
     """Every error of a validation as a problem of the document."""
     details = error.errors(include_url=False)
-    found = [_in_words(detail, document) for detail in details if not _follows(detail)]
+    places = [_without_tags(detail["loc"], document) for detail in details]
+    found = [
+        _in_words(detail, place, document)
+        for detail, place in zip(details, places, strict=True)
+        if not _follows(detail, place, places)
+    ]
     first: dict[str, Problem] = {}
     for problem in found:  # a union complains once a member
         first[problem.where] = _either(first[problem.where], problem) if problem.where in first else problem
     return list(first.values())
 
 
-def _follows(detail: ErrorDetails) -> bool:
+def _follows(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
     """A list whose members were refused is also refused as too short, or as no word: that says nothing new."""
     no_word = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
-    return no_word or (detail["type"] == "too_short" and len(detail["input"]) > 0)
+    too_short = detail["type"] == "too_short" and len(detail["input"]) > 0
+    return (no_word or too_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
 
 
 def _either(problem: Problem, other: Problem) -> Problem:
@@ -53,8 +62,7 @@ def _either(problem: Problem, other: Problem) -> Problem:
     return Problem(problem.where, problem.code, f"{problem.message} or {wish}", problem.severity)
 
 
-def _in_words(detail: ErrorDetails, document: Mapping[str, Any]) -> Problem:
-    location = _without_tags(detail["loc"], document)
+def _in_words(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> Problem:
     say = _WORDS.get(detail["type"])
     message = say(detail, location, document) if say else _plain(detail)
     field = _FIELD_OF.get(detail["type"], ())
@@ -68,12 +76,12 @@ def _tag_of(detail: ErrorDetails) -> str:
     return str(detail["ctx"]["discriminator"]).strip("'")
 
 
-def path(location: tuple[str | int, ...]) -> str:
+def path(location: Place) -> str:
     """``("meshes", 2, "devices")`` as ``meshes[2].devices``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
 
 
-def _without_tags(location: tuple[str | int, ...], document: Mapping[str, Any]) -> tuple[str | int, ...]:
+def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
     """Leave out what pydantic adds to a place: the member of a union that it tried, and ``[key]``."""
     kept: list[str | int] = []
     here: Any = document
@@ -94,14 +102,14 @@ def _without_tags(location: tuple[str | int, ...], document: Mapping[str, Any]) 
     return tuple(kept)
 
 
-def _part_at(location: tuple[str | int, ...], document: Mapping[str, Any]) -> Any:
+def _part_at(location: Place, document: Mapping[str, Any]) -> Any:
     here: Any = document
     for step in location:
         here = here[step]
     return here
 
 
-def _keys_known_at(location: tuple[str | int, ...], document: Mapping[str, Any]) -> list[str]:
+def _keys_known_at(location: Place, document: Mapping[str, Any]) -> list[str]:
     """The keys that the part which holds this place knows, read off the JSON Schema."""
     from engine.design.document import Design
 
@@ -131,7 +139,7 @@ def _resolve(node: Any, schema: Any, part: Any) -> Any:
             return node
 
 
-def _unknown_key(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+def _unknown_key(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     key = str(detail["loc"][-1])
     known = _keys_known_at(location, document)
     section = _part_at(location[:-1], document)
@@ -142,7 +150,7 @@ def _unknown_key(detail: ErrorDetails, location: tuple[str | int, ...], document
     return f"there is no key {key!r} here. {nearest(key, known)}"
 
 
-def _unknown_name(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+def _unknown_name(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     expected = str(detail.get("ctx", {}).get("expected", ""))
     known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
     if not isinstance(detail["input"], str):
@@ -150,30 +158,30 @@ def _unknown_name(detail: ErrorDetails, location: tuple[str | int, ...], documen
     return f"{detail['input']!r} is not known here. {nearest(str(detail['input']), known)}"
 
 
-def _unknown_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+def _unknown_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     context = detail["ctx"]
     known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
     what = _tag_of(detail)
     return f"there is no {'cost model' if what == 'kind' else what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
 
 
-def _missing(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+def _missing(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     return f"{detail['loc'][-1]!r} is missing; add it"
 
 
-def _missing_tag(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+def _missing_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     return f"{_tag_of(detail)!r} is missing; it says which kind this is"
 
 
 def _wrong_type(noun: str) -> Any:
-    def say(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
         return f"{_shown(detail['input'])} should be {noun}"
 
     return say
 
 
 def _bound(words: str, key: str) -> Any:
-    def say(detail: ErrorDetails, location: tuple[str | int, ...], document: Mapping[str, Any]) -> str:
+    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
         limit = detail["ctx"][key]
         if key == "gt" and limit == 0 and isinstance(limit, int):
             return f"{_shown(detail['input'])} should be at least 1"

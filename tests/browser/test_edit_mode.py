@@ -254,7 +254,7 @@ def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None
     editor.drop()
     editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
     editor.button("All repetitions").click()
-    editor.until(lambda facts: "all repetitions" in editor.session.history[0])
+    editor.until(lambda facts: "Done: apply 3F4 to all repetitions" in editor.words)
 
     order = editor.order(3)
     assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))
@@ -284,9 +284,10 @@ def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> Non
     editor.until(lambda facts: editor.session.history[0] == "join 2W2")
     assert "2B2" in editor.order(2)
 
+    backward = editor.block(2, 2, "B")  # drawn: the others stand where they will be
     editor.page.mouse.click(*editor.block(2, 4))
     editor.page.keyboard.down("Control")
-    editor.page.mouse.click(*editor.block(2, 2, "B"))
+    editor.page.mouse.click(*backward)
     editor.page.keyboard.up("Control")
     editor.button("One slot").click()
     editor.until(lambda facts: "one slot" in editor.session.history[0])

@@ -160,6 +160,11 @@ NAMES = [
         "'ful' is not known here. Did you mean 'full'? Known: full, none.",
     ),
     (put("pipeline.recompute", 3), "pipeline.recompute", "3 should be one of none, full or a list"),
+    (
+        put("transfer.strategy", ["broadcast"]),
+        "transfer.strategy",
+        '["broadcast"] should be one of send-recv, local-allgather, global-allgather, broadcast',
+    ),
     (put("pipeline.recompute", ["all"]), "pipeline.recompute[0]", '"all" should be a whole number'),
     (put("pipeline.recompute", [0, -1]), "pipeline.recompute[1]", "-1 should be at least 0"),
     (

@@ -1,0 +1,199 @@
+"""The Python side of edit mode: what the page is told while an order is drawn, and the edits that drops make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer import edits
+from designer.drawing import Drawing, edited, start_of
+from designer.session import Session
+from engine.design import parse_design
+from engine.errors import InputError
+from engine.lowering import order
+from engine.program.program import format_program
+from tests._strategies import document
+
+F, B = 0, 1
+
+
+class Page:
+    """What a page would hear and ask."""
+
+    def __init__(self, schedule: str = "1f1b", ranks: int = 3, microbatches: int = 6, **pipeline: Any) -> None:
+        section = {"schedule": schedule, "microbatches": microbatches, **pipeline}
+        self.session = Session(parse_design(document(section, ranks)))
+        self.heard: list[dict[str, Any]] = []
+        self.drawing = Drawing(self.session, self.heard.append)
+
+    def ask(self, do: str, **rest: Any) -> dict[str, Any]:
+        self.heard.clear()
+        self.drawing.handle({"type": "order", "do": do, "number": 7, **rest})
+        return self.heard[-1] if self.heard else {}
+
+    def edit(self, kind: str, *blocks: list[int], **rest: Any) -> dict[str, Any]:
+        return self.ask("commit", edit={"kind": kind, "blocks": list(blocks), **rest})
+
+    def cells(self, rank: int) -> list[str]:
+        return format_program(order(self.session.design))[rank]
+
+
+def test_nothing_is_told_before_edit_mode_is_on() -> None:
+    page = Page()
+    page.session.edit("pipeline.microbatches", 5, "5 microbatches")
+    assert page.heard == []
+
+    assert page.ask("turn", on=True)["told"] == "state"
+    page.session.undo()
+    assert page.heard[-1]["told"] == "state"
+    page.ask("turn", on=False)
+    page.session.redo()
+    assert page.heard == []
+
+
+def test_the_first_edit_turns_a_schedule_into_a_custom_order_in_one_step() -> None:
+    page = Page(recompute="full")
+    told = page.edit("move", [F, 2, 2], before=[B, 2, 0])
+
+    assert told["told"] == "done"
+    assert told["words"] == "1F1B is a custom order now; undo makes it 1F1B again."
+    assert page.session.design.pipeline.schedule == "custom"
+    assert page.session.design.pipeline.recompute == "full"
+    assert page.cells(2)[:4] == ["2F0", "2F2", "2B0", "2F1"]
+    page.session.undo()
+    assert page.session.design.pipeline.schedule == "1f1b"
+    assert page.session.history[0] == ""
+
+
+def test_a_preview_tells_numbers_and_changes_nothing() -> None:
+    page = Page()
+    told = page.ask("preview", edit={"kind": "move", "blocks": [[F, 2, 1]], "before": [B, 2, 0]})
+
+    assert (told["told"], told["number"]) == ("preview", 7)
+    assert told["label"] == "move 2F1 before 2B0"
+    assert told["makespan"][1] > told["makespan"][0]
+    timeline = page.session.prediction.timeline
+    delay = np.frombuffer(told["delay"], "<f4")
+    assert len(delay) == (timeline.is_compute | (timeline.op == 9)).sum()  # a block of the page each
+    assert (delay > 0).sum() == told["later"]
+    assert (delay < 0).sum() == told["earlier"] == 1  # 2F1 itself
+    assert [name for name, *_ in told["memory"]] == ["m2"]
+    assert page.session.history[0] == ""
+
+
+def test_the_words_of_edits() -> None:
+    program = order(Page().session.design)
+
+    def words(kind: str, *blocks: list[int], **rest: Any) -> str:
+        return edited(program, {"kind": kind, "blocks": list(blocks), **rest})[1]
+
+    assert words("move", [F, 0, 1], before=None) == "move 0F1 to the end"
+    assert words("move", [F, 0, 1], [F, 0, 2], before=[B, 0, 3]) == "move 0F1 and 0F2 before 0B3"
+    assert words("shift", [F, 0, 1], by=-1) == "move 0F1 1 place earlier"
+    assert words("shift", *([F, 0, mb] for mb in range(5)), by=2) == "move 5 blocks 2 places later"
+    assert words("halves", [B, 0, 1]) == "split 0B1"
+    assert words("slot", [B, 0, 1], [F, 0, 4]) == "put 0B1 and 0F4 into one slot"
+    for wrong in ({"kind": "dance"}, {"kind": "move", "blocks": [[F, 0]]}, {"kind": "shift", "blocks": [[F, 0, 1]]}):
+        with pytest.raises(InputError, match="cannot be read"):
+            edited(program, wrong)
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    page = Page()
+
+    assert page.edit("halves", [F, 0, 0])["words"].startswith("none of these blocks is half a backward")
+    assert page.edit("move", [F, 0, 9], before=None)["words"].startswith("0F9 is not in this order")
+    assert page.edit("everywhere", [F, 0, 0])["told"] == "refused"
+    assert page.session.history == ("", "")
+
+
+def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
+    page = Page()
+    page.ask("turn", on=True)
+    page.edit("move", [B, 1, 2], before=[F, 1, 0])
+
+    state = next(message for message in page.heard if message["told"] == "state")
+    assert state["fault"].startswith("rank 1 waits for ever at 1B2")
+    assert state["ring"][0]["at"] == [B, 1, 2]
+    assert page.session.stale
+    assert page.session.prediction.design.pipeline.schedule == "1f1b"
+    mends = page.ask("preview", edit={"kind": "move", "blocks": [[B, 1, 2]], "before": [B, 1, 3]})
+    assert mends["mends"]
+    worse = page.ask("preview", edit={"kind": "shift", "blocks": [[B, 1, 2]], "by": 1})
+    assert worse["fault"]
+
+    told = page.ask("repair")
+
+    assert told["words"] == "Moved 1B2 (one change, the fewest changes that are enough)"
+    assert not page.session.stale
+    page.session.undo()
+    assert page.session.stale  # the draft
+    page.session.undo()
+    assert page.session.design.pipeline.schedule == "1f1b"
+
+
+def test_differences_are_told_against_the_schedule_that_one_started_from() -> None:
+    page = Page()
+    page.edit("shift", [F, 2, 3], by=-1)
+    page.edit("halves", [B, 0, 5])
+
+    state = page.ask("differences", on=True)
+
+    assert start_of(page.session).pipeline.schedule == "1f1b"
+    assert state["difference"]["words"] == "Against 1F1B: 1 block earlier, 1 backward split"
+    assert len(state["difference"]["blocks"]) == 1
+    assert state["difference"]["changed"] == [[B, 0, 5]]
+    page.session.edit("pipeline.microbatches", 6, "the same")
+    assert "difference" not in page.ask("differences", on=False)
+
+
+def test_an_opened_custom_order_is_what_one_started_from() -> None:
+    page = Page(schedule="custom", ranks=1, microbatches=2, actions=[["0F0", "0F1", "0B0", "0B1"]])
+    page.edit("shift", [F, 0, 1], by=1)
+
+    state = page.ask("differences", on=True)
+
+    assert state["difference"]["words"].startswith("Against the order you started from: 1 block")
+
+
+def test_an_order_that_misses_blocks_is_not_edited() -> None:
+    page = Page()
+    page.session.edit(
+        "pipeline", {"schedule": "custom", "microbatches": 1, "actions": [["0F0"], ["1F0"], ["2F0"]]}, "x"
+    )
+
+    assert "only a complete order can be edited here" in page.ask("turn", on=True)["refused"]
+    assert page.ask("repair")["words"].startswith("only an order that has all its blocks")
+
+
+def test_a_design_with_other_problems_is_not_edited() -> None:
+    page = Page()
+    page.session.edit("model.layers", 2, "2 layers")
+
+    assert page.ask("turn", on=True)["refused"].startswith("there is no order to edit yet")
+
+
+def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
+    page = Page(schedule="interleaved-1f1b", ranks=2, microbatches=4, chunks=2)
+    page.drawing.move_stage(2, 1, 0)
+
+    assert page.session.prediction.program.placement.tolist() == [[0, 1, 1, 1]]
+    assert not page.session.stale
+    assert page.session.history[0] == "move stage 2 to mesh m1: Interleaved 1F1B becomes custom"
+    with pytest.raises(InputError, match="stage 0 is all that mesh m0 holds"):
+        page.drawing.move_stage(0, 1, 0)
+
+
+def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Page().ask("no such thing")["words"].startswith("That went wrong inside Meshwave")
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_an_order_too_long_to_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page()
+    monkeypatch.setattr(edits, "LARGEST_BY_HAND", 10)
+
+    assert "this order has 36 blocks, and up to 10" in page.ask("turn", on=True)["refused"]
+    assert page.edit("shift", [F, 0, 1], by=1)["told"] == "refused"
