@@ -33,6 +33,7 @@ NO_ROOM = "csv_devices"
 """The code of the problem that a cluster has fewer devices than the schedule has rows."""
 TOLD = 8
 """So many errors are told at once; the rest is counted."""
+NAMED = 8  # cells of one action that are named at most
 ROOM = 68  # letters of a line that are shown around a wrong cell
 MOST_CANDIDATES = 4_000  # cells that are compared with a wrong one, to suggest the nearest
 
@@ -256,8 +257,9 @@ def _strays(sheet: _Sheet) -> Iterator[_Fault]:
     for action, (row, _) in computed:
         rows_of[action.stage][row] += 1
         rows_for[action.stage, action.microbatch].add(row)
+    homes = {stage: rows.most_common(1)[0][0] for stage, rows in rows_of.items()}
     for action, place in computed:
-        home = rows_of[action.stage].most_common(1)[0][0]
+        home = homes[action.stage]
         if place[0] != home and len(rows_for[action.stage, action.microbatch]) > 1:
             words = (
                 f"{action} stands in row {place[0] + 1}, and more of stage {action.stage} in row {home + 1}; "
@@ -282,7 +284,8 @@ def _located(sheet: _Sheet, fault: str) -> str:
 
     def place(match: re.Match[str]) -> str:
         cells = sheet.places.get(parse_cell(match[0])[0], ())
-        return f"{match[0]} ({', '.join(map(_cell_name, cells))})" if cells else match[0]
+        more = ", ..." if len(cells) > NAMED else ""
+        return f"{match[0]} ({', '.join(map(_cell_name, cells[:NAMED]))}{more})" if cells else match[0]
 
     return _RANK.sub(lambda match: f"row {int(match[1]) + 1}", _ACTION.sub(place, fault))
 

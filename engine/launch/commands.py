@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from engine.design import Design
+from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError
 from engine.launch import Entry, Record, Run, State, launchers, loss_in_words, reconcile
 from engine.launch.texts import text_of
@@ -60,7 +60,8 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     if options.steps is not None:
         if options.steps < 1:
             raise InputError(f"--steps {options.steps}: a run has at least one step")
-        design = design.model_copy(update={"training": design.training.model_copy(update={"steps": options.steps})})
+        document = design.model_dump(mode="json")
+        design = parse_design({**document, "training": {**document["training"], "steps": options.steps}})
     prediction = predict(design)
     with closing(Record()) as record, closing(launchers[options.launcher](record)) as launcher:
         given = Path(options.data) if options.data else None

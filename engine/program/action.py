@@ -72,6 +72,14 @@ def overlapped(first: Action, second: Action) -> tuple[Action, Action]:
     return first, second._replace(fused=1)
 
 
+LONGEST_SHOWN = 60  # letters of a cell in a sentence
+
+
+def _shown(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
+
+
 _NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?", re.ASCII)
 
 
@@ -85,7 +93,7 @@ def parse_action(text: str) -> Action:
         if (stage is not None) == wants_stage and (microbatch is not None) == wants_microbatch:
             return Action(op, int(stage or -1), int(microbatch or -1))
     raise InputError(
-        f"{text.strip()!r} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
+        f"{_shown(text)} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
         "0B0 (backward), 0I0 (input gradient) or 0W0 (weight gradient)"
     )
 
@@ -105,7 +113,7 @@ def parse_cell(text: str) -> tuple[Action, ...]:
         return (parse_action(text),)
     first, second = (parse_action(part) for part in match.groups())
     if first.op != Op.F or second.op not in (Op.B, Op.I):
-        raise InputError(f"{text.strip()!r} overlaps {first} with {second}; a slot holds a forward, then a backward")
+        raise InputError(f"{_shown(text)} overlaps {first} with {second}; a slot holds a forward, then a backward")
     return overlapped(first, second)
 
 

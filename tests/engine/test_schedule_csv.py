@@ -210,6 +210,13 @@ def test_the_first_few_are_told_and_the_rest_is_counted() -> None:
     assert told[-1] == "and 3 more"
 
 
+def test_of_a_cell_that_stands_everywhere_and_of_an_endless_one_a_few_words_are_told() -> None:
+    assert faults(",".join(["0F0"] * 1000))[1].splitlines()[0] == (
+        "row 1, column 1000 (ALL1): 0F0 (A1, B1, C1, D1, E1, F1, G1, H1, ...) stands 1000 times; keep one"
+    )
+    assert all(len(told) < 400 for told in faults("0" * 100_000 + "F0"))
+
+
 def test_a_long_row_is_shown_around_its_cell() -> None:
     cells = [f"0F{mb}" for mb in range(100)]
     cells[50] = "nonsense"

@@ -82,8 +82,20 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
     assert Record().all() == []
 
 
+@pytest.mark.parametrize(
+    ("steps", "told"), [("0", "--steps 0: a run has at least one step"), ("10000001", "should be at most 10,000,000")]
+)
+def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
+    home: Path, capsys: pytest.CaptureFixture[str], steps: str, told: str
+) -> None:
+    assert cli.main(["run", write(home), "--steps", steps]) == 2
+    assert told in capsys.readouterr().err
+    assert Record().all() == []
+
+
 COMMAND = """
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     from engine import cli
     from engine.launch import commands
     from tests.engine.launch.test_commands import stand_in
