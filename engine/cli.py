@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import __version__
-from engine.errors import InputError, MeshwaveError
+from engine.errors import DesignError, InputError, MeshwaveError
 
 if TYPE_CHECKING:
     from engine.predict import Prediction
@@ -250,7 +250,12 @@ def _compare(options: argparse.Namespace) -> int:
     from engine.predict import predict
     from engine.units import quantity
 
-    predictions = [predict(_load(name)) for name in options.designs]
+    predictions = []
+    for name in options.designs:
+        try:
+            predictions.append(predict(_load(name)))
+        except DesignError as error:  # of several designs, say which
+            raise InputError("\n".join(f"{name}: {problem}" for problem in error.problems)) from None
     changed = [differences(predictions[0].design, prediction.design) for prediction in predictions]
     if options.json:
         told = [{**_numbers(each), "differences": change} for each, change in zip(predictions, changed, strict=True)]

@@ -196,16 +196,23 @@ def read_recording(folder: Path | str) -> Recording:
 
 
 def _read_track(path: Path) -> Track | None:
-    """One process's file, or None if it was cut off before its first step."""
-    header_line, newline, body = path.read_bytes().partition(b"\n")
-    if not newline:
-        return None
-    header = json.loads(header_line)
-    if header.get("format") != FORMAT:
-        raise RunError(f"{path.name} is of format {header.get('format')!r}; this version reads {FORMAT!r}")
-    rows = header["rows"]
-    steps = len(body) // (SPAN.itemsize * rows) if rows else 0
-    return Track(header, np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows))
+    """One process's file, or None if it was cut off before its first step.
+
+    Raises:
+        RunError: it is of another version, or no such file.
+    """
+    try:
+        header_line, newline, body = path.read_bytes().partition(b"\n")
+        if not newline:
+            return None
+        header = json.loads(header_line)
+        if header["format"] != FORMAT:
+            raise RunError(f"{path.name} is of format {header['format']!r}; this version reads {FORMAT!r}")
+        rows = header["rows"]
+        steps = len(body) // (SPAN.itemsize * rows) if rows else 0
+        return Track(header, np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path.name} is damaged: {error!r}") from None
 
 
 def _timeline(tracks: Sequence[Track], step: int, header: Mapping[str, Any]) -> Timeline:

@@ -150,7 +150,7 @@ def reconcile(record: Record) -> None:
     listed, and before one is launched.
     """
     for entry in record.active():
-        with suppress(InputError):  # a launcher of another version knows its own
+        with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
             launchers[entry.launcher](record).poll(Run(record, entry.id))
 
 

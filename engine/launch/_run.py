@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.launch._launcher import Launcher
 
 LOOK_S = 0.05
+_MEASURED = frozenset({"step", "loss", "seconds"})
 LOG_BYTES = 65_536
 """How much is read from the end of a log; a page shows less."""
 
@@ -44,7 +45,7 @@ class Run:
         self.folder: Path = record.folder(run)
         self._record = record
         self._launcher = launcher
-        self._metrics = _Lines(self.folder / "metrics.jsonl")
+        self._metrics = _Metrics(self.folder / "metrics.jsonl")
         self._events = _Events(self.folder / "events-0.jsonl")
 
     def __repr__(self) -> str:
@@ -156,7 +157,7 @@ class _Lines:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 fresh = file.read()
-        except FileNotFoundError:
+        except OSError:  # it is not there yet, or no file any more
             return
         complete = fresh[: fresh.rfind(b"\n") + 1]
         self._offset += len(complete)
@@ -165,6 +166,14 @@ class _Lines:
 
     def _take(self, row: dict[str, Any]) -> None:
         self._rows.append(row)
+
+
+class _Metrics(_Lines):
+    """What steps measured; a row that is no step's, of a file that somebody changed, is left out."""
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row.keys() >= _MEASURED:
+            super()._take(row)
 
 
 class _Events(_Lines):

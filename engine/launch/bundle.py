@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.design import Design, parse_design
-from engine.errors import InputError
+from engine.errors import DesignError, InputError
 from engine.program.program import Program, from_json, to_json
 
 LARGEST_COPY_BYTES = 64_000_000
@@ -77,13 +77,21 @@ def read_bundle(folder: Path) -> Bundle:
         DesignError: the design is none.
     """
     try:
-        design = parse_design((folder / "design.json").read_bytes())
+        design = _read_design(folder / "design.json")
         document = json.loads((folder / "program.json").read_bytes())
         return Bundle(folder, design, from_json(document), tuple(map(int, document["layers"])))
     except OSError as error:
         raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def _read_design(path: Path) -> Design:
+    try:
+        return parse_design(path.read_bytes())
+    except DesignError as error:
+        told = (problem._replace(where=f"{path} {problem.where}".rstrip()) for problem in error.problems)
+        raise DesignError(told) from None
 
 
 def write_private(path: Path, text: str, *, for_good: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import engine
 from engine.cost import PeakMemory
 from engine.design import Design
-from engine.errors import Problem
+from engine.errors import Problem, RunError
 from engine.launch._launcher import Capabilities, Launcher, launchers
 from engine.launch._machine import has_gpu, memory_bytes
 from engine.launch._process import Handle, handle, own_handle
@@ -28,12 +29,17 @@ from engine.launch.record import Record, State
 from engine.units import quantity
 
 MOST_PROCESSES = 64
+AGAIN_S = 1.0
+"""How long after an end that could not be written down it is tried again."""
 CLOSING_S = 1.0
 """How long a launcher that is closed waits for its runs to be ended and written down."""
 
 PASSED_ON = ("PATH", "LANG", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH")
 PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "GLOO_")
 """All of the environment that processes of a run see: no token and no key of the user's."""
+
+
+_log = logging.getLogger(__name__)
 
 
 @launchers.register("local")
@@ -68,6 +74,7 @@ class LocalLauncher(Launcher):
         self._code_s = 0.0  # of the code that the zygote has imported
         self._own: dict[str, tuple[Bundle, Zygote]] = {}  # the runs of this object that are not over
         self._settled = threading.Condition(self._lock)
+        self._is_closed = False
 
     def probe(self) -> Capabilities:
         if os.name != "posix":
@@ -115,10 +122,11 @@ class LocalLauncher(Launcher):
         """Cancel the runs of this object, and end the process that it keeps warm."""
         with self._lock:
             for run in list(self._own):
-                with suppress(OSError):
+                with suppress(RunError):
                     self._cancel(Run(self.record, run, self), "Meshwave was closed")
             self._settled.wait_for(lambda: not self._own, CLOSING_S)
             zygote, self._zygote = self._zygote, None
+            self._is_closed = True
         if zygote is not None:
             zygote.close()
         atexit.unregister(self.close)
@@ -126,7 +134,12 @@ class LocalLauncher(Launcher):
     def _cancel(self, run: Run, why: str) -> None:
         if run.state.is_over:
             return
-        write_private(run.folder / "cancel", why)  # seen by whoever watches its processes
+        try:
+            write_private(run.folder / "cancel", why)  # seen by whoever watches its processes
+        except FileNotFoundError:  # who watches sees that, too: without its folder a run is ended
+            pass
+        except OSError as error:
+            raise RunError(f"run {run.id} cannot be told to end: {error.strerror} ({run.folder})") from None
         with self._lock:
             _, zygote = self._own.get(run.id, (None, None))
             if zygote is not None and not zygote.is_ready:  # then there are none to wait for
@@ -182,8 +195,21 @@ class LocalLauncher(Launcher):
         with suppress(OSError):  # a full disk; the record may still have room
             result = json.dumps(to_json(run, verdict, bundle.design, exits), indent=2) + "\n"
             write_private(bundle.folder / "result.json", result, for_good=True)
-        self.record.move(run, verdict.state, verdict.reason)
+        self._enter(run, verdict)
         self._settled.notify_all()
+
+    def _enter(self, run: str, verdict: Verdict, again: bool = False) -> None:
+        """Enter the end of a run in the record; on a full disk, as soon as there is room."""
+        with self._lock:
+            try:
+                self.record.move(run, verdict.state, verdict.reason)
+            except RunError as error:
+                if not again:
+                    _log.warning("run %s is over (%s), but %s", run, verdict.reason, error)
+                if not self._is_closed:
+                    later = threading.Timer(AGAIN_S, self._enter, (run, verdict, True))
+                    later.daemon = True
+                    later.start()
 
 
 def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:

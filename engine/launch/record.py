@@ -148,6 +148,7 @@ class Record:
 
         Raises:
             Busy: ``limit`` runs of this launcher are under way.
+            RunError: the record cannot be written, as on a full disk. So may every change.
         """
         now = time.time()
         with self._transaction() as db:
@@ -188,7 +189,7 @@ class Record:
         Raises:
             InputError: there is none of that id.
         """
-        with self._lock:
+        with self._lock, self._told():
             return self._get(self._db, run)
 
     def find(self, text: str) -> Entry:
@@ -197,7 +198,7 @@ class Record:
         Raises:
             InputError: none or several are meant.
         """
-        with self._lock:
+        with self._lock, self._told():
             ids = [row["id"] for row in self._db.execute("SELECT id FROM runs ORDER BY created_s DESC")]
         meant = [run for run in ids if text == run] or [r for r in ids if r.startswith(text) or r.endswith(text)]
         if len(meant) == 1:
@@ -209,31 +210,42 @@ class Record:
 
     def all(self, limit: int = 1000) -> list[Entry]:
         """The runs, latest first."""
-        with self._lock:
+        with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
             return [_entry(row) for row in rows]
 
     def active(self) -> list[Entry]:
         """The runs that are not over, earliest first."""
-        with self._lock:
+        with self._lock, self._told():
             return self._active(self._db)
 
     def history(self, run: str) -> list[Transition]:
         """How a run came to stand as it does."""
-        with self._lock:
+        with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM transitions WHERE run = ? ORDER BY rowid", (run,))
             return [Transition(State(row["state"]), row["time_s"], row["reason"]) for row in rows]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        with self._lock, self._told():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:  # it failed, and so may have the commit
+                    self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say in words what keeps the record from being read or written, such as a full disk."""
+        try:
+            yield
+        except sqlite3.ProgrammingError:  # a mistake of ours, such as asking after it was closed
+            raise
+        except sqlite3.DatabaseError as error:
+            message = f"the record of runs in {self.place} cannot be used: {error}; make room there, or set MESHWAVE_HOME to another folder"
+            raise RunError(message) from error
 
     def _get(self, db: sqlite3.Connection, run: str) -> Entry:
         row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()

@@ -9,8 +9,8 @@ Out:  {"event": "ready"}
       {"event": "started", "run": ID, "pids": [...]}
       {"event": "finished", "run": ID, "cancelled": BOOL, "error": TEXT, "exits": [[process, code, ours, time], ...]}
 
-A file called ``cancel`` in the run folder ends the run, whoever put it there. The first bad exit
-of a process ends the others.
+A file called ``cancel`` in the run folder ends the run, whoever put it there; so does taking the
+folder away. The first bad exit of a process ends the others.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class Gang:
     def look(self) -> None:
         if not self.is_ending and (self.folder / "cancel").exists():
             self.cancelled = True
+            self.end()
+        if not self.is_ending and not self.folder.exists():
+            self.error = "its folder was taken away while it ran"
             self.end()
         if self.kill_at is not None and time.monotonic() > self.kill_at:
             self.kill()

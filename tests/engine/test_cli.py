@@ -254,6 +254,13 @@ def test_compare_as_json_holds_the_numbers_of_each(meshwave: Command) -> None:
     ]
 
 
+def test_compare_says_which_design_is_wrong(meshwave: Command, wrong: Path) -> None:
+    status, out, err = meshwave("compare", "01-first-wave", str(wrong))
+
+    assert (status, out) == (2, "")
+    assert all(line.startswith(f"{wrong}: ") for line in err.splitlines())
+
+
 # ---- export ----
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from engine.cost import layers_per_stage
 from engine.design import Design
-from engine.errors import InputError
+from engine.errors import DesignError, InputError
 from engine.launch import Bundle, bundle, read_bundle, write_bundle
 from engine.launch.bundle import mesh_of
 from engine.lowering import lower
@@ -65,6 +65,14 @@ def test_a_damaged_program_is_refused(tmp_path: Path, damage: str) -> None:
     path.write_text(damage)
 
     with pytest.raises(InputError, match=r"program\.json is damaged"):
+        read_bundle(path.parent)
+
+
+def test_a_damaged_design_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "run").folder / "design.json"
+    path.write_text("")
+
+    with pytest.raises(DesignError, match=f"{path}: line 1, column 1 is not JSON"):
         read_bundle(path.parent)
 
 

@@ -82,6 +82,16 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
     assert Record().all() == []
 
 
+def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home)]) == 0
+    with (newest().folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3}\n[]\nsomething else\n')
+
+    assert len(newest().metrics()) == 3
+    assert cli.main(["runs", "show"]) == 0
+    assert "at the last of 3" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("steps", "told"), [("0", "--steps 0: a run has at least one step"), ("10000001", "should be at most 10,000,000")]
 )

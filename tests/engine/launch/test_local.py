@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from engine.cost import layers_per_stage
 from engine.errors import DesignError, RunError
-from engine.launch import Record, Run, State, read_bundle, reconcile
+from engine.launch import Record, Run, State, local, read_bundle, reconcile
 from engine.launch._process import handle
 from engine.launch.local import LocalLauncher, environment
 from engine.launch.measure import launch_times
@@ -100,6 +101,38 @@ def test_cancel_leaves_nothing(either: LocalLauncher, name: str) -> None:
     assert run.reason == "cancelled after 1 of 3 steps"
     assert all_gone(run)
     run.cancel()  # once more does no harm
+
+
+def test_a_run_whose_folder_is_taken_away_ends_and_can_be_cancelled(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("sleep"))
+    assert processes(run)
+
+    run.folder.rename(run.folder.with_suffix(".away"))
+    run.cancel()
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason  # that the folder is gone, or what a process could not write there
+    assert all_gone(run)
+
+
+def test_an_end_that_cannot_be_written_down_is_written_as_soon_as_it_can(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a full disk, which a person then makes room on."""
+    move, full = launcher.record.move, threading.Event()
+
+    def moved(run: str, state: State, reason: str = "") -> bool:
+        if state.is_over and not full.is_set():
+            full.set()
+            raise RunError("the record cannot be written: the disk is full")
+        return move(run, state, reason)
+
+    monkeypatch.setattr(launcher.record, "move", moved)
+    monkeypatch.setattr(local, "AGAIN_S", 0.01)
+    run = submit(launcher, draw())
+
+    assert run.wait(timeout_s=30) is State.SUCCEEDED
+    assert f"run {run.id} is over (3 of 3 steps), but the record cannot be written: the disk is full" in caplog.text
 
 
 def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> None:

@@ -139,6 +139,19 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         Record(tmp_path / "file")
 
 
+def test_a_full_disk_is_told_and_the_record_stays_as_it_was(record: Record) -> None:
+    entry = enter(record)
+    pages = record._db.execute("PRAGMA page_count").fetchone()[0]
+    record._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(RunError, match=f"the record of runs in {record.place} cannot be used: .* full; make room"):
+        record.move(entry.id, State.FAILED, "why" * 10_000)
+
+    assert record.get(entry.id).state is State.STARTING
+    record._db.execute(f"PRAGMA max_page_count = {pages + 100}")
+    assert record.move(entry.id, State.FAILED, "why" * 10_000)
+
+
 WRITER = """
 import sys
 from pathlib import Path

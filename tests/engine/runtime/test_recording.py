@@ -110,6 +110,17 @@ def test_a_recording_that_was_cut_off_shows_its_whole_steps(kept: int, tmp_path:
             recording.timeline()
 
 
+@pytest.mark.parametrize("damage", [b"\xff\n", b"[]\n", b"{}\n", b'{"format": "meshwave-spans/1"}\n', None])
+def test_a_damaged_recording_is_told(damage: bytes | None, tmp_path: Path) -> None:
+    record(tmp_path)
+    path = tmp_path / "spans-1.bin"
+    path.unlink()
+    path.mkdir() if damage is None else path.write_bytes(damage)
+
+    with pytest.raises(RunError, match=r"spans-1\.bin is damaged"):
+        read_recording(tmp_path)
+
+
 def test_a_folder_without_spans_is_an_empty_recording(tmp_path: Path) -> None:
     assert read_recording(tmp_path).steps == ()
 
