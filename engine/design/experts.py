@@ -22,7 +22,17 @@ class Experts(Part):
     """Expert-parallel size: groups of devices that hold different experts."""
     esp: PositiveInt = 1
     """Expert-sharding size: devices that share one expert."""
+    degree: Annotated[int, Field(ge=1, le=64)] | None = 1
+    """Chunks in which slots are exchanged and computed, so that one hides behind another; null: the
+    fastest by the model."""
+    variant: Literal["paper", "pregate", "lanes"] = "paper"
+    """Which deepspeed: as Parm's paper has it, gathering before the gate, or a lane for each shard."""
     placement: tuple[tuple[NonNegativeInt, ...], ...] | None = None
-    """The experts of each device; null: in equal blocks."""
+    """The experts of each device of a mesh, the same on all meshes; null: in equal blocks."""
     load: Load | None = None
     """How tokens spread over the experts: uniform, zipf, or a share for each; null: uniform."""
+
+    @property
+    def member(self) -> str:
+        """The expert schedule by its name among all, variants included."""
+        return self.schedule if self.schedule != "deepspeed" or self.variant == "paper" else f"deepspeed-{self.variant}"

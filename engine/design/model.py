@@ -23,6 +23,14 @@ class MoE(Part):
     """Room of an expert over an even share; null: dropless."""
     every: Size = 2
     """Every n-th block has experts."""
+    aux_loss: Annotated[float, Field(ge=0, le=10)] = 0.01
+    """Weight of the load-balancing loss; 0: none."""
+    z_loss: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Weight of the router's z-loss, which keeps its scores small; 0: none."""
+
+    def blocks(self, layers: int) -> tuple[int, ...]:
+        """The blocks of a model of so many layers that have experts: the ``every``-th, and so on."""
+        return tuple(range(self.every - 1, layers, self.every))
 
     @model_validator(mode="after")
     def _a_token_has_enough_experts(self) -> Self:

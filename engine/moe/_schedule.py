@@ -1,0 +1,84 @@
+"""What an expert schedule is: the steps of a layer, forwards."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from inspect import cleandoc
+from typing import ClassVar, NamedTuple
+
+from engine.errors import Problem
+from engine.moe._layer import Layer
+from engine.moe._steps import Step, StepOp
+from engine.registry import Registry
+
+
+class Choice(NamedTuple):
+    """What an automatic schedule chose."""
+
+    name: str
+    reason: str  # a sentence
+
+
+class ExpertSchedule(ABC):
+    """How tokens reach their experts and come back. A member is one file in this folder.
+
+    The first sentence of its docstring is its help text.
+    """
+
+    title: ClassVar[str]
+    places: ClassVar[str] = "ep"  # the group over which the experts are spread
+    gate_is_partial: ClassVar[bool] = False  # each mp device has a part of the gate's gradient: sum over mp
+    option: ClassVar[bool] = True  # offered to people; a variant of another is not
+
+    @abstractmethod
+    def steps(self, layer: Layer) -> list[Step]:
+        """What every device does, forwards."""
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        """Why this schedule cannot run the layer; each at a field of :class:`Layer`, with a way out."""
+        yield from layer.problems()
+
+    def seen(self, layer: Layer) -> int:
+        """How often an expert sees each token: its gradients are that many times too large."""
+        return 1
+
+    def choose(self, layer: Layer, seconds: Callable[[ExpertSchedule], float]) -> Choice | None:
+        """The schedule that it comes to, if it chooses among others by what they cost."""
+        return None
+
+    @classmethod
+    def help(cls) -> str:
+        return cleandoc(cls.__doc__ or "")
+
+
+expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "engine.moe")
+
+
+# ---- steps with their sizes, in the words of the papers ----
+
+
+def gate(layer: Layer, tokens: float) -> Step:
+    """Scores of ``tokens`` tokens: ``2 S M E`` FLOPs."""
+    return Step(StepOp.GATE, flops=2.0 * tokens * layer.hidden * layer.experts)
+
+
+def order(layer: Layer, slots: float) -> Step:
+    """Tokens into ``slots`` slots an expert."""
+    return Step(StepOp.ORDER, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
+
+
+def restore(layer: Layer, slots: float) -> Step:
+    """Back, weighted."""
+    return Step(StepOp.RESTORE, bytes=layer.experts * slots * layer.hidden * layer.item_bytes)
+
+
+def experts(layer: Layer, rows: float) -> Step:
+    """Two products of ``rows`` rows with an expert's width cut in ``esp``: ``4 rows M H / esp`` FLOPs."""
+    return Step(StepOp.EXPERTS, flops=4.0 * rows * layer.hidden * layer.ffn_hidden / layer.esp)
+
+
+def exchange(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:
+    """An all-to-all of ``slots`` slots an expert and ``copies`` of the sources that send."""
+    size = layer.experts * slots * layer.hidden * layer.item_bytes
+    return Step(op, group, bytes=size * copies, copies=copies)

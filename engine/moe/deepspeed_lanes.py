@@ -1,0 +1,39 @@
+"""DeepSpeed-MoE as first published: every shard of an expert exchanges for itself (arXiv:2201.05596)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from engine.errors import Problem
+from engine.moe._layer import Layer
+from engine.moe._schedule import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from engine.moe._steps import Step, StepOp
+
+
+@expert_schedules.register("deepspeed-lanes")
+class Lanes(ExpertSchedule):
+    """DeepSpeed-MoE where the devices that share an expert hold the same tokens: every lane exchanges
+    for itself, and the experts reduce inside, as tensor-parallel feed-forward blocks do."""
+
+    title: ClassVar = "DeepSpeed-MoE, a lane for each shard"
+    option: ClassVar = False
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots = layer.capacity
+        return [
+            gate(layer, layer.tokens),
+            order(layer, slots),
+            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            Step(StepOp.COPY, "esp", layer.slots_bytes),
+            experts(layer, layer.experts * slots),
+            Step(StepOp.REDUCE, "esp", layer.slots_bytes),
+            exchange(StepOp.COMBINE, "ep", layer, slots),
+            restore(layer, slots),
+        ]
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        yield from layer.problems()
+        if layer.mp != layer.esp:
+            message = f"lanes need the {layer.esp} shards of an expert to hold the same tokens; set esp to {layer.mp}"
+            yield Problem("esp", "lanes", message)

@@ -1,0 +1,46 @@
+"""Parm's automatic choice between S1 and S2, by what the model of cost says of this layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+from engine.errors import Problem
+from engine.moe._layer import Layer
+from engine.moe._schedule import Choice, ExpertSchedule, expert_schedules
+from engine.moe._steps import Step
+from engine.units import quantity
+
+
+@expert_schedules.register("parm-auto")
+class ParmAuto(ExpertSchedule):
+    """Whichever of Parm's two schedules takes less time on the links that the layer lies on.
+
+    Both compute the same as long as no token is dropped; where tokens are, S1 may drop others.
+    """
+
+    title: ClassVar = "Parm, automatic"
+
+    def steps(self, layer: Layer) -> list[Step]:
+        raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
+
+    def choose(self, layer: Layer, seconds: Callable[[ExpertSchedule], float]) -> Choice:
+        """S1 where it takes no longer than S2 (the selection rule of Parm, forwards)."""
+        one, two = (expert_schedules[name]() for name in ("parm-s1", "parm-s2"))
+        if next(one.problems(layer), None):
+            return Choice("parm-s2", f"S2: {next(one.problems(layer)).message}, which S1 would need")
+        s1, s2 = seconds(one), seconds(two)
+        ratio = layer.slots_bytes / layer.input_bytes
+        sizes = f"D is {ratio:.3g} times X"
+        times = f"{quantity(s1, 's')} against {quantity(s2, 's')} a forward"
+        nodes = len({layer.node(device) for device in range(layer.devices)})
+        if s1 <= s2:
+            if layer.mp == 1:
+                return Choice("parm-s1", "S1: no two devices hold the same tokens, so that both are the same")
+            why = "nothing can hide on one node" if nodes == 1 else "too little of S2's gather hides between nodes"
+            return Choice("parm-s1", f"S1: {sizes} and {why} ({times})")
+        why = "its gather is the smaller one" if nodes == 1 else "its gather hides under the exchange between nodes"
+        return Choice("parm-s2", f"S2: {sizes} and {why} ({quantity(s2, 's')} against {quantity(s1, 's')} a forward)")
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        yield from expert_schedules["parm-s2"]().problems(layer)
