@@ -506,6 +506,7 @@ class Form(Canvas):
 
     sections = param.List(default=[], doc="See fields().")
     problems = param.Dict(default={}, doc="Path of a field to the problems shown at it.")
+    turned = param.Integer(default=0, doc="Changes when another design is put in place: what was refused is forgotten.")
 
     _esm = read_static("form.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
@@ -516,6 +517,7 @@ class Form(Canvas):
         super().__init__(session.edit, **params)
         self._session = session
         session.param.watch(lambda *_: self._show(), ["design", "problems"])
+        session.param.watch(lambda event: self.param.update(turned=event.new), "turned")
         self._show()
 
     def focus_field(self, path: str) -> bool:

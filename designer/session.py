@@ -41,6 +41,7 @@ class Session(param.Parameterized):
         default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
     )
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
+    turned = param.Integer(default=0, doc="How often another design was put in place: opened, undone, redone.")
     notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
     def __init__(self, design: Design) -> None:
@@ -71,22 +72,24 @@ class Session(param.Parameterized):
         """
         document = self.design.model_dump(mode="json")
         changed = _changed(document, path, value)
-        self.replace(_release(parse_design(changed, draft=True)), label)
+        self._step_to(_release(parse_design(changed, draft=True)), label)
 
     def replace(self, design: Design, label: str) -> None:
         """Put another design in place of the open one, as one step of undo."""
-        if design != self.design:
-            self._turn_to(design, [*self._past, (self.design, label)][-LONGEST_HISTORY:], [])
+        self._step_to(design, label)
+        self.turned += 1
 
     def undo(self) -> None:
         if self._past:
             *past, (design, label) = self._past
             self._turn_to(design, past, [*self._future, (self.design, label)])
+            self.turned += 1
 
     def redo(self) -> None:
         if self._future:
             *future, (design, label) = self._future
             self._turn_to(design, [*self._past, (self.design, label)], future)
+            self.turned += 1
 
     def pin(self, prediction: Prediction | None = None) -> None:
         """Compare with a prediction, by default with what is predicted now; one that is pinned is taken off.
@@ -126,6 +129,10 @@ class Session(param.Parameterized):
             raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
         prediction: Prediction = self.prediction
         return prediction
+
+    def _step_to(self, design: Design, label: str) -> None:
+        if design != self.design:
+            self._turn_to(design, [*self._past, (self.design, label)][-LONGEST_HISTORY:], [])
 
     def _turn_to(self, design: Design, past: Steps, future: Steps) -> None:
         outcome = _predicted(design)  # before anything is changed: what fails here leaves nothing behind

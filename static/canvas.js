@@ -128,8 +128,10 @@ export function stepper({ label, one = label, min = 1, max = Infinity, onchange,
   const more = button(`one ${one} more`, { content: "+", onclick: () => ask(value + 1) });
   less.refuse = more.refuse = (reason) => onrefuse?.(reason, element);
   field.addEventListener("change", () => ask(Number.parseInt(field.value, 10)));
+  field.atRest = () => Number.parseInt(field.value, 10) === value;
+  field.addEventListener("blur", () => field.atRest() || ask(Number.parseInt(field.value, 10)));
   field.addEventListener("keydown", (event) => {
-    event.stopPropagation();
+    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
     if (event.key === "Escape") {
       field.value = value;
       field.blur();

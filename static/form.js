@@ -23,6 +23,7 @@ class Form {
     this.tips = new Tips(this.root);
     this.root.addEventListener("scroll", () => this.tips.hide());
     model.on(["sections", "problems"], () => this.draw());
+    model.on("turned", () => this.fields.forEach((field) => field.giveUp?.()));
     model.on("msg:custom", (message) => this.told(message));
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     this.draw();
@@ -127,6 +128,7 @@ class Field {
     this.words = h("div", { id: `${id}-words`, "aria-live": "polite" });
     this.help = h("span", { class: "mw-sr", id: `${id}-help` }, data.help);
     this.input = this.makeInput(id, data);
+    this.input.atRest = () => !this.refused && this.input.value === (this.answers ? this.asked : this.known);
     this.input.setAttribute("aria-label", [data.group !== data.label && data.group, data.label, data.unit].filter(Boolean).join(" "));
     this.input.setAttribute("aria-describedby", `${id}-words ${id}-hint ${id}-help`);
     this.label = h("label", { for: id, "data-tip": data.help }, h("span", {}, data.label), data.unit ? h("span", { class: "mw-unit" }, data.unit) : null);
@@ -140,7 +142,7 @@ class Field {
     const common = { id, class: "mw-input", name: data.path, autocomplete: "off", spellcheck: "false" };
     if (data.kind === "switch") return h("input", { id, name: data.path, type: "checkbox", onchange: () => this.ask(this.input.checked) });
     if (data.kind === "choice") return this.makeChoice(common, data);
-    const commit = { onchange: () => this.commit(), onkeydown: (event) => this.key(event) };
+    const commit = { onchange: () => this.commit(), onblur: () => this.commit(), onkeydown: (event) => this.key(event) };
     if (data.kind === "lines") return h("textarea", { ...common, ...commit, rows: 4, wrap: "off" });
     const type = data.kind === "integer" ? { type: "number", step: 1 } : { type: "text", inputmode: data.kind === "number" ? "decimal" : null };
     return h("input", { ...common, ...commit, ...type });
@@ -198,7 +200,8 @@ class Field {
 
   commit() {
     const typed = this.input.value;
-    const last = this.answers ? this.asked : this.known;
+    const last = this.refused && typed === this.asked ? typed : this.answers ? this.asked : this.known;
+    if (typed === last && this.refused) return; // it was told
     if (this.input.validity?.badInput) this.refuse("this is not a number");
     else if (typed !== last) this.ask(typed);
     else if (!this.answers) this.giveUp();

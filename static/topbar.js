@@ -221,7 +221,7 @@ class TopBar {
     if (event.defaultPrevented || event.isComposing || this.help.open) return;
     const target = event.composedPath()[0]; // what is behind the shadow roots
     const name = shortcut(event);
-    if (!name || refuses(target, name)) return;
+    if (!name || (refuses(target, name) && !goesBack(target, name))) return;
     event.preventDefault();
     if (name === "save" || name === "open") target.blur?.(); // take over what is being typed
     if (name === "save" || name === "open") this.tools[name].click();
@@ -267,6 +267,11 @@ function refuses(target, name) {
   if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, help: 1 };
   const typed = tag === "TEXTAREA" || target.isContentEditable || (tag === "INPUT" && !["checkbox", "radio", "range", "button", "file"].includes(target.type));
   return typed;
+}
+
+/** Whether an input has nothing of its own to take back: its value is the design's. */
+function goesBack(target, name) {
+  return (name === "undo" || name === "redo") && Boolean(target.atRest?.());
 }
 
 /** A combination as this system writes it. */

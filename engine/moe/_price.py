@@ -147,12 +147,13 @@ def _compute(layer: Layer, rates: Rates, step: Step) -> Floats:
     moved = 2 * step.bytes if step.op in MOVES else 0.0
     if step.op != StepOp.EXPERTS or layer.homes is None:
         return np.full(layer.devices, max(step.flops / rates.flops, moved / rates.memory))
-    return step.flops * _share_of_rows(layer) / rates.flops
+    return step.flops * _share_of_rows(layer, step.group) / rates.flops
 
 
-def _share_of_rows(layer: Layer) -> Floats:
-    """[devices] how many rows each place computes, as a multiple of an even share."""
-    if len(layer.homes or ()) != layer.ep:  # folded into the tensor-parallel group
+def _share_of_rows(layer: Layer, places: str) -> Floats:
+    """[devices] how many rows each computes, as a multiple of the rows of the step: of an even share,
+    or where experts are folded into the tensor-parallel group of what the fullest device has."""
+    if places == "mp":
         held = np.array([len(home) for home in layer.placed(layer.mp)], float)
         return np.resize(held / max(held.max(), 1), layer.devices)
     rows = layer.served.sum(axis=0)

@@ -75,7 +75,7 @@ def restore(layer: Layer, slots: float) -> Step:
 
 def experts(layer: Layer, rows: float) -> Step:
     """Two products of ``rows`` rows with an expert's width cut in ``esp``: ``4 rows M H / esp`` FLOPs."""
-    return Step(StepOp.EXPERTS, flops=4.0 * rows * layer.hidden * layer.ffn_hidden / layer.esp)
+    return Step(StepOp.EXPERTS, "ep", flops=4.0 * rows * layer.hidden * layer.ffn_hidden / layer.esp)
 
 
 def exchange(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:

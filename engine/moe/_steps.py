@@ -88,7 +88,7 @@ class Step(NamedTuple):
     gathered or after it is scattered; of an all-to-all or all-reduce the whole buffer."""
 
     op: StepOp
-    group: str = ""  # mp, esp, ep or ep_esp; "" where nobody else takes part
+    group: str = ""  # mp, esp, ep or ep_esp: who takes part; of EXPERTS, over whom they are spread
     bytes: float = 0.0
     flops: float = 0.0
     hidden: bool = False  # a gather that runs under the all-to-all before it (its split: after it, backwards)

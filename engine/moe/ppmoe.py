@@ -28,7 +28,7 @@ class PPMoE(ExpertSchedule):
             Step(StepOp.COPY, "mp", layer.input_bytes),
             gate(layer, layer.tokens),
             order(layer, rows / layer.experts),
-            Step(StepOp.EXPERTS, flops=4.0 * rows * layer.hidden * layer.ffn_hidden),
+            Step(StepOp.EXPERTS, "mp", flops=4.0 * rows * layer.hidden * layer.ffn_hidden),
             restore(layer, rows / layer.experts),
             Step(StepOp.REDUCE, "mp", layer.input_bytes),
         ]

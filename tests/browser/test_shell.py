@@ -139,6 +139,34 @@ def test_a_refused_value_stays_where_it_was_typed_with_the_words_beside_it(shell
     expect(shell.words("model.heads")).to_have_count(0)
 
 
+def test_control_z_in_a_field_takes_back_the_edit_and_the_field_agrees_with_the_design(shell: Shell) -> None:
+    entry = shell.field("pipeline.microbatches")
+    before = entry.input_value()
+    shell.type("pipeline.microbatches", "8")
+    shell.until(lambda: shell.session.design.pipeline.microbatches == 8)
+
+    entry.press("Control+z")
+
+    shell.until(lambda: shell.session.design.pipeline.microbatches == int(before))
+    expect(entry).to_have_value(before)
+
+    entry.fill("6")
+    entry.press("Control+z")  # what is being typed is the field's own
+    entry.press("Tab")
+
+    shell.until(lambda: str(shell.session.design.pipeline.microbatches) == entry.input_value())
+
+
+def test_a_refused_value_goes_when_another_design_is_opened(shell: Shell) -> None:
+    shell.type("model.heads", "7")
+    expect(shell.words("model.heads")).to_contain_text("heads do not divide")
+
+    shell.session.replace(shell.session.design, "open the same again")
+
+    expect(shell.words("model.heads")).to_have_count(0)
+    expect(shell.field("model.heads")).to_have_value("4")
+
+
 def test_plain_numbers_are_asked_for_and_written_as_a_person_reads_them(shell: Shell) -> None:
     shell.page.get_by_text("Cluster", exact=True).click()
 
