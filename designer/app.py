@@ -202,7 +202,14 @@ class Widgets:
         )
         self.form = Form(session, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
-        self.runs = RunsPanel(session, studio.launcher, studio.record, on_launch=lambda: self._turn_to(RUN), **fill)
+        self.runs = RunsPanel(
+            session,
+            studio.launcher,
+            studio.record,
+            on_launch=lambda: self._turn_to(RUN),
+            on_blocked=self.problems.block,
+            **fill,
+        )
         self.side = pn.Tabs(
             ("Design", self.form), ("Run", self.runs), ("Problems", self.problems),
             stylesheets=[read_static("side.css")], **fill,

@@ -517,7 +517,7 @@ class Form(Canvas):
         super().__init__(session.edit, **params)
         self._session = session
         session.param.watch(lambda *_: self._show(), ["design", "problems"])
-        session.param.watch(lambda event: self.param.update(turned=event.new), "turned")
+        session.param.watch(lambda *_: self.param.update(turned=session.opened + session.turned), ["opened", "turned"])
         self._show()
 
     def focus_field(self, path: str) -> bool:

@@ -41,7 +41,8 @@ class Session(param.Parameterized):
         default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
     )
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
-    turned = param.Integer(default=0, doc="How often another design was put in place: opened, undone, redone.")
+    opened = param.Integer(default=0, doc="How often another document was put in place.")
+    turned = param.Integer(default=0, doc="How often a person went back or forth.")
     notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
     def __init__(self, design: Design) -> None:
@@ -77,7 +78,7 @@ class Session(param.Parameterized):
     def replace(self, design: Design, label: str) -> None:
         """Put another design in place of the open one, as one step of undo."""
         self._step_to(design, label)
-        self.turned += 1
+        self.opened += 1
 
     def undo(self) -> None:
         if self._past:

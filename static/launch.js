@@ -53,7 +53,8 @@ class LaunchBar {
     this.cancel.hidden = !running;
     this.progress.style.width = running ? `${100 * (status.share ?? 0)}%` : "0";
     if (notice) this.say(notice, "no");
-    else if (running || status.words) this.say(status.words);
-    else this.say(launchable.reason || "real training on this machine", launchable.reason ? "no" : "");
+    else if (running) this.say(status.words);
+    else if (launchable.reason) this.say(launchable.reason, "no");
+    else this.say(status.words || "real training on this machine");
   }
 }

@@ -3,7 +3,8 @@
 import { followTheme, h } from "static/canvas.js";
 import { icon } from "static/shell.js";
 
-const WORDS = { error: "Error", warning: "Warning" };
+const WORDS = { error: "Error", launch: "Blocks launch", warning: "Warning" };
+const GLYPHS = { launch: "warning" };
 
 export function render({ model }) {
   const list = h("ul", { class: "mw-problem-list" });
@@ -22,8 +23,8 @@ export function render({ model }) {
     list.hidden = !problems.length;
     none.hidden = problems.length > 0;
     if (at !== undefined) list.querySelector(`[data-place="${Math.min(at, problems.length - 1)}"]`)?.focus();
-    const errors = problems.filter(({ severity }) => severity === "error").length;
-    aloud.textContent = problems.length ? `${errors} errors, ${problems.length - errors} warnings` : "No problems";
+    const counts = Object.keys(WORDS).map((severity) => [severity, problems.filter((problem) => problem.severity === severity).length]);
+    aloud.textContent = problems.length ? counts.map(([severity, number]) => `${WORDS[severity].toLowerCase()}: ${number}`).join(", ") : "No problems";
   };
   const tell = () => {
     found.hidden = !model.findings.length;
@@ -40,7 +41,7 @@ function line(model, { severity, where, message }, place) {
   const go = () => model.send_msg({ type: "focus", where });
   const head = h("span", { class: "mw-problem-head" }, h("b", {}, WORDS[severity]), where ? h("code", {}, where) : null);
   const attributes = { type: "button", class: "mw-problem", "data-severity": severity, "data-where": where, "data-place": place, onclick: go, onkeydown: step };
-  return h("button", attributes, icon(severity), h("span", { class: "mw-problem-body" }, head, h("span", {}, message)));
+  return h("button", attributes, icon(GLYPHS[severity] ?? severity), h("span", { class: "mw-problem-body" }, head, h("span", {}, message)));
 }
 
 /** Arrows go from line to line. */

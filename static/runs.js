@@ -91,6 +91,7 @@ class Runs {
     this.run.hidden = !run?.id;
     if (!run?.id) return;
     const { comparison } = this.model;
+    const follows = this.atEnd; // building anew takes the log out of the page, and with it where it was scrolled to
     const share = run.total ? run.done / run.total : 0;
     this.run.replaceChildren(
       h(
@@ -115,7 +116,7 @@ class Runs {
     if (comparison?.rows?.length) this.run.append(this.compare(comparison));
     for (const note of run.notes ?? []) this.run.append(h("div", { class: "mw-quiet", style: { "white-space": "normal" } }, note));
     this.run.append(this.log);
-    this.showLog();
+    this.showLog(follows);
   }
 
   compare({ rows, laid, same, whose }) {
@@ -162,8 +163,12 @@ class Runs {
     );
   }
 
-  showLog() {
-    const atEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
+  /** Whether the end of the log is in sight: then it stays so, whatever is added. */
+  get atEnd() {
+    return this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
+  }
+
+  showLog(atEnd = this.atEnd) {
     const text = this.model.log;
     if (this.log.textContent !== text) this.log.textContent = text;
     this.log.hidden = !text;
@@ -171,12 +176,12 @@ class Runs {
   }
 
   showList() {
-    const rows = this.model.runs.map(({ id, name, state, when, shown }) =>
+    const rows = this.model.runs.map(({ id, name, state, when, shown, steps }) =>
       h(
         "button",
         { type: "button", class: "mw-runs-row", "aria-current": String(shown), title: id, onclick: () => this.model.send_msg({ type: "open", run: id }) },
         h("span", {}, name),
-        h("span", { class: "mw-quiet" }, when),
+        h("span", { class: "mw-quiet" }, `${steps}, ${when}`),
         h("span", { class: "mw-state", "data-state": state }, WORDS[state] ?? state),
       ),
     );

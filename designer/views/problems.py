@@ -12,18 +12,30 @@ from designer.session import Session
 from engine.errors import Problem
 
 
-def listed(problems: Sequence[Problem]) -> list[dict[str, str]]:
-    """The problems as plain data, errors first, otherwise in their order."""
-    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
-    return [{"severity": each.severity, "where": each.where, "message": each.message} for each in ordered]
+def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:
+    """The problems as plain data: errors first, then those that are ``blocking`` a launch, then the rest."""
+    stops = {(each.where, each.code) for each in blocking}
+    known = {(each.where, each.code) for each in problems}
+    every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
+
+    def severity(problem: Problem) -> str:
+        unwise = problem.severity == "warning" and (problem.where, problem.code) in stops
+        return "launch" if unwise or problem not in problems else problem.severity
+
+    ordered = sorted(every, key=lambda problem: SEVERITIES.index(severity(problem)))
+    return [{"severity": severity(each), "where": each.where, "message": each.message} for each in ordered]
+
+
+SEVERITIES = ("error", "launch", "warning")
 
 
 class Problems(Canvas):
-    """The problems of the session; a press on one hands its path to ``on_focus``."""
+    """The problems of the session, and what keeps it from being launched; a press on one hands its path
+    to ``on_focus``."""
 
     problems = param.List(default=[], doc="See listed().")
     badge = param.String(default="", doc="How many there are, for the tab; empty for none.")
-    severity: Any = param.Selector(default="", objects=["", "warning", "error"], doc="The worst there is.")
+    severity: Any = param.Selector(default="", objects=["", "warning", "launch", "error"], doc="The worst there is.")
 
     findings = param.List(default=[], doc="What a schedule that searches has tried, a sentence each.")
 
@@ -35,13 +47,20 @@ class Problems(Canvas):
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
         super().__init__(**params)
         self._session, self._on_path = session, on_focus
+        self._blocking: Sequence[Problem] = ()
         session.param.watch(lambda *_: self._show(), "problems")
         session.param.watch(lambda *_: self._tell(), "prediction")
         self._show()
         self._tell()
 
+    def block(self, blocking: Sequence[Problem]) -> None:
+        """Show these as what keeps a sound design from being launched."""
+        if list(blocking) != list(self._blocking):
+            self._blocking = blocking
+            self._show()
+
     def _show(self) -> None:
-        problems = listed(self._session.problems)
+        problems = listed(self._session.problems, self._blocking)
         self.param.update(
             problems=problems,
             badge=str(len(problems)) if problems else "",

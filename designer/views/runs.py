@@ -13,7 +13,7 @@ import param
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
 from engine.design import Design, parse_design
-from engine.errors import InputError, MeshwaveError
+from engine.errors import InputError, MeshwaveError, Problem
 from engine.launch import Entry, Launcher, Record, Run, State, loss_in_words, reconcile
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
 from engine.predict import Prediction, predict
@@ -88,17 +88,20 @@ class RunsPanel(Canvas):
         launcher: Launcher,
         record: Record,
         on_launch: Callable[[], Any] = lambda: None,
+        on_blocked: Callable[[Sequence[Problem]], Any] = lambda problems: None,
         **params: Any,
     ) -> None:
-        """``on_launch`` hears that a run was started here, to bring it to the front."""
+        """``on_launch`` hears that a run was started here, to bring it to the front; ``on_blocked`` hears
+        what of a sound design keeps it from being launched."""
         super().__init__(**params)
         self._session, self._launcher, self._record = session, launcher, record
-        self._on_launched = on_launch
+        self._on_launched, self._on_blocked = on_launch, on_blocked
         self.bar = LaunchBar(self._launch, self._cancel, **params)
         self._laid = True
         self._shown: _Shown | None = None
         self._live: _Shown | None = None  # what the bar tells of: under way, or the last that was
         self._looked_around_s = 0.0
+        session.param.watch(lambda *_: self._take_off(), "opened")
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
         self.look()
@@ -138,6 +141,11 @@ class RunsPanel(Canvas):
 
     # ---- looking at what is there ----
 
+    def _take_off(self) -> None:
+        """Of another document nobody has asked yet to see a run over it."""
+        self._laid = False
+        self._lay()
+
     def _follow_design(self) -> None:
         self.text = {"name": self._session.design.training.data, "largest": LARGEST_UPLOAD_BYTES}
         self._say_whether_it_can_run()
@@ -152,31 +160,42 @@ class RunsPanel(Canvas):
     def _refusal(self) -> str:
         session = self._session
         if session.errors:
+            self._on_blocked(())
             return f"Cannot launch: {session.errors[0]}"
-        can = self._launcher.probe()
-        if not can.can_launch:
-            return can.why_not
         memory = None if session.stale else session.prediction.memory
-        return "; ".join(str(problem) for problem in self._launcher.problems(session.design, memory))
+        found = tuple(self._launcher.problems(session.design, memory))
+        self._on_blocked(found)
+        can = self._launcher.probe()
+        return "; ".join(map(str, found)) if can.can_launch else can.why_not
 
     def look(self) -> None:
         """Bring the panel up to date; called several times a second."""
         self._look_around()
         self._choose_live(self._record.active())
-        if self._shown is None and self._live is not None:
-            self._show(self._live)
+        if self._shown is None and self._live is not None and self._is_open(self._live):
+            self._show(self._live)  # of a page that was left or reloaded
         for follower in dict.fromkeys((self._live, self._shown)):
             if follower is not None:
                 follower.read()
         if self._live is not None:
-            self.bar.status = self._live.status
+            self.bar.status = self._told(self._live)
         if self._shown is not None:
             self._tell(self._shown)
         shown = self._shown.run.id if self._shown else None
         self.runs = [
             {"id": e.id, "name": e.name, "state": str(e.state), "when": _when(e.created_s), "shown": e.id == shown}
+            | {"steps": f"{e.steps} step{'s' if e.steps != 1 else ''}"}
             for e in self._record.all(SHOWN_RUNS)
         ]
+
+    def _is_open(self, run: _Shown) -> bool:
+        return run.design is not None and _meaning(run.design) == _meaning(self._session.design)
+
+    def _told(self, live: _Shown) -> dict[str, Any]:
+        """How the run under way stands; by its name where it is not the one that is shown."""
+        if live is self._shown or not live.status:
+            return live.status
+        return live.status if not live.status["running"] else {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
 
     def _look_around(self) -> None:
         """What changes without a word to us: a launcher elsewhere was killed, a text was put into its folder."""
@@ -196,7 +215,8 @@ class RunsPanel(Canvas):
         return next(known, None) or _Shown(Run(self._record, entry.id))
 
     def _show(self, shown: _Shown) -> None:
-        self._shown = shown
+        """A person launched or chose it: it is laid over the prediction, until another document is opened."""
+        self._shown, self._laid = shown, True
         self._session.measured = None
         self.param.update(losses=[], log="", comparison={}, run={})
 
@@ -405,7 +425,7 @@ def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
         return f"step {done} of {entry.steps}{loss}"
     if state is State.SUCCEEDED:
         return f"done: {done} steps{loss}"
-    return f"{str(state).lower()}: {entry.reason}"
+    return entry.reason if entry.reason.startswith(str(state).lower()) else f"{str(state).lower()}: {entry.reason}"
 
 
 def _diverged(losses: Sequence[float | None]) -> list[str]:

@@ -93,7 +93,7 @@ def _train(folder: Path) -> None:
             recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
         if metrics is not None:
             _write_metrics(metrics, job, number, step)
-            print(f"step {number}: loss {step.loss:.4f} in {step.seconds:.3f} s", flush=True)
+            print(f"step {number + 1}: loss {step.loss:.4f} in {step.seconds:.3f} s", flush=True)
         events.event("step", step=number)
     recorder.close()
     leave()
