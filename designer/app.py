@@ -29,6 +29,7 @@ from designer.views.timeline import Layer, TimelineChart
 from designer.views.topbar import TopBar
 from engine.design import Design, parse_design, save_design
 from engine.errors import InputError, MeshwaveError, RunError
+from engine.inspect import work
 from engine.launch import Record, launchers, reconcile
 from engine.predict import Prediction
 from engine.resources import home
@@ -315,5 +316,6 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         stages_layers=prediction.costs.layers,
         unit=prediction.costs.unit,
         bytes=prediction.costs.bytes[prediction.program.spans],
+        work=work(prediction.design, prediction.program, prediction.costs),
         played=(prediction.program, prediction.costs),
     )

@@ -13,6 +13,7 @@ from designer.session import Session
 from engine import rearrange
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
+from engine.inspect import by_mesh_names
 from engine.lowering import order
 from engine.program.action import Action, Op
 from engine.program.program import Program
@@ -46,7 +47,7 @@ class Drawing:
         try:
             self._does[name](self, message)
         except MeshwaveError as error:
-            self._send({"type": TYPE, "told": "refused", "number": number, "words": str(error)})
+            self._send({"type": TYPE, "told": "refused", "number": number, "words": self._named(str(error))})
         except Exception as error:
             traceback.print_exc()
             words = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
@@ -73,18 +74,22 @@ class Drawing:
         try:
             told = self._state()
         except MeshwaveError as error:
-            told = {"refused": str(error)}
+            told = {"refused": self._named(str(error))}
         self._send({"type": TYPE, "told": "state", **told})
+
+    def _named(self, words: str) -> str:
+        """With the names of meshes where a program has ranks."""
+        return by_mesh_names(words, [mesh.name for mesh in self._session.design.meshes])
 
     def _state(self) -> dict[str, Any]:
         design, now = self._session.design, self._played()
         start = start_of(self._session)
         told: dict[str, Any] = {
-            "refused": _unfit(design, now),
+            "refused": self._named(_unfit(design, now)),
             "schedule": _title(design),
             "is_custom": _is_custom(design),
             "start": _title(start),
-            "fault": "" if now.timeline is not None else now.faults[0],
+            "fault": "" if now.timeline is not None else self._named(now.faults[0]),
             "ring": _ring(now.ring),
         }
         if self._tells_differences:
@@ -129,7 +134,7 @@ class Drawing:
         played = rearrange.play(self._session.design, after)
         told: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
         if played.timeline is None:
-            told |= {"fault": played.faults[0], "ring": _ring(played.ring)}
+            told |= {"fault": self._named(played.faults[0]), "ring": _ring(played.ring)}
         elif now.timeline is None:
             told |= {"mends": True, "makespan": [None, played.timeline.makespan]}
         else:

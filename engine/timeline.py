@@ -130,8 +130,8 @@ class Overlay:
 
     @property
     def error(self) -> float:
-        """How far the whole step is off: ``predicted / measured - 1``."""
-        return self.predicted_s / self.measured_s - 1 if self.measured_s else 0.0
+        """How far the whole step is off: ``measured / predicted - 1``, above 0 where it took longer."""
+        return self.measured_s / self.predicted_s - 1 if self.predicted_s else 0.0
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -161,7 +161,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
             float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean())
             for t, spans in ((predicted, mine), (measured, theirs))
         )
-        error = expected / took - 1 if took else 0.0
+        error = took / expected - 1 if expected else 0.0
         by_kind[Op(int(op)).name] = {
             "predicted_s": expected,
             "measured_s": took,

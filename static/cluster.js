@@ -109,14 +109,15 @@ class Cluster {
     this.observer.observe(this.board);
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     this.suggest();
+    this.tryTile();
   }
 
-  /** Begin the tiling with what is drawn. */
+  /** The tiling begins with what is drawn, until somebody types. */
   suggest() {
+    if (this.sizes.includes(this.root.getRootNode().activeElement)) return;
     const { meshes } = this.model;
     const sizes = [Math.max(1, meshes.length), meshes[0]?.dp ?? 1, meshes[0]?.tp ?? 1];
     this.sizes.forEach((field, place) => (field.value = sizes[place]));
-    this.tryTile();
   }
 
   remove() {
@@ -205,6 +206,7 @@ class Cluster {
     this.ghost = null;
     this.anchor = null;
     this.redraw();
+    this.suggest();
     this.tryTileSoon();
   }
 

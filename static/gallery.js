@@ -174,7 +174,13 @@ class Gallery {
   }
 
   lesson() {
-    return [h("h3", { class: "mw-lessons-title" }, this.done ? "What the numbers say" : "What the numbers say so far"), ...this.notes.flatMap(({ title, text }) => [h("h4", {}, title), h("p", {}, text)])];
+    return [h("h3", { class: "mw-lessons-title" }, this.done ? "What the numbers say" : "What the numbers say so far"), ...this.notes.flatMap((note) => this.note(note))];
+  }
+
+  /** What the numbers say, and where they speak for a variant a button that takes it. */
+  note({ title, text, advised, advised_title: named }) {
+    const use = advised && this.cards.get(advised)?.choosable ? button(`Use ${named}`, { onclick: () => this.model.send_msg({ type: "choose", key: advised }) }) : null;
+    return [h("h4", {}, title), h("p", {}, text), ...(use ? [h("div", { class: "mw-lesson-use" }, use)] : [])];
   }
 
   // ── a card ──

@@ -116,7 +116,10 @@ class Chart {
   }
 
   connect() {
-    this.sizes = new ResizeObserver(() => this.repaint());
+    this.sizes = new ResizeObserver(() => {
+      this.repaint();
+      this.tip.stand();
+    });
     this.sizes.observe(this.stage);
     this.unfollow = followTheme(this.root);
     this.themes = new MutationObserver(() => this.repaint());
@@ -160,13 +163,24 @@ class Chart {
     this.related = null; // of the pinned span: found when it is painted
     this.hover = null;
     this.tip.hide();
-    this.rows = rowsOf(this.data);
+    this.arrangeRows();
     this.area.keep(this.data, ratio);
     this.search.renew();
-    this._drawLegend();
     this.edit.arrived();
     this.refresh();
     if (this.link && this.data) requestAnimationFrame(() => followLink(this, this.link));
+  }
+
+  /** Which timelines stand in which lanes: in edit mode nothing lies over the order that is edited. */
+  arrangeRows() {
+    this.rows = rowsOf(this.data, this.edit.isOn);
+    for (const name of ["pinned", "focus", "hover"]) if (!this.isShown(this[name])) this[name] = null;
+    if (this.isDrawn) this.plan = this.layout(); // what lies over the picture may be painted before it
+    this._drawLegend();
+  }
+
+  isShown(place) {
+    return Boolean(place) && this.rows.flat().includes(place.layer);
   }
 
   /** The timeline that a person works on: the last that is not laid over another. */
@@ -212,7 +226,7 @@ class Chart {
       }),
       ...(layers.length ? [swatch("idle", "idle")] : []),
       ...(rises ? [swatch("rising", "going up")] : []),
-      ...(this.rows.some((row) => row.length === 2) ? [swatch("slower", "over 5\u2009% slower than predicted")] : []),
+      ...(this.rows.some((row) => row.length === 2 && row[0].unit === "s") ? [swatch("slower", "5\u2009% longer"), swatch("quicker", "shorter")] : []),
     );
   }
 
@@ -272,6 +286,7 @@ class Chart {
   /** The pointer is at a point of the canvas, or nowhere. */
   point(at) {
     this.pointer = at;
+    this.isByKey = false;
     this.hover = at && placeAt(this, at);
     const named = at && at.x < this.frame.left && laneAt(this, at);
     this.stage.dataset.over = this.hover?.span >= 0 ? "span" : named ? "name" : at && at.y < this.frame.top ? "axis" : "";
@@ -283,6 +298,7 @@ class Chart {
 
   setFocused(focused) {
     this.focused = focused;
+    this.isByKey &&= focused;
     this.overpaint();
   }
 
@@ -307,6 +323,8 @@ class Chart {
   tellOf(place) {
     const { layer, span } = place;
     const lane = this.plan.laneOf(layer, layer.rankOf(span));
+    this.isByKey = true; // the cursor's line stands there
+    this.overpaint();
     this.tip.show(place, Math.max(this.frame.x(layer.start[span]), this.frame.left) + 8, lane.y + lane.height);
   }
 
@@ -380,12 +398,12 @@ class Chart {
   }
 }
 
-/** Layers that share their lanes stand in one row. */
-function rowsOf(data) {
+/** Layers that share their lanes stand in one row; those that lie over others can be left out. */
+function rowsOf(data, isAlone) {
   const rows = [];
   for (const layer of data?.layers ?? []) {
-    if (layer.over) rows[rows.length - 1].push(layer);
-    else rows.push([layer]);
+    if (!layer.over) rows.push([layer]);
+    else if (!isAlone) rows[rows.length - 1].push(layer);
   }
   return rows;
 }

@@ -87,6 +87,24 @@ export class Layer {
     return this.bytes?.[transfer - this.sides] ?? null;
   }
 
+  /** FLOPs of a computation on a device, or null where the costs know none. */
+  flopsOf(span) {
+    const [op, stage] = [this.op[span], this.stage[span]];
+    if (!this.flops || op > OP.W) return null;
+    const rank = this.rankOf(span);
+    const copies = this.placement.length; // of all stages in all replicas
+    for (let copy = stage; copy < copies; copy += this.stages) {
+      if (this.placement[copy] === rank) return this.flops[op * copies + copy];
+    }
+    return null;
+  }
+
+  /** The transfer of what a computation makes, or -1 where it stays on its mesh. */
+  sendOf(span) {
+    const sends = { [OP.F]: OP.SEND_F, [OP.B]: OP.SEND_B, [OP.I]: OP.SEND_B }[this.op[span]];
+    return sends === undefined ? -1 : this.find(sends, this.stage[span], this.microbatch[span]);
+  }
+
   /** 1 for the first and 2 for the second of two blocks that share a slot, 0 for all others. */
   halfOf(span) {
     return this.half?.[span] ?? 0;
@@ -303,10 +321,16 @@ export function amount(value, unit) {
 }
 
 export function bytes(value) {
-  for (const [size, name] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
-    if (Math.abs(value) >= size) return `${short(value / size)}${THIN}${name}`;
-  }
-  return `${short(value)}${THIN}B`;
+  return prefixed(value, "B");
+}
+
+export const flops = (value) => prefixed(value, "FLOP");
+
+const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+function prefixed(value, unit) {
+  const [size, prefix] = PREFIXES.find(([least]) => Math.abs(value) >= least) ?? [1, ""];
+  return `${short(value / size)}${THIN}${prefix}${unit}`;
 }
 
 export const percent = (part) => `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)}${THIN}%`;

@@ -74,8 +74,12 @@ export class Edit {
     this.said = null;
     this.moving = this.preview = this.rectangle = this.press = null;
     if (on && this.chart.pinned) this.chart.pin(null);
+    if (on && this.chart.area.chosen?.layer.over) this.chart.area.leave();
+    this.chart.arrangeRows();
+    this.chart.tip.hide();
     this._send("turn", { on });
     this.refresh();
+    this.chart.refresh();
     this.chart.stage.focus({ preventScroll: true });
   }
 

@@ -10,6 +10,7 @@ const BAND = 12; // lanes too low for their blocks are painted together in bands
 const HIGHEST = 48;
 const ROOMY = 26; // to which lanes grow while a person zooms in, and which those kept on top have
 const MOST_KEPT = 0.45; // of the room, for the lanes that are kept on top
+const FEW = 10; // meshes whose memory is drawn as curves
 const BELOW_KEPT = 5; // CSS pixels between them and the lanes that are scrolled
 
 /** Names a lane that a person keeps on top. */
@@ -27,7 +28,8 @@ export function arrange({ rows, held, kept, view, width, height }) {
   const onTop = parts.reduce((sum, { row, top }) => sum + top.length * share(row), 0);
   const titles = rows.length * TITLE;
   const whole = height - AXIS - 4;
-  const wanted = held.reduce((sum, layer) => sum + memoryHeight(layer.ranks) + TITLE, 0);
+  const shown = sharing(held);
+  const wanted = shown.reduce((sum, [layer]) => sum + memoryHeight(layer.ranks) + TITLE, 0);
   const memoryLeast = Math.min(wanted, whole * 0.36);
   const even = clamp((whole - titles - memoryLeast) / Math.max(1, units + onTop), LOWEST, HIGHEST);
   const topPitch = onTop ? Math.min(Math.max(even, ROOMY), Math.max(4, (whole * MOST_KEPT) / onTop)) : 0;
@@ -40,7 +42,7 @@ export function arrange({ rows, held, kept, view, width, height }) {
   const bottom = Math.min(split + content, height - 4 - memory);
   const scroll = clamp(view.scroll, 0, Math.max(0, content - (bottom - split)));
   const size = { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom };
-  const strips = placeMemory(held, bottom + 2, memory);
+  const strips = placeMemory(shown, bottom + 2, memory);
   return { width, height, gutter, pitch, fit, content, scroll, split, size, strips, ...placeLanes(parts, topPitch, split - scroll, pitch) };
 }
 
@@ -128,15 +130,25 @@ function evenly(count, least) {
 
 const share = (row) => (row.length === 2 ? 1.8 : 1);
 
-const memoryHeight = (ranks) => (ranks <= 10 ? ranks * 22 : Math.min(170, ranks * 3));
+const memoryHeight = (ranks) => (ranks <= FEW ? ranks * 22 : Math.min(170, ranks * 3));
 
-function placeMemory(held, top, height) {
+/**
+ * The layers whose memory shares its strips, the one that is worked on first: where there are few meshes all
+ * those of equally many, so that strips stay tall enough to be read; else each layer has strips of its own.
+ */
+function sharing(held) {
+  const layers = [...held].reverse();
+  const isOne = layers.length > 1 && layers[0].ranks <= FEW && layers.every(({ ranks }) => ranks === layers[0].ranks);
+  return isOne ? [layers] : held.map((layer) => [layer]);
+}
+
+function placeMemory(shown, top, height) {
   const strips = [];
-  const each = (height - held.length * TITLE) / Math.max(1, held.reduce((sum, layer) => sum + layer.ranks, 0));
-  for (const layer of held) {
-    strips.push({ layer, rank: -1, y: top, height: TITLE });
+  const each = (height - shown.length * TITLE) / Math.max(1, shown.reduce((sum, [layer]) => sum + layer.ranks, 0));
+  for (const [layer, ...others] of shown) {
+    strips.push({ layer, others, rank: -1, y: top, height: TITLE });
     top += TITLE;
-    for (let rank = 0; rank < layer.ranks; rank++, top += each) strips.push({ layer, rank, y: top, height: each });
+    for (let rank = 0; rank < layer.ranks; rank++, top += each) strips.push({ layer, others, rank, y: top, height: each });
   }
   return strips;
 }

@@ -4,6 +4,8 @@ import { css, mix, pixel } from "static/palette.js";
 import { bytes } from "static/timeline_data.js";
 import { TALL, TITLE, line, memoryColumns, shorten } from "static/timeline_paint.js";
 
+const DASHES = [[], [5, 3], [1.5, 2]]; // of the lines of other designs
+
 /** Paints the strips of a plan: areas of steps, or where they are too low for that, rows of pixels. */
 export class MemoryStrips {
   constructor(context, frame, plan) {
@@ -20,7 +22,7 @@ export class MemoryStrips {
     for (const layer of new Set(flat.map((strip) => strip.layer))) this._heat(layer, flat.filter((strip) => strip.layer === layer));
   }
 
-  _title({ layer, y }) {
+  _title({ layer, others, y }) {
     const { context, colours, plan } = this;
     context.strokeStyle = css(colours.line);
     line(context, 0, Math.round(y) + 0.5, plan.width, Math.round(y) + 0.5);
@@ -36,15 +38,41 @@ export class MemoryStrips {
     const over = layer.capacity && most > layer.capacity;
     const limit = layer.capacity ? ` of ${bytes(layer.capacity)}` : "";
     const several = plan.strips.filter((strip) => strip.rank < 0).length > 1;
-    const words = `${several ? `${layer.label}: ` : ""}at most ${bytes(most)}${limit} on a device`;
+    const whose = several || others.length ? `${layer.label}: ` : "";
+    const words = `${whose}at most ${bytes(most)}${limit} on a device${over ? ", it does not fit" : ""}`;
     if (over) context.fillStyle = css(colours.warning);
-    context.fillText(over ? `${words}, it does not fit` : words, x, y + TITLE / 2 + 1);
+    context.fillText(words, x, y + TITLE / 2 + 1);
+    this._others(others, x + context.measureText(words).width + 16, y + TITLE / 2 + 1);
+  }
+
+  /** Whose the lines in the strips are. */
+  _others(others, x, y) {
+    const { context, colours, frame } = this;
+    others.forEach((layer, place) => {
+      const words = `${layer.label}: at most ${bytes(Math.max(...layer.peaks))}`;
+      if (x + 26 + context.measureText(words).width > frame.right) return;
+      this._asLine(place, () => line(context, x, y, x + 20, y));
+      context.fillStyle = css(colours.muted);
+      context.fillText(words, x + 26, y);
+      x += 26 + context.measureText(words).width + 16;
+    });
+  }
+
+  /** Draw with the pen of one of the designs that are compared with. */
+  _asLine(place, draw) {
+    const { context, colours } = this;
+    context.strokeStyle = css(colours.text, 0.85);
+    context.lineWidth = 1.2;
+    context.setLineDash(DASHES[place % DASHES.length]);
+    draw();
+    context.setLineDash([]);
+    context.lineWidth = 1;
   }
 
   _area(strip) {
     const { context, frame, colours } = this;
-    const { layer, rank } = strip;
-    const { top, limit } = scaleOf(layer);
+    const { layer, others, rank } = strip;
+    const { top, limit } = scaleOf(layer, ...others);
     const width = Math.round(frame.right - frame.left);
     const columns = memoryColumns(layer, rank, frame, new Float32Array(width));
     const bottom = Math.round(strip.y + strip.height) - 0.5;
@@ -64,6 +92,10 @@ export class MemoryStrips {
     context.lineWidth = 1;
     context.stroke(area);
     if (limit) this._capacity(area, strip, y(limit), layer.peaks[rank] > limit);
+    others.forEach((other, place) => {
+      memoryColumns(other, rank, frame, columns);
+      this._asLine(place, () => context.stroke(stepPath(columns, frame.left, bottom, y)));
+    });
     context.restore();
     context.strokeStyle = css(colours.line);
     line(context, frame.left, bottom + 0.5, frame.right, bottom + 0.5);
@@ -140,9 +172,9 @@ export class MemoryStrips {
   }
 }
 
-/** The top of a layer's strips in bytes: the capacity where that leaves something to see. */
-function scaleOf(layer) {
-  const most = Math.max(...layer.peaks, 1);
+/** The top of the strips of some layers in bytes: the capacity where that leaves something to see. */
+function scaleOf(layer, ...others) {
+  const most = Math.max(1, ...[layer, ...others].flatMap(({ peaks }) => peaks));
   const near = layer.capacity && most > 0.3 * layer.capacity;
   return { top: (near ? Math.max(most, layer.capacity) : most) * 1.08, limit: near ? layer.capacity : null };
 }

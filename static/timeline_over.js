@@ -26,9 +26,10 @@ export class Overlay {
     this.shapes = new Shapes(context, chart.colours, chart.model.palette.names);
     clipped(context, chart.frame, () => {
       const hits = chart.search.isShown ? chart.search.seen() : null;
-      if (chart.pinned) this._pin();
+      const isCritical = chart.model.show_critical && (!hits || chart.pinned);
+      if (isCritical) this._critical();
+      if (chart.pinned) this._pin(!isCritical);
       else if (hits) this._hits(hits);
-      else if (chart.model.show_critical) this._critical();
       chart.area.paint(context);
       if (hits) chart.search.paint(context, chart.pinned ? null : hits);
       if (chart.hover?.span >= 0) this._hover();
@@ -50,12 +51,13 @@ export class Overlay {
     for (const { y, height } of plan.titles) veiled(Math.max(y + TITLE, frame.split), y + height);
   }
 
-  _pin() {
+  /** The pinned block and its flow; the rest is veiled, unless the critical path stands there too. */
+  _pin(isVeiled) {
     const { chart } = this;
     const { pinned, colours } = chart;
     const { layer } = pinned;
     const { causes, effects, spans, joins } = (chart.related ??= flowOf(pinned, chart.flow));
-    this._veil(0.78, 0.72);
+    if (isVeiled) this._veil(0.78, 0.72);
     this._spans(layer, spans.filter((span) => chart.frame.isSeen(layer, span)));
     if (joins.length) {
       this._joins(layer, joins, true);
@@ -70,7 +72,19 @@ export class Overlay {
     if (twin) {
       this._spans(twin.layer, [twin.span]);
       this._outline(twin, css(colours.accent), 1.5, [3, 2]);
+      this._shift(pinned, twin);
     }
+  }
+
+  /** From end to end of an action predicted and measured: the slope is by how much it shifted. */
+  _shift(place, twin) {
+    const { context } = this;
+    const { frame, plan, colours } = this.chart;
+    const ends = [place, twin].map(({ layer, span }) => ({ at: box(frame, layer, span, plan.laneOf(layer, layer.rankOf(span))) }));
+    const [above, below] = ends.sort((a, b) => a.at.y - b.at.y).map(({ at }) => at);
+    context.strokeStyle = css(colours.text, 0.85);
+    context.lineWidth = 1.2;
+    line(context, above.x + above.width - 0.5, above.y + above.height, below.x + below.width - 0.5, below.y);
   }
 
   /** The hits of a search in view stand out. */
@@ -138,7 +152,9 @@ export class Overlay {
     if (layer.isTransfer(span)) return this._spans(layer, [span]);
     this._outline(hover, css(colours.text), 1.5);
     const twin = twinOf(this.chart, hover);
-    if (twin) this._outline(twin, css(colours.text), 1, [3, 2]);
+    if (!twin) return;
+    this._outline(twin, css(colours.text), 1, [3, 2]);
+    this._shift(hover, twin);
   }
 
   _outline({ layer, span }, colour, width, dash = []) {
@@ -159,13 +175,21 @@ export class Overlay {
 
   _pointer() {
     const { context } = this;
-    const { frame, plan, colours, pointer, data } = this.chart;
-    if (!pointer || pointer.x < frame.left || pointer.x > frame.right) return;
+    const { frame, plan, colours, data } = this.chart;
+    const x = this._cursor();
+    if (x === null || x < frame.left || x > frame.right) return;
     context.strokeStyle = css(colours.text, 0.3);
     context.lineWidth = 1;
-    line(context, Math.round(pointer.x) + 0.5, AXIS, Math.round(pointer.x) + 0.5, plan.height);
+    line(context, Math.round(x) + 0.5, AXIS, Math.round(x) + 0.5, plan.height);
     const [layer] = data.layers;
-    this._flag(pointer.x, amount(frame.tick(pointer.x) * layer.scale, layer.unit));
+    this._flag(x, amount(frame.tick(x) * layer.scale, layer.unit));
+  }
+
+  /** Where the cursor's line stands: under the pointer, or after keys at the start of the block in focus; or null. */
+  _cursor() {
+    const { frame, pointer, focus, isByKey } = this.chart;
+    if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
+    return pointer ? pointer.x : null;
   }
 
   /** Words on the axis. */

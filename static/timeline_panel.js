@@ -69,22 +69,25 @@ export class Panel {
     const { palette } = chart.model;
     const { unit } = chart.area.chosen.layer;
     const write = (value) => amount(value, unit);
+    const long = (value) => (unit === "s" ? write(value) : `${write(value)} units`);
     const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({
-      kind: op, name: `${op} ${palette.words[op] ?? ""}`, value, note: `${found.blocks[op] ?? 0}`,
+      kind: op, name: named(op, palette), value, note: `${found.blocks[op] ?? 0}`,
     })); // prettier-ignore
     const idle = [
-      ["waits for another", found.waits_s],
-      ["waits for the link", found.link_s],
-      ["has not begun", found.fill_s],
-      ["is done", found.drain_s],
+      ["waits for another mesh's block", found.waits_s],
+      ["waits for a message on its way", found.link_s],
+      ["has not begun its first block", found.fill_s],
+      ["has done its last block", found.drain_s],
     ];
     this._show(
       "area",
-      `${write(found.seconds)} × ${count(found.meshes.length, "mesh", "meshes")}`,
-      this._section("Time of the meshes", table([...kinds, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write, "blocks")),
-      found.idle_s > 0 && this._section("Idle, because a mesh", table(idle.filter(([, value]) => value > 0).map(([name, value]) => ({ name, value })), found.available_s, write)),
-      found.meshes.length > 1 && this._section("By mesh", this._meshes(found, write)),
-      this._section("Beside", pairs(besides(found, write))),
+      "Area",
+      h("p", { class: "mw-timeline-headline" }, `${long(found.seconds)} on ${count(found.meshes.length, "mesh", "meshes")}: ${percent(1 - found.idle_share)} computing, ${percent(found.idle_share)} idle`),
+      this._section("What the meshes do", table([...kinds, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write, "blocks")),
+      found.idle_s > 0 && this._section("Why they are idle: a mesh", table(idle.filter(([, value]) => value > 0).map(([name, value]) => ({ name, value })), found.available_s, write)),
+      found.meshes.length > 1 && this._section("How long each mesh computes", this._meshes(found, write)),
+      this._section("Also in this area", pairs(besides(found, write))),
+      unit !== "s" && h("p", { class: "mw-timeline-note" }, "Times are units of the unit costs, which are no seconds."),
       h("div", { class: "mw-timeline-panel-buttons" }, button("Zoom to it", { title: "Show the area alone (F)", onclick: () => chart.area.show() })),
     );
     chart.live.textContent = `Area of ${write(found.seconds)} on ${count(found.meshes.length, "mesh", "meshes")}: ${percent(found.idle_share)} idle.`;
@@ -113,7 +116,7 @@ export class Panel {
     const write = (value) => amount(value, layer.unit);
     const { palette } = chart.model;
     const categories = Object.entries(found.by_category_s).filter(([, value]) => value > 0);
-    const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({ kind: op, name: `${op.replace("_", " ")} ${palette.words[op] ?? ""}`, value }));
+    const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({ kind: op, name: named(op, palette), value }));
     const stages = Object.entries(found.by_stage_s).map(([stage, value]) => ({ name: `stage ${stage}`, value, search: `stage ${stage}` }));
     const meshes = Object.entries(found.by_mesh_s).map(([mesh, value]) => ({ name: `mesh ${mesh}`, value, search: `mesh ${mesh}`, colour: this._colour(mesh) }));
     this.whatIfs = h("div", {});
@@ -163,11 +166,14 @@ export class Panel {
 
 function besides(found, write) {
   const carried = found.transfers_bytes ? `, ${bytes(found.transfers_bytes)}` : "";
-  const lines = [["critical path", `${write(found.critical_s)}, ${percent(found.critical_share)} of the time`]];
-  if (found.transfers) lines.push(["transfers", `${found.transfers}, ${write(found.transfers_s)}${carried}`]);
-  if (found.reductions_s > 0) lines.push(["reductions", write(found.reductions_s)]);
+  const lines = [["on the critical path", `${write(found.critical_s)}, ${percent(found.critical_share)} of its length`]];
+  if (found.transfers) lines.push([count(found.transfers, "transfer"), `${write(found.transfers_s)} in sum${carried}`]);
+  if (found.reductions_s > 0) lines.push(["gradient reductions", `${write(found.reductions_s)} in sum`]);
   return lines;
 }
+
+/** An op as a person says it: "F forward", "send activation", "optimizer step". */
+const named = (op, { words }) => (op.startsWith("SEND") ? `send ${words[op]}` : op.length === 1 ? `${op} ${words[op]}` : (words[op] ?? op));
 
 const pairs = (lines) => h("dl", { class: "mw-timeline-pairs" }, ...lines.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 

@@ -71,11 +71,11 @@ export class Picture {
     }
   }
 
-  /** Between predicted and measured, from end to end of each block: a slope is a shift, a colour an error. */
+  /** A line over each measured block that took longer or less long than predicted; of units nothing can be said. */
   _differences(context, seen) {
     const { frame, colours } = this.chart;
     for (const lane of seen) {
-      if (!lane.over || lane.group > 1) continue;
+      if (!lane.over || lane.group > 1 || lane.layer.unit !== "s") continue;
       const above = this._under(lane);
       const [first, last] = lane.layer.range(0, lane.rank);
       for (let span = first; span < last; span++) {
@@ -83,12 +83,9 @@ export class Picture {
         const twin = above.layer.find(lane.layer.op[span], lane.layer.stage[span], lane.layer.microbatch[span], lane.rank);
         if (twin < 0 || (lane.layer.end[span] - lane.layer.start[span]) * frame.scale < 5) continue;
         const error = lane.layer.duration(span) / (above.layer.duration(twin) || 1) - 1;
-        context.strokeStyle = error > APART ? css(colours.warning) : error < -APART ? css(colours.accent) : css(colours.muted, 0.8);
-        context.lineWidth = Math.abs(error) > APART ? 1.5 : 1;
-        context.beginPath();
-        context.moveTo(frame.x(above.layer.end[twin]) - 0.5, above.y + above.height);
-        context.lineTo(frame.x(lane.layer.end[span]) - 0.5, lane.y);
-        context.stroke();
+        if (Math.abs(error) <= APART) continue;
+        context.fillStyle = css(error > 0 ? colours.warning : colours.accent);
+        context.fillRect(frame.x(lane.layer.start[span]), lane.y - 2, (lane.layer.end[span] - lane.layer.start[span]) * frame.scale - 1, 2);
       }
     }
   }

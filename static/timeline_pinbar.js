@@ -46,8 +46,9 @@ export class PinBar {
     this.chart.flow = this.chart.pinned ? flow % FLOWS.length : 0;
   }
 
-  _set(place) {
+  _set(asked) {
     const { chart } = this;
+    const place = chart.isShown(asked) ? asked : null;
     const { palette } = chart.model;
     const had = chart.pinned;
     chart.pinned = place;

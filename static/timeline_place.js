@@ -12,7 +12,7 @@ export function placeAt({ frame, plan, arrows }, { x, y }) {
   if (x < frame.left || x > frame.right || y < frame.top || (y > frame.split - 3 && y < frame.split)) return null;
   const tick = frame.tick(x);
   const strip = plan.strips.find((strip) => strip.rank >= 0 && y >= strip.y && y < strip.y + strip.height);
-  if (strip) return { layer: strip.layer, rank: strip.rank, span: -1, memory: strip.layer.memoryAt(strip.rank, tick), tick };
+  if (strip) return { layer: strip.layer, rank: strip.rank, span: -1, memory: strip.layer.memoryAt(strip.rank, tick), others: strip.others, tick };
   if (y > frame.bottom) return null;
   const lane = plan.lanes.find((lane) => frame.isLaneSeen(lane) && y >= lane.y && y < lane.y + lane.height);
   const arrow = arrowAt(arrows, x, y);

@@ -1,10 +1,11 @@
 // The words beside the pointer or the focus: everything known of a place.
 
-import { h } from "static/canvas.js";
+import { clamp, h } from "static/canvas.js";
 import { facts } from "static/timeline_words.js";
 import { twinOf } from "static/timeline_place.js";
 
-const AWAY = 16; // CSS pixels from what they are about
+const AWAY = 14; // CSS pixels from what they are about
+const EDGE = 4; // CSS pixels from the edge of the canvas
 
 export class Tip {
   constructor(chart) {
@@ -30,7 +31,8 @@ export class Tip {
     this.element.replaceChildren(this._title(place), list, this.why, whose);
     this.element.hidden = false;
     this.at = { x, y };
-    this._stand();
+    this.place = place;
+    this.stand();
     this._explain(place);
   }
 
@@ -55,7 +57,7 @@ export class Tip {
   _say(words) {
     if (this.element.hidden) return;
     this.why.textContent = sentence(words);
-    this._stand();
+    this.stand();
   }
 
   _title({ layer, span, memory }) {
@@ -71,13 +73,28 @@ export class Tip {
     return title;
   }
 
-  _stand() {
-    const { x, y } = this.at;
-    const { offsetWidth: width, offsetHeight: height } = this.element;
-    const { clientWidth, clientHeight } = this.chart.stage;
-    const left = x + AWAY + width < clientWidth ? x + AWAY : Math.max(4, x - AWAY - width);
-    const top = y + AWAY + height < clientHeight ? y + AWAY : Math.max(4, Math.min(y - 12 - height, clientHeight - height - 4));
-    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
+  /** Stand beside the place: never over its lane, and below the lanes where there is room for that. */
+  stand() {
+    const { element, chart } = this;
+    if (element.hidden) return;
+    const { offsetWidth: width, offsetHeight: height } = element;
+    const { clientWidth, clientHeight } = chart.stage;
+    const [x, y] = [this.at.x, this._top(height, clientHeight)];
+    const left = x + AWAY + width + EDGE < clientWidth ? x + AWAY : x - AWAY - width;
+    element.style.transform = `translate(${Math.round(clamp(left, EDGE, Math.max(EDGE, clientWidth - width - EDGE)))}px, ${Math.round(y)}px)`;
+  }
+
+  _top(height, room) {
+    const { frame, plan } = this.chart;
+    const { layer, span, rank, memory } = this.place;
+    const lowest = room - height - EDGE;
+    const spanned = span >= 0 && layer.isTransfer(span) ? [layer.rankOf(span), layer.peerOf(span)] : [rank ?? layer.rankOf(span)];
+    const lanes = memory === undefined ? spanned.map((of) => plan.laneOf(layer, of)).filter(Boolean) : [];
+    if (!lanes.length) return Math.max(EDGE, this.at.y - AWAY - height);
+    const top = Math.min(...lanes.map(({ whole }) => whole[0]));
+    const bottom = Math.max(...lanes.map(({ whole }) => whole[0] + whole[1]));
+    if (bottom + EDGE <= lowest) return Math.min(Math.max(bottom + EDGE, frame.bottom + EDGE), lowest);
+    return Math.max(EDGE, top - height - EDGE);
   }
 }
 

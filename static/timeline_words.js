@@ -1,6 +1,6 @@
 // What is known of a place of the chart, in words.
 
-import { amount, bytes, percent } from "static/timeline_data.js";
+import { amount, bytes, flops, percent } from "static/timeline_data.js";
 
 /**
  * Names and values of what is known of a place: a span, idle time (span -1) or memory.
@@ -12,7 +12,8 @@ export function facts(place, names, twin) {
   if (span < 0) return idleFacts(place, names);
   if (layer.isTransfer(span)) return transferFacts(layer, span);
   const found = [["Mesh", layer.meshes[layer.rankOf(span)]], ...workFacts(layer, span)];
-  if (span < layer.blocks) found.push(["Waited", waited(layer, span, names)]);
+  if (span < layer.blocks && !isUntimed(layer)) found.push(["Waited", waited(layer, span, names)]);
+  found.push(...sent(layer, span), ...held(layer, span));
   return twin ? [...found, twinFact(place, twin)] : found;
 }
 
@@ -22,15 +23,42 @@ function workFacts(layer, span) {
   const found = [];
   if (stage >= 0) found.push(["Stage", `${stage}${layers ? `, ${layers}` : ""}`]);
   if (microbatch >= 0) found.push(["Microbatch", microbatch]);
-  return [...found, ...times(layer, span)];
+  found.push(...times(layer, span));
+  const computed = layer.flopsOf(span);
+  const took = layer.duration(span);
+  if (computed) found.push(["Computes", `${flops(computed)} on a device${took > 0 ? `, ${flops(computed / took)}/s` : ""}`]);
+  return found;
+}
+
+/** Where its tensor goes, how large it is and how long that takes. */
+function sent(layer, span) {
+  const transfer = layer.sendOf(span);
+  if (transfer < 0 || isUntimed(layer)) return [];
+  const carried = layer.bytesOf(transfer);
+  const size = carried ? `${bytes(carried)} ` : "";
+  return [["Sends", `${size}to mesh ${layer.meshes[layer.peerOf(transfer)]}, ${amount(layer.duration(transfer), layer.unit)} on the link`]];
+}
+
+/** What a device holds while the block runs. */
+function held(layer, span) {
+  if (!layer.hasMemory) return [];
+  const memory = layer.memoryAt(layer.rankOf(span), layer.start[span]);
+  return [["Memory then", `${bytes(memory)}${ofCapacity(layer, memory)}`]];
 }
 
 function times(layer, span) {
+  if (isUntimed(layer)) return [];
   return [
-    ["Start", amount(layer.start[span] * layer.scale, layer.unit)],
-    ["Duration", amount(layer.duration(span), layer.unit)],
+    ["Start", timed(layer.start[span] * layer.scale, layer.unit)],
+    ["End", timed(layer.end[span] * layer.scale, layer.unit)],
+    ["Duration", timed(layer.duration(span), layer.unit)],
   ];
 }
+
+/** A measurement over unit costs has been stretched to their length: its times are neither seconds nor units. */
+const isUntimed = ({ over, unit }) => over && unit !== "s";
+
+const timed = (value, unit) => (unit === "s" ? amount(value, unit) : `${amount(value, unit)} ${value === 1 ? "unit" : "units"}`);
 
 function waited(layer, span, names) {
   const { ticks, cause } = layer.waited(span);
@@ -45,14 +73,17 @@ function forWhat(layer, cause, names) {
   return ` for ${layer.notation(maker, names)} from mesh ${mesh}, ${amount(layer.duration(cause), layer.unit)} on its way`;
 }
 
+const UNTIMED = "unit costs have no seconds: only the order is compared";
+
 const SOURCES = { predicted: "Predicted", measured: "Measured", rehearsed: "Rehearsed" };
 
 function twinFact(place, { layer, span }) {
   const [mine, other] = [place.layer.duration(place.span), layer.duration(span)];
   const [measured, predicted] = place.layer.over ? [mine, other] : [other, mine];
   const more = predicted ? measured / predicted - 1 : 0;
-  const change = `${more >= 0 ? "+" : "\u2212"}${percent(Math.abs(more))} against the prediction`;
-  return [SOURCES[layer.source], `${amount(other, layer.unit)} (${change})`];
+  if (layer.unit !== "s") return [SOURCES[layer.source], UNTIMED];
+  const change = Math.abs(more) < 5e-4 ? "as predicted" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"} than predicted`;
+  return [SOURCES[layer.source], `${amount(other, layer.unit)} (measured ${change})`];
 }
 
 function transferFacts(layer, span) {
@@ -71,15 +102,17 @@ function idleFacts({ layer, rank, tick }, names) {
   return [mesh, ["Idle", amount(layer.waited(next).ticks * layer.scale, layer.unit)], ["Then", layer.notation(next, names)]];
 }
 
-function memoryFacts({ layer, rank, memory, tick }) {
-  const part = layer.capacity ? ` (${percent(memory / layer.capacity)} of ${bytes(layer.capacity)})` : "";
+function memoryFacts({ layer, rank, memory, others, tick }) {
   return [
     ["Mesh", layer.meshes[rank]],
     ["At", amount(Math.max(0, tick) * layer.scale, layer.unit)],
-    ["Holds", `${bytes(memory)}${part}`],
+    ["Holds", `${bytes(memory)}${ofCapacity(layer, memory)}`],
     ["Peak", bytes(layer.peaks[rank])],
+    ...others.map((other) => [other.label, `${bytes(other.memoryAt(rank, tick))}, peak ${bytes(other.peaks[rank])}`]),
   ];
 }
+
+const ofCapacity = ({ capacity }, memory) => (capacity ? `, ${percent(memory / capacity)} of ${bytes(capacity)}` : "");
 
 /** A span and its facts as one sentence, for those who listen. */
 export function spoken(place, palette, twin) {
@@ -94,6 +127,7 @@ export function spoken(place, palette, twin) {
 export function title([below, over]) {
   const of = (layer) => `${layer.source} ${amount(layer.makespan, layer.unit)}`;
   if (!over) return [[below.label, true], [of(below), false]];
+  if (below.unit !== "s") return [[below.label, true], [of(below), false], [over.label, true], [UNTIMED, false]];
   const more = below.makespan ? over.makespan / below.makespan - 1 : 0;
   const differs = Math.abs(more) < 5e-4 ? "the same" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"}`;
   return [[below.label, true], [`${of(below)}, above;`, false], [over.label, true], [`${of(over)}, below: ${differs}`, false]];

@@ -19,7 +19,7 @@ from engine.lowering.transfers import add_transfers
 from engine.palette import OPS, shades
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.schedules import Pipe, schedules
+from engine.schedules import Pipe, by_age, schedules
 from engine.simulate import simulate
 
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
@@ -177,11 +177,11 @@ def choices(design: Design) -> list[dict[str, Any]]:
     found = [
         {
             "name": name,
-            "title": schedule.title,
-            "blurb": " ".join(schedule.help().split()),
+            "title": schedules[name].title,
+            "blurb": " ".join(schedules[name].help().split()),
             "reason": edits.schedule_refusal(design, name),
         }
-        for name, schedule in schedules.items()
+        for name in by_age()
     ]
     return sorted(found, key=lambda choice: thumbnail(choice["name"]) is None)
 

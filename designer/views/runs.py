@@ -16,6 +16,7 @@ from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError, Problem
 from engine.launch import Entry, Launcher, Record, Run, State, loss_in_words, reconcile
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
+from engine.palette import WORDS
 from engine.predict import Prediction, predict
 from engine.recording import read_recording
 from engine.timeline import Overlay, Timeline, overlay
@@ -195,7 +196,11 @@ class RunsPanel(Canvas):
         """How the run under way stands; by its name where it is not the one that is shown."""
         if live is self._shown or not live.status:
             return live.status
-        return live.status if not live.status["running"] else {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
+        return (
+            live.status
+            if not live.status["running"]
+            else {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
+        )
 
     def _look_around(self) -> None:
         """What changes without a word to us: a launcher elsewhere was killed, a text was put into its folder."""
@@ -394,13 +399,17 @@ def _rows(joined: Overlay, unit: str) -> list[list[str]]:
     """The iteration, then every kind of action: predicted, measured, error."""
     kinds = {"iteration": (joined.predicted_s, joined.measured_s)}
     kinds |= {kind: (values["predicted_s"], values["measured_s"]) for kind, values in joined.by_kind.items()}
-    return [[kind, *_compared(expected, took, unit)] for kind, (expected, took) in kinds.items() if expected or took]
+    return [
+        [WORDS.get(kind, kind), *_compared(expected, took, unit)]
+        for kind, (expected, took) in kinds.items()
+        if expected or took
+    ]
 
 
 def _compared(expected: float, took: float, unit: str) -> tuple[str, str, str]:
     if unit != "s":
         return f"{expected:.3g} units", quantity(took, "s"), "-"
-    error = f"{expected / took - 1:+.0%}" if took > 1e-7 and expected else "-"
+    error = f"{took / expected - 1:+.0%}" if took > 1e-7 and expected > 1e-12 else "-"
     return quantity(expected, "s"), quantity(took, "s"), error
 
 

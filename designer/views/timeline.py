@@ -16,7 +16,7 @@ from panel.custom import JSComponent
 from designer.canvases._canvas import read_static, shared_modules
 from engine.cost import Costs
 from engine.errors import InputError
-from engine.inspect import Inspector, what_ifs
+from engine.inspect import Inspector, Work, what_ifs
 from engine.palette import as_data, shades, tints
 from engine.program.action import Action, Op
 from engine.program.program import Program
@@ -47,6 +47,7 @@ class Layer:
     stages_layers: Sequence[int] | None = None  # how many layers each stage has
     unit: Literal["s", "units"] = "s"
     bytes: Floats | None = None  # [spans] what a transfer carries
+    work: Work | None = None  # FLOPs of the computations
     over: bool = False  # drawn in the lanes of the layer before, which then share them half and half
     played: tuple[Program, Costs] | None = None  # what a prediction was made of: it can be played anew, changed
 
@@ -130,6 +131,9 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored["half"] = columns.add(halves, "uint8")
     if layer.bytes is not None:
         stored["bytes"] = columns.add(layer.bytes[moves], "float32")
+    if layer.work is not None:
+        stored["placement"] = columns.add(layer.work.placement.ravel(), _integers(layer.work.placement))
+        stored["flops"] = columns.add(layer.work.flops.ravel(), "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
     return {

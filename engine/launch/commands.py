@@ -69,7 +69,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data)
         print(f"run {started.id}: {design.name}, {started.entry.processes} processes", file=sys.stderr)
         try:
-            state = started.wait(_say_progress)
+            state = started.wait(_Progress())
         except KeyboardInterrupt:
             started.cancel()
             started.wait(timeout_s=ENDING_S)
@@ -81,10 +81,17 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         return 0 if state is State.SUCCEEDED else 1
 
 
-def _say_progress(run: Run) -> None:
-    metrics = run.metrics()
-    if metrics:
-        last = metrics[-1]
+class _Progress:
+    """Says each step once."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def __call__(self, run: Run) -> None:
+        metrics = run.metrics()
+        if len(metrics) == self._said:
+            return
+        self._said, last = len(metrics), metrics[-1]
         said = f"step {len(metrics)} of {run.progress.total}  loss {loss_in_words(last['loss'])}  {quantity(last['seconds'], 's')} a step"
         print(said, file=sys.stderr, flush=True)
 
@@ -109,10 +116,15 @@ def _comparison(run: Run, prediction: Prediction) -> dict[str, Any] | None:
         joined = overlay(prediction.timeline, measured)
     except MeshwaveError:
         return None  # it ended before its first step
+    found = joined.summary()
+    if prediction.costs.unit != "s":  # units are no seconds: there is nothing to be off by
+        found["error"] = None
+        for kind in found["by_kind"].values():
+            kind["error"] = None
     return {
         "unit": prediction.costs.unit,
         "bubble_ratio": {"predicted": prediction.timeline.bubble_ratio, "measured": measured.bubble_ratio},
-        **joined.summary(),
+        **found,
     }
 
 
@@ -125,8 +137,8 @@ def _told(run: Run, prediction: Prediction) -> list[str]:
     if found:
         seconds = found["unit"] == "s"
         expected = quantity(found["predicted_s"], "s") if seconds else f"{found['predicted_s']:g} units"
-        error = f", off by {found['error']:+.0%}" if seconds else ""
-        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{error}")
+        more = f", {abs(found['error']):.0%} {'longer' if found['error'] > 0 else 'shorter'}" if seconds else ""
+        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{more}")
         bubble = found["bubble_ratio"]
         lines.append(f"bubble    {bubble['predicted']:.1%} predicted, {bubble['measured']:.1%} measured")
     return [*lines, f"folder    {run.folder}"]

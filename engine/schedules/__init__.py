@@ -1,5 +1,5 @@
 """Pipeline schedules, one file each; being in the folder is being registered."""
 
-from engine.schedules._base import Pipe, Prices, Schedule, schedules
+from engine.schedules._base import Pipe, Prices, Schedule, by_age, schedules
 
-__all__ = ["Pipe", "Prices", "Schedule", "schedules"]
+__all__ = ["Pipe", "Prices", "Schedule", "by_age", "schedules"]

@@ -57,6 +57,7 @@ class Schedule(Part):
     """
 
     title: ClassVar[str]
+    published: ClassVar[str] = "9999"  # year and month of its first paper: people meet them in this order
     weighs: ClassVar[bool] = False  # whether its order depends on what things cost
 
     def stage_count(self, ranks: int) -> int:
@@ -97,6 +98,11 @@ class Schedule(Part):
 
 
 schedules: Registry[type[Schedule]] = Registry("schedule", "engine.schedules")
+
+
+def by_age() -> list[str]:
+    """The names of all schedules, as the field came to know them; those without a paper last."""
+    return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
 
 def too_few(title: str, needed: int, pipe: Pipe) -> str | None:

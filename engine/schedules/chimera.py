@@ -21,6 +21,7 @@ class Chimera(Schedule):
     """
 
     title: ClassVar = "Chimera"
+    published: ClassVar = "2021-07"
 
     replicas: Count = 2
     """Copies of the model: one half of them goes down the meshes, one half up."""

@@ -14,6 +14,7 @@ class DualPipe(Schedule):
     backward of the other in one slot, so that each hides the other's messages."""
 
     title: ClassVar = "DualPipe"
+    published: ClassVar = "2024-12"
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]

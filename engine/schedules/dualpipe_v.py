@@ -14,6 +14,7 @@ class DualPipeV(Schedule):
     the other's messages, on stages folded once over the ranks."""
 
     title: ClassVar = "DualPipeV"
+    published: ClassVar = "2025-02"
 
     def stage_count(self, ranks: int) -> int:
         return 2 * ranks

@@ -13,6 +13,7 @@ class EagerOneFOneB(Schedule):
     the price of nearly twice the activations of 1F1B."""
 
     title: ClassVar = "Eager 1F1B"
+    published: ClassVar = "2020-07"
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         ahead = min(2 * (pipe.ranks - rank) - 1, pipe.microbatches)

@@ -13,6 +13,7 @@ class Gems(Schedule):
     goes the other way through a second copy of the model."""
 
     title: ClassVar = "GEMS"
+    published: ClassVar = "2020-11"
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [range(pipe.ranks), range(pipe.ranks - 1, -1, -1)]

@@ -12,6 +12,7 @@ class GPipe(Schedule):
     """All forwards, then all backwards: simple, and every microbatch is kept alive at once."""
 
     title: ClassVar = "GPipe"
+    published: ClassVar = "2018-11"
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         for mb in range(pipe.microbatches):

@@ -26,6 +26,7 @@ class Hanayo(Schedule):
     """
 
     title: ClassVar = "Hanayo"
+    published: ClassVar = "2023-08"
 
     waves: Count = 1
     """Times the path of stages goes down the meshes and back up."""

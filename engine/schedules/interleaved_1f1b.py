@@ -13,6 +13,7 @@ class Interleaved1F1B(Schedule):
     of chunks, and the traffic grows by it."""
 
     title: ClassVar = "Interleaved 1F1B"
+    published: ClassVar = "2021-04"
 
     chunks: Count = 2
     """Stages (chunks) a rank holds."""

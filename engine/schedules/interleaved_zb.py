@@ -14,6 +14,7 @@ class InterleavedZeroBubble(Schedule):
     bubble of interleaved 1F1B, and every rank keeps all chunks of as many microbatches as ranks."""
 
     title: ClassVar = "Interleaved zero bubble"
+    published: ClassVar = "2024-01"
 
     chunks: Count = 2
     """Stages (chunks) a rank holds."""

@@ -13,6 +13,7 @@ class LoopedBFS(Schedule):
     each stage's weights gathered once a direction, and every activation kept."""
 
     title: ClassVar = "Looped BFS"
+    published: ClassVar = "2022-11"
 
     chunks: Count = 2
     """Stages (chunks) a rank holds."""

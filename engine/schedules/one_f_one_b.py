@@ -13,6 +13,7 @@ class OneFOneB(Schedule):
     are ranks from it to the end of the pipeline."""
 
     title: ClassVar = "1F1B"
+    published: ClassVar = "2020-06"
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         warmup = min(pipe.ranks - 1 - rank, pipe.microbatches)

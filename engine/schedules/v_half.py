@@ -14,6 +14,7 @@ class VHalf(BlockSchedule):
     """
 
     title: ClassVar = "V-Half"
+    published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
         """Forwards go down and input gradients of the second chunk come down at half speed, so that

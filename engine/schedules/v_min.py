@@ -16,6 +16,7 @@ class VMin(BlockSchedule):
     """
 
     title: ClassVar = "V-Min"
+    published: ClassVar = "2024-05"
 
     def block(self, ranks: int, rank: int) -> Block:
         """Everything follows at full speed: no schedule on a fold keeps less."""

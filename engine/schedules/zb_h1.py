@@ -14,6 +14,7 @@ class ZeroBubbleH1(Schedule):
     keeps as many activations as there are ranks."""
 
     title: ClassVar = "ZB-H1"
+    published: ClassVar = "2024-01"
 
     def refuses(self, pipe: Pipe) -> str | None:
         return too_few(self.title, pipe.ranks, pipe)

@@ -14,6 +14,7 @@ class ZeroBubbleH2(Schedule):
     and last computation, if it may step without waiting for the others."""
 
     title: ClassVar = "ZB-H2"
+    published: ClassVar = "2024-01"
 
     def refuses(self, pipe: Pipe) -> str | None:
         return too_few(self.title, 2 * pipe.ranks - 1, pipe)

@@ -14,6 +14,7 @@ class ZeroBubbleV(Schedule):
     and last computation where forward, input and weight gradient cost the same."""
 
     title: ClassVar = "ZB-V"
+    published: ClassVar = "2024-01"
 
     def stage_count(self, ranks: int) -> int:
         return 2 * ranks

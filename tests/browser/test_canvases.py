@@ -345,9 +345,8 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     )
     page.locator('.mw-schedule[aria-checked="true"]').focus()
     page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
-    eventually(page, lambda: session.design.pipeline.schedule == "1f1b")
+    eventually(page, lambda: session.design.pipeline.schedule == "interleaved-1f1b")
 
 
 def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:

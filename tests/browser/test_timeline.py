@@ -273,7 +273,7 @@ def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
     assert lower["x"] > upper["x"]
     drawn.page.mouse.move(*drawn.block(1, 1, 5, "B", 1))
     assert "Predicted" in drawn.tip
-    assert "against the prediction" in drawn.tip
+    assert "longer than predicted" in drawn.tip
     assert "Run 1, measured" in drawn.tip
 
 

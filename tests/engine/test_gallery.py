@@ -160,7 +160,7 @@ def test_a_design_that_cannot_be_lowered_says_why_on_every_card() -> None:
 
 
 def told(design: Design, *names: str) -> dict[str, str]:
-    return dict(notes(entries(design, *names)))
+    return {note.title: note.text for note in notes(entries(design, *names))}
 
 
 def test_interleaving_is_told_as_the_sheet_has_it() -> None:

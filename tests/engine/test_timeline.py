@@ -210,11 +210,11 @@ def test_tells_the_error_of_each_kind_and_of_the_step() -> None:
 
     laid = overlay(predicted, measured(run))
 
-    assert laid.by_kind["F"] == {"predicted_s": 1, "measured_s": 2, "error": -0.5, "count": 2}
+    assert laid.by_kind["F"] == {"predicted_s": 1, "measured_s": 2, "error": 1, "count": 2}
     assert laid.by_kind["B"] == {"predicted_s": 3, "measured_s": 3, "error": 0, "count": 2}
-    assert laid.by_kind["SEND_F"] == {"predicted_s": 1, "measured_s": 0, "error": 0, "count": 1}
+    assert laid.by_kind["SEND_F"] == {"predicted_s": 1, "measured_s": 0, "error": -1, "count": 1}
     assert (laid.predicted_s, laid.measured_s) == (8, 10)
-    assert laid.error == pytest.approx(-0.2)
+    assert laid.error == pytest.approx(0.25)
     assert laid.summary() == {
         "predicted_s": 8, "measured_s": 10, "error": laid.error, "by_kind": dict(laid.by_kind)
     }  # fmt: skip
