@@ -13,7 +13,7 @@ SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
 
 def runnable(design: Design) -> list[Problem]:
     """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
-    return [*_experts(design), *_tensor_parallel(design), *_unequal_copies(design), *_vocabulary(design)]
+    return [*_experts(design), *_unequal_meshes(design), *_vocabulary(design)]
 
 
 def _experts(design: Design) -> Iterator[Problem]:
@@ -22,18 +22,11 @@ def _experts(design: Design) -> Iterator[Problem]:
         yield Problem("model.moe", "moe_not_run", message)
 
 
-def _tensor_parallel(design: Design) -> Iterator[Problem]:
-    for index, mesh in enumerate(design.meshes):
-        if mesh.tp > 1:
-            message = f"mesh {mesh.name} has tp={mesh.tp}; tensor parallel runs come later, set tp to 1 to run it"
-            yield Problem(f"meshes[{index}].axes", "tp_not_run", message)
-
-
-def _unequal_copies(design: Design) -> Iterator[Problem]:
-    if len({mesh.dp for mesh in design.meshes}) > 1:
-        drawn = ", ".join(f"{mesh.name} has dp={mesh.dp}" for mesh in design.meshes)
-        message = f"meshes of different dp cannot run together yet ({drawn}); give all the same"
-        yield Problem("meshes", "unequal_dp", message)
+def _unequal_meshes(design: Design) -> Iterator[Problem]:
+    if len({(mesh.dp, mesh.tp) for mesh in design.meshes}) > 1:
+        drawn = ", ".join(f"{mesh.name} is dp={mesh.dp} x tp={mesh.tp}" for mesh in design.meshes)
+        message = f"meshes of different shape cannot run together yet ({drawn}); give all the same dp and tp"
+        yield Problem("meshes", "unequal_meshes", message)
 
 
 def _vocabulary(design: Design) -> Iterator[Problem]:

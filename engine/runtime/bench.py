@@ -116,13 +116,13 @@ class Ours(Side):
         design, world, layout = task.design, task.world, Layout(task.program, 1)
         training, model = design.training, design.model
         message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        wire = world.wire(layout, message)
+        wire = world.wire(layout, message, layout.sharing())
         split = layout.split_stages()
         stages = {
             stage: LocalStage(module, training.precision, world.device, task.scale, split=stage in split)
             for stage, module in self.modules.items()
         }
-        update = Update(self.modules, (), wire, training)
+        update = Update(self.modules, lambda stage, _: (layout.holders(stage), -1), world.process, wire, training)
         clock, streams = clock_of(world.device), streams_of(world.device)
         self._executor = Executor(layout, world.process, stages, wire, update, clock, streams)
         self._batch = dict(enumerate(task.batch))

@@ -65,10 +65,19 @@ class Linear(Defers, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.later is not None:
-            out: Tensor = _Product.apply(x, self, self.later)  # type: ignore[no-untyped-call]
+            out: Tensor = _Product.apply(x, self, self.later, True)  # type: ignore[no-untyped-call]
             return out
         weight, bias = self.cast or (self.weight, self.bias)
         return F.linear(x, weight, bias)
+
+    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The product alone, and the bias, to be added by the caller to something with the same gradient."""
+        weight, bias = self.cast or (self.weight, self.bias)
+        assert bias is not None, "a map with a bias"
+        if self.later is None:
+            return F.linear(x, weight), bias
+        out: Tensor = _Product.apply(x, self, self.later, False)  # type: ignore[no-untyped-call]
+        return out, bias.detach()  # its gradient is put off with the weight's
 
 
 class Norm(Defers, nn.LayerNorm):
@@ -108,19 +117,19 @@ class Table(Defers, nn.Embedding):
 
 class _Product(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, linear: Linear, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, linear: Linear, later: Later, biased: bool) -> Tensor:
         weight, bias = linear.cast or (linear.weight, linear.bias)
         x = x.to(weight.dtype)
         ctx.save_for_backward(x)
         ctx.weight, ctx.linear, ctx.later = weight, linear, later
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias if biased else None)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
         ctx.later.add(partial(_add_product, ctx.linear, x.view(-1, x.shape[-1]), rows))
-        return rows.mm(ctx.weight).view(x.shape), None, None
+        return rows.mm(ctx.weight).view(x.shape), None, None, None
 
 
 class _Normed(Function):
@@ -170,15 +179,15 @@ class _First(Function):
 
 
 def _add_product(linear: Linear, x: Tensor, gradient: Tensor) -> None:
-    _accumulate(linear.weight, gradient.t().mm(x))
+    accumulate(linear.weight, gradient.t().mm(x))
     if linear.bias is not None:
-        _accumulate(linear.bias, gradient.sum(0))
+        accumulate(linear.bias, gradient.sum(0))
 
 
 def _add_norm(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
     _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
-    _accumulate(norm.weight, weight)
-    _accumulate(norm.bias, bias)
+    accumulate(norm.weight, weight)
+    accumulate(norm.bias, bias)
 
 
 def _norm_backward(
@@ -193,15 +202,15 @@ def _norm_backward(
 
 def _add_looked(table: Table, numbers: Tensor, gradient: Tensor) -> None:
     kernel = torch.ops.aten.embedding_dense_backward.default
-    _accumulate(table.weight, kernel(gradient, numbers, table.num_embeddings, -1, False))
+    accumulate(table.weight, kernel(gradient, numbers, table.num_embeddings, -1, False))
 
 
 def _add_first(table: Table, gradient: Tensor) -> None:
     kernel = torch.ops.aten.slice_backward.default
-    _accumulate(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
+    accumulate(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
 
 
-def _accumulate(weight: Tensor, gradient: Tensor) -> None:
+def accumulate(weight: Tensor, gradient: Tensor) -> None:
     """Add to the gradient, as autograd does: in the precision of the weight."""
     if gradient.dtype is not weight.dtype:
         gradient = gradient.to(weight.dtype)

@@ -82,7 +82,7 @@ class Executor:
     ) -> None:
         self._layout = layout
         self._rank = layout.rank(process)
-        self._copy = layout.copy(process)
+        self._lane = layout.lane(process)
         self._actions = layout.program.actions(self._rank)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         self._last = layout.program.stages - 1
@@ -207,7 +207,7 @@ class Executor:
         return play
 
     def _process_of(self, stage: int, mb: int) -> int:
-        return self._layout.process(self._layout.rank_of(stage, mb), self._copy)
+        return self._layout.process(self._layout.rank_of(stage, mb), self._lane)
 
     def _alone(self, op: Op, computation: Computation) -> Play:
         made, take, run = computation

@@ -28,7 +28,8 @@ class Job:
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.program, self.design.meshes[0].dp)
+        mesh = self.design.meshes[0]
+        return Layout(self.program, mesh.dp, mesh.tp)
 
     @property
     def sequences(self) -> int:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.errors import InputError
 from engine.runtime.clock import clock_of
 from engine.runtime.data import Batches
 from engine.runtime.executor import Executor, Measured
 from engine.runtime.job import Job
+from engine.runtime.layout import Layout
 from engine.runtime.models import build_stage, models
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.streams import streams_of
-from engine.runtime.update import Update, Watch
+from engine.runtime.tensor_parallel import Cut, cut_of
+from engine.runtime.update import Sharers, Update, Watch
 from engine.runtime.wire import Message
 from engine.runtime.world import World
 
@@ -43,7 +45,7 @@ class Trainer:
         if world.size != layout.processes:
             raise InputError(
                 f"{world.size} processes were started, but the design draws {layout.processes} devices "
-                f"({program.ranks} meshes of dp={layout.copies})"
+                f"({program.ranks} meshes of dp={layout.copies} x tp={layout.cuts})"
             )
         training, model = design.training, design.model
         self._batches = Batches(
@@ -56,15 +58,19 @@ class Trainer:
             device=world.device,
         )
         dtype = DTYPES[training.precision]
+        groups = world.groups(layout.cut_groups())
+        self._cut = layout.cut(world.process)
+        group = next(iter(groups.values()))
         self._modules = {
-            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device)
+            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group)
             for stage in program.stages_of(layout.rank(world.process))
         }
         message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        self._wire = world.wire(layout, message)
+        self._wire = world.wire(layout, message, layout.sharing())
         self._scale = 1 / (layout.copies * program.microbatches)
-        counted = {stage for stage in self._modules if layout.holders(stage)[0] == world.process}
-        self._update = Update(self._modules, counted, self._wire, training, watch)
+        self._update = Update(
+            self._modules, _sharers(layout, world.process), world.process, self._wire, training, watch
+        )
         stages = {
             stage: LocalStage(
                 module,
@@ -87,10 +93,27 @@ class Trainer:
         """
         began = time.perf_counter()
         measured = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._wanted})
-        own = sum(loss.double() * self._scale for loss in measured.losses)
+        losses = [] if self._cut else measured.losses  # those of the other cuts are the same
+        own = sum(loss.double() * self._scale for loss in losses)
         loss, square = self._wire.total([own, self._update.square]).tolist()
         return Step(loss, square**0.5, time.perf_counter() - began, measured)
+
+    def cuts(self) -> dict[str, Cut]:
+        """Which parts of the whole model's weights this process holds, of those that are cut."""
+        named = (pair for module in self._modules.values() for pair in module.named_parameters())
+        return {name: cut for name, parameter in named if (cut := cut_of(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights of this process under their names in the whole model."""
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
+
+
+def _sharers(layout: Layout, process: int) -> Sharers:
+    """Who shares a weight: the processes that hold the same cut of it. A weight that is not cut is held by
+    those of all cuts, whose gradients are the same, and counts once."""
+
+    def sharers(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
+        members = layout.holders(stage, layout.cut(process))
+        return members, members[0] if cut_of(parameter) else layout.holders(stage)[0]
+
+    return sharers

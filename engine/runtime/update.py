@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import torch
@@ -13,6 +13,9 @@ from engine.runtime.wire import Pending, Wire
 
 BUCKET = 2**23  # numbers that are reduced in one message
 Watch = Callable[[Mapping[str, Tensor]], None]
+Members = tuple[int, ...]
+Sharers = Callable[[int, nn.Parameter], tuple[Members, int]]
+"""Of a weight of a stage: the processes that sum its gradient, and the one that counts it in the norm."""
 
 
 class Training(Protocol):
@@ -34,19 +37,25 @@ class Update:
     def __init__(
         self,
         stages: Mapping[int, nn.Module],
-        counted: Collection[int],
+        sharers: Sharers,
+        process: int,
         wire: Wire,
         training: Training,
         watch: Watch | None = None,
     ) -> None:
-        """``counted`` are the stages whose share of the gradient norm this process adds.
+        """``sharers`` says which processes hold, and so sum the gradients of, a weight of a stage.
 
-        Every stage is counted by one of its holders. ``watch`` is shown the reduced gradients,
-        before clipping, under their names in the whole model.
+        ``watch`` is shown the reduced gradients, before clipping, under their names in the whole model.
         """
-        self._of_stage = {stage: list(module.parameters()) for stage, module in stages.items()}
+        self._shared = {stage: _by_sharers(stage, module, sharers) for stage, module in stages.items()}
         self._named = [pair for module in stages.values() for pair in module.named_parameters()]
-        self._counted = [parameter for stage in counted for parameter in self._of_stage[stage]]
+        self._counted = [
+            parameter
+            for shared in self._shared.values()
+            for weights in shared.values()
+            for parameter, first in weights
+            if first == process
+        ]
         self._wire = wire
         self._clip_norm = training.clip_norm
         self._watch = watch
@@ -57,9 +66,10 @@ class Update:
 
     def reduce(self, stage: int) -> None:
         """Start to sum the gradients of ``stage`` over all who hold it."""
-        for bucket in _buckets(self._of_stage[stage]):
-            flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
-            self._reducing.append((stage, bucket, self._wire.reduce(stage, flat)))
+        for members, weights in self._shared[stage].items():
+            for bucket in _buckets([parameter for parameter, _ in weights]):
+                flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+                self._reducing.append((stage, bucket, self._wire.reduce(stage, members, flat)))
 
     def collect(self) -> dict[int, Pending]:
         """Wait for what the others have to say; return the last reduction of each stage."""
@@ -88,6 +98,15 @@ class Update:
 
     def _own_square(self) -> Tensor:
         return torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
+
+
+def _by_sharers(stage: int, module: nn.Module, sharers: Sharers) -> dict[Members, list[tuple[nn.Parameter, int]]]:
+    """The weights of a stage by who shares them, each with the process that counts it."""
+    found: dict[Members, list[tuple[nn.Parameter, int]]] = {}
+    for parameter in module.parameters():
+        members, first = sharers(stage, parameter)
+        found.setdefault(members, []).append((parameter, first))
+    return found
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -26,6 +26,10 @@ class Message(NamedTuple):
     dtype: torch.dtype
 
 
+Sharing = Sequence[tuple[int, tuple[int, ...]]]
+"""Stages, each with processes that share gradients of it."""
+
+
 class Pending(ABC):
     """A tensor that is on its way."""
 
@@ -46,12 +50,14 @@ class Wire(ABC):
     stage 2, ``backward(2, 0)`` the gradient of its input.
     """
 
-    def __init__(self, layout: Layout, process: int, message: Message, device: torch.device) -> None:
+    def __init__(self, layout: Layout, process: int, message: Message, device: torch.device, sharing: Sharing) -> None:
+        """``sharing`` are the stages and processes that sum gradients together, the same list for all."""
+        self._sharing = sharing
         self._layout = layout
         self._process = process
         self._message = message
         self._device = device
-        self._groups: dict[int, Any] = {}  # stage -> the group that reduces its gradients
+        self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # stage and members -> who reduce gradients
         self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
 
     @abstractmethod
@@ -63,8 +69,8 @@ class Wire(ABC):
         """What starts to receive ``made`` from a process."""
 
     @abstractmethod
-    def reduce(self, stage: int, flat: Tensor) -> Pending:
-        """Start to sum ``flat`` over all processes that hold ``stage``."""
+    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
+        """Start to sum ``flat``, gradients of ``stage``, over ``members``."""
 
     @abstractmethod
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
@@ -77,16 +83,14 @@ class Wire(ABC):
         self._sent.clear()
 
     def _make_groups(self, backend: str, timeout: timedelta) -> None:
-        """One group a stage: ranks may reduce their stages in different orders.
+        """Groups of its own for each stage: ranks may reduce their stages in different orders.
 
         All processes make all groups in the same order, as torch.distributed asks.
         """
-        for stage in self._layout.reduced_stages():
-            holders = self._layout.holders(stage)
-            if len(holders) > 1:
-                group = dist.new_group(holders, timeout=timeout, backend=backend)
-                if self._process in holders:
-                    self._groups[stage] = group
+        for stage, members in self._sharing:
+            group = dist.new_group(list(members), timeout=timeout, backend=backend)
+            if self._process in members:
+                self._groups[stage, members] = group
 
 
 class GlooWire(Wire):
@@ -97,9 +101,15 @@ class GlooWire(Wire):
     """
 
     def __init__(
-        self, layout: Layout, process: int, message: Message, device: torch.device, timeout: timedelta
+        self,
+        layout: Layout,
+        process: int,
+        message: Message,
+        device: torch.device,
+        sharing: Sharing,
+        timeout: timedelta,
     ) -> None:
-        super().__init__(layout, process, message, device)
+        super().__init__(layout, process, message, device, sharing)
         self._make_groups("gloo", timeout)
         # Straight to gloo: on the way there torch.distributed asks the same questions at every message.
         self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
@@ -123,11 +133,11 @@ class GlooWire(Wire):
 
         return receive
 
-    def reduce(self, stage: int, flat: Tensor) -> Pending:
-        if stage not in self._groups:
+    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
+        if (stage, members) not in self._groups:
             return _Here(flat)
         host = flat.to("cpu")
-        work = dist.all_reduce(host, group=self._groups[stage], async_op=True)
+        work = dist.all_reduce(host, group=self._groups[stage, members], async_op=True)
         return _GlooReduction(work, host, self._device)
 
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
@@ -182,11 +192,17 @@ class NcclWire(Wire):
     """
 
     def __init__(
-        self, layout: Layout, process: int, message: Message, device: torch.device, timeout: timedelta
+        self,
+        layout: Layout,
+        process: int,
+        message: Message,
+        device: torch.device,
+        sharing: Sharing,
+        timeout: timedelta,
     ) -> None:
-        super().__init__(layout, process, message, device)
+        super().__init__(layout, process, message, device, sharing)
         self._lanes: dict[tuple[int, int], tuple[Any, torch.cuda.Stream]] = {}
-        for lane in layout.lanes():
+        for lane in layout.wires():
             group = dist.new_group(lane, timeout=timeout, backend="nccl")
             if process in lane:
                 self._lanes[lane] = group, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -225,10 +241,10 @@ class NcclWire(Wire):
 
         return receive
 
-    def reduce(self, stage: int, flat: Tensor) -> Pending:
-        if stage not in self._groups:
+    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
+        if (stage, members) not in self._groups:
             return _Here(flat)
-        work = dist.all_reduce(flat, group=self._groups[stage], async_op=True)
+        work = dist.all_reduce(flat, group=self._groups[stage, members], async_op=True)
         return _Nccl(work, flat, torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
 
     def total(self, values: Sequence[Tensor | float]) -> Tensor:

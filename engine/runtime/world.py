@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from engine.errors import InputError
+from engine.runtime.groups import Group, make_groups
 from engine.runtime.layout import Layout
-from engine.runtime.wire import GlooWire, Message, NcclWire, Wire
+from engine.runtime.wire import GlooWire, Message, NcclWire, Sharing, Wire
 
 TIMEOUT = timedelta(minutes=5)  # the longest that one message or collective may take
 
@@ -29,9 +30,13 @@ class World:
     backend: str  # "gloo" or "nccl"
     note: str  # one sentence on what that means here
 
-    def wire(self, layout: Layout, message: Message) -> Wire:
+    def wire(self, layout: Layout, message: Message, sharing: Sharing) -> Wire:
         kind = NcclWire if self.backend == "nccl" else GlooWire
-        return kind(layout, self.process, message, self.device, TIMEOUT)
+        return kind(layout, self.process, message, self.device, sharing, TIMEOUT)
+
+    def groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
+        """See :func:`engine.runtime.groups.make_groups`."""
+        return make_groups(members, self.process, self.backend, TIMEOUT, self.device)
 
 
 def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from engine.registry import Registry
+from engine.runtime.groups import ALONE, Group
 from engine.runtime.models._transformer import Shape, Stage, Transformer
 
 models: Registry[type[Transformer]] = Registry("model", __name__)
@@ -20,6 +21,7 @@ def build_stage(
     seed: int,
     dtype: torch.dtype = torch.float32,
     device: Any = "cpu",
+    group: Group = ALONE,
 ) -> Stage:
     """Build ``stage`` alone: its layers, the embedding if it is the first, the head if the last.
 
@@ -30,7 +32,7 @@ def build_stage(
     Raises:
         InputError: there is no model of that kind.
     """
-    return models[model.kind](model).stage(layers_per_stage, stage, seed, dtype, device)
+    return models[model.kind](model, group).stage(layers_per_stage, stage, seed, dtype, device)
 
 
 __all__ = ["Shape", "Stage", "Transformer", "build_stage", "models"]

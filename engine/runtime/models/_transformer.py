@@ -13,7 +13,9 @@ from numpy.random import Generator, SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.runtime.deferred import Linear, Norm, Table
+from engine.runtime.deferred import Norm, Table
+from engine.runtime.groups import ALONE, Group
+from engine.runtime.tensor_parallel import ColumnLinear, RowLinear, VocabTable, cross_entropy, cut_of
 
 Ints = NDArray[np.int64]
 
@@ -43,9 +45,9 @@ class Shape(Protocol):
 class Embedding(nn.Module):
     """Tokens ``[batch, sequence]`` to ``[batch, sequence, hidden]``: token plus learned position."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
         super().__init__()
-        self.token = Table(shape.vocab, shape.hidden)
+        self.token = VocabTable(shape.vocab, shape.hidden, group)
         self.position = Table(shape.sequence, shape.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -54,31 +56,33 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: Shape, *, causal: bool) -> None:
+    """Self-attention with the own heads of the group's."""
+
+    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE) -> None:
         super().__init__()
-        self.heads, self.causal = shape.heads, causal
-        self.qkv = Linear(shape.hidden, 3 * shape.hidden)
-        self.out = Linear(shape.hidden, shape.hidden)
+        self.heads, self.causal = shape.heads // group.size, causal
+        self.qkv = ColumnLinear(shape.hidden, 3 * shape.hidden, group, pieces=3)
+        self.out = RowLinear(shape.hidden, shape.hidden, group)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, sequence, hidden = x.shape
-        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
+        batch, sequence, _ = x.shape
+        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, sequence, -1))
         return out
 
 
 class Layer(nn.Module):
     """Attention, then a feed-forward block, each normed before and added to what came in."""
 
-    def __init__(self, shape: Shape, *, causal: bool) -> None:
+    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE) -> None:
         super().__init__()
         self.attention_norm = Norm(shape.hidden)
-        self.attention = Attention(shape, causal=causal)
+        self.attention = Attention(shape, causal=causal, group=group)
         self.ffn_norm = Norm(shape.hidden)
-        self.ffn_in = Linear(shape.hidden, shape.ffn_hidden)
-        self.ffn_out = Linear(shape.ffn_hidden, shape.hidden)
+        self.ffn_in = ColumnLinear(shape.hidden, shape.ffn_hidden, group)
+        self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -89,22 +93,22 @@ class Layer(nn.Module):
 class Head(nn.Module):
     """The last norm, the projection to the vocabulary, and the mean loss of a microbatch."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
         super().__init__()
         self.norm = Norm(shape.hidden)
-        self.project = Linear(shape.hidden, shape.vocab, bias=False)
+        self.project = ColumnLinear(shape.hidden, shape.vocab, group, bias=False)
+        self.group, self.own = group, group.part(shape.vocab)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         return self.loss(self.logits(x), targets)
 
     def logits(self, x: Tensor) -> Tensor:
-        """``[batch, sequence, vocab]``"""
+        """``[batch, sequence, vocab]``, the own columns of the vocabulary"""
         logits: Tensor = self.project(self.norm(x))
         return logits
 
-    @staticmethod
-    def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
 
 
 class Stage(nn.Module):
@@ -152,8 +156,9 @@ class Transformer(ABC):
     smallest_vocab: ClassVar[int]  # ids that bytes and the kind's own tokens take
     lookahead: ClassVar[int]  # bytes of text that an example needs beyond its sequence
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
+    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
+        """``group`` are the processes that hold the model together, each a cut of it."""
+        self.shape, self.group = shape, group
 
     @abstractmethod
     def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
@@ -164,13 +169,13 @@ class Transformer(ABC):
         """
 
     def embedding(self) -> nn.Module:
-        return Embedding(self.shape)
+        return Embedding(self.shape, self.group)
 
     def layer(self) -> nn.Module:
-        return Layer(self.shape, causal=self.causal)
+        return Layer(self.shape, causal=self.causal, group=self.group)
 
     def head(self) -> nn.Module:
-        return Head(self.shape)
+        return Head(self.shape, self.group)
 
     def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         """Build one stage; see :func:`engine.runtime.models.build_stage`."""
@@ -192,7 +197,8 @@ class Transformer(ABC):
 def _initialise(part: nn.Module, key: tuple[int, int], layers: int) -> nn.Module:
     """GPT-2's initialisation: normal of 0.02, what is added to the residual stream scaled down.
 
-    Drawn on the CPU in float32 whatever device and precision, so that all start alike.
+    Drawn on the CPU in float32 whatever device and precision, and whole where only a cut is held,
+    so that all start alike.
     """
     chance = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
     for name, parameter in part.named_parameters():
@@ -203,5 +209,8 @@ def _initialise(part: nn.Module, key: tuple[int, int], layers: int) -> nn.Module
         else:
             residual = name.endswith("out.weight")
             deviation = 0.02 / (2 * layers) ** 0.5 if residual else 0.02
-            parameter.copy_(torch.empty(parameter.shape).normal_(0.0, deviation, generator=chance))
+            cut = cut_of(parameter)
+            drawn = torch.empty(cut.shape(parameter.shape) if cut else parameter.shape)
+            drawn.normal_(0.0, deviation, generator=chance)
+            parameter.copy_(cut.of(drawn) if cut else drawn)
     return part

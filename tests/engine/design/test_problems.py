@@ -114,7 +114,7 @@ KEYS = [
     (
         put("model.moe.expert", 8),
         "model.moe.expert",
-        "there is no key 'expert' here. Did you mean 'experts'? Known: capacity_factor, every, experts, top_k.",
+        "there is no key 'expert' here. Did you mean 'experts'? Known: aux_loss, capacity_factor, every, experts, top_k, z_loss.",
     ),
     (
         put("pipeline.wave", 1),

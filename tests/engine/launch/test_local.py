@@ -324,8 +324,8 @@ def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLau
             submit(launcher, draw(pp=3, **changes))
         return str(refusal.value)
 
-    assert refused(meshes=two).startswith("meshes[0].axes: mesh A has tp=2; tensor parallel runs come later")
-    assert "meshes of different dp cannot run together yet (A has dp=2, B has dp=1)" in refused(meshes=meshes)
+    assert refused(meshes=two).startswith("meshes: meshes of different shape cannot run together yet (A is dp=1 x tp=2")
+    assert "(A is dp=2 x tp=1, B is dp=1 x tp=1); give all the same dp and tp" in refused(meshes=meshes)
     with pytest.raises(DesignError, match="66 devices, and at most 64 processes"):
         submit(launcher, draw(pp=2, dp=33))
     few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}

@@ -28,19 +28,32 @@ def draw() -> Callable[..., Document]:
     """Draws a tiny design: ``draw({"schedule": "1f1b", "microbatches": 4}, pp=2, dp=1, lr=0.1)``."""
 
     def draw(
-        pipeline: Document, *, pp: int = 2, dp: int = 1, kind: str = "gpt", layers: int = 4, **training: Any
+        pipeline: Document,
+        *,
+        pp: int = 2,
+        dp: int = 1,
+        tp: int = 1,
+        kind: str = "gpt",
+        layers: int = 4,
+        **training: Any,
     ) -> Document:
+        lanes = dp * tp
         link = {"latency_s": 1e-5, "bandwidth": 1e9}
         device = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
         model = {"kind": kind, "layers": layers, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 257, "ffn": 32}
         meshes = [
-            {"name": "ABCDEFGH"[r], "devices": [r * dp + i for i in range(dp)], "axes": {"dp": dp}} for r in range(pp)
+            {
+                "name": "ABCDEFGH"[r],
+                "devices": list(range(r * lanes, (r + 1) * lanes)),
+                "axes": {"dp": dp, "tp": tp},
+            }
+            for r in range(pp)
         ]
         return {
             "format": "meshwave/1",
             "cluster": {
                 "nodes": 1,
-                "devices_per_node": pp * dp,
+                "devices_per_node": pp * lanes,
                 "device": device,
                 "intra_node": link,
                 "inter_node": link,
@@ -78,6 +91,9 @@ class Crew:
 
     def work(self, folder: Path, size: int) -> list[int]:
         return self._ask("work", str(folder), size)
+
+    def call(self, name: str, size: int, argument: Any) -> list[Any]:
+        return self._ask("call", name, size, argument)
 
     def _ask(self, *task: Any) -> Any:
         self.start(*task)

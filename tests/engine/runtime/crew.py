@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,26 @@ def _train(document: dict[str, Any], orders: str | None, folder: Path) -> dict[s
         "losses": [step.loss for step in steps],
         "grad_norms": [step.grad_norm for step in steps],
         "gradients": seen,
+        "cuts": trainer.cuts(),
         "parameters": {name: p.numpy() for name, p in trainer.parameters().items()},
     }
     dist.destroy_process_group()
     return outcome
 
 
-def _answer(document: dict[str, Any], orders: str | None, folder: Path) -> None:
+def _called(name: str, argument: Any, folder: Path) -> Any:
+    torch.set_num_threads(1)
+    module, _, function = name.partition(":")
+    join(folder)
+    outcome = getattr(import_module(module), function)(argument)
+    dist.destroy_process_group()
+    return outcome
+
+
+def _answer(folder: Path, task: Callable[[], Any]) -> None:
     process = os.environ["RANK"]
     try:
-        outcome: Any = _train(document, orders, folder)
+        outcome: Any = task()
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}", traceback.format_exc()
     (folder / f"{process}.tmp").write_bytes(pickle.dumps(outcome))
@@ -78,13 +89,23 @@ def _fork(size: int, task: Callable[[], Any]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
+def _answers(size: int, task: Callable[[Path], Any]) -> list[Any]:
+    """What ``task``, given a folder for all, came to in each of ``size`` new processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        _fork(size, lambda: _answer(Path(folder), lambda: task(Path(folder))))
+        found = [Path(folder) / f"{process}.out" for process in range(size)]
+        return [pickle.loads(path.read_bytes()) if path.exists() else "died" for path in found]
+
+
 def play(document: dict[str, Any], orders: str | None = None) -> list[Any]:
     """Train in as many processes as the design draws devices; what each came to, by process."""
     size = sum(len(mesh["devices"]) for mesh in document["meshes"])
-    with tempfile.TemporaryDirectory() as folder:
-        _fork(size, lambda: _answer(document, orders, Path(folder)))
-        found = [Path(folder) / f"{process}.out" for process in range(size)]
-        return [pickle.loads(path.read_bytes()) if path.exists() else "died" for path in found]
+    return _answers(size, lambda folder: _train(document, orders, folder))
+
+
+def call(name: str, size: int, argument: Any) -> list[Any]:
+    """Call ``module:function`` in a world of so many processes; what each returned."""
+    return _answers(size, lambda folder: _called(name, argument, folder))
 
 
 def work(folder: str, size: int) -> list[int]:
@@ -100,7 +121,7 @@ def main() -> None:
             task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump({"play": play, "work": work}[task](*arguments), answers)
+        pickle.dump({"play": play, "work": work, "call": call}[task](*arguments), answers)
         answers.flush()
 
 

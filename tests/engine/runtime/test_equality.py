@@ -47,11 +47,17 @@ def assert_equal(outcomes: list[Any], expected: Reference, precision: str = "fp6
         np.testing.assert_allclose(outcome["losses"], expected.losses, **near)
         np.testing.assert_allclose(outcome["grad_norms"], expected.grad_norms, **near)
         for name, gradient in outcome["gradients"].items():
-            np.testing.assert_allclose(gradient, expected.gradients[name].numpy(), err_msg=name, **near)
+            np.testing.assert_allclose(gradient, part(outcome, name, expected.gradients), err_msg=name, **near)
         for name, weight in outcome["parameters"].items():
-            np.testing.assert_allclose(weight, expected.parameters[name].numpy(), err_msg=name, **near)
+            np.testing.assert_allclose(weight, part(outcome, name, expected.parameters), err_msg=name, **near)
     held = set().union(*(outcome["parameters"] for outcome in outcomes))
     assert held == set(expected.parameters), "all parts of the model were trained"
+
+
+def part(outcome: Any, name: str, whole: dict[str, torch.Tensor]) -> Any:
+    """What a process holds of a tensor of the whole model."""
+    cut = outcome["cuts"].get(name)
+    return (cut.of(whole[name]) if cut else whole[name]).numpy()
 
 
 LINEAR = [
@@ -163,6 +169,28 @@ def test_it_does_so_in_other_precisions(precision: str, kind: str, crew: Any, dr
     pipeline = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
     document = draw(pipeline, dp=2, kind=kind, precision=precision, steps=4, optimizer="sgd")
     assert_equal(crew.play(document), reference(document), precision)
+
+
+CUT = [
+    ({"schedule": "gpipe", "microbatches": 2}, 1, 1, {}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, {"clip_norm": 0.5, "lr": 0.1, "steps": 3}),
+    ({"schedule": "chimera", "microbatches": 4}, 2, 2, {"clip_norm": 0.5}),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 1, {"kind": "bert"}),
+    ({"schedule": "zb-h1", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 1, {}),
+    ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"precision": "bf16", "optimizer": "sgd"}),
+]
+"""With tensor parallelism: a schedule, meshes, copies, and what else is of interest there."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CUT, ids=name)
+def test_a_model_that_is_cut_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """The vocabulary of 257 tokens is cut unevenly."""
+    document = draw(pipeline, pp=pp, dp=dp, tp=2, layers=8, **others)
+    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

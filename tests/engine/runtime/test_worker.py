@@ -128,8 +128,8 @@ def test_a_failing_action_is_named_and_its_report_is_the_first(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}}, "tensor parallel runs come later"),
-        ({"meshes": {0: {"axes": {"dp": 2}, "devices": [0, 2]}}}, "A has dp=2, B has dp=1"),
+        ({"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}}, r"A is dp=1 x tp=2, B is dp=1 x tp=1"),
+        ({"meshes": {0: {"axes": {"dp": 2}, "devices": [0, 2]}}}, "A is dp=2 x tp=1, B is dp=1 x tp=1"),
         ({"model": {"moe": {"experts": 4}}}, "set model.moe to null"),
         ({"training": {"data": "mine.txt"}}, "training.data names mine.txt"),
     ],
