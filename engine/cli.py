@@ -112,6 +112,20 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     _json(examples)
     doctor = _command(commands, "doctor", "what this machine can do, and what is missing", _doctor)
     _json(doctor)
+    calibrate = _command(commands, "calibrate", "measure the collectives of this machine", _calibrate)
+    calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write what was measured to this file")
+    calibrate.add_argument("--ranks", type=int, default=8, help="processes; default: 8")
+    calibrate.add_argument("--ranks-per-node", type=int, metavar="G", help="default: all; shaped: half of them")
+    calibrate.add_argument("--mp", metavar="N,...", help="sizes of the tensor-parallel groups; default: a node")
+    calibrate.add_argument("--esp", metavar="N,...", help="sizes of the groups that share an expert; default: a node")
+    calibrate.add_argument("--sizes", metavar="BYTES,...", help="of the whole buffers; default: 4 KiB to 4 MiB")
+    calibrate.add_argument("--rounds", type=int, default=7, help="of which the median counts; default: 7")
+    calibrate.add_argument(
+        "--shaped", metavar="INTRA,INTER", help="emulate nodes: bytes/s of a process's link and of a node's uplink"
+    )
+    calibrate.add_argument("--profile", metavar="PROFILE", help="measure nothing: read what was measured before")
+    calibrate.add_argument("--fit", action="store_true", help="print the fit of meshwave moe for the first mp and esp")
+    _json(calibrate)
     bench = _command(commands, "bench", "measure how fast Meshwave is on this machine", _bench)
     bench.add_argument("parts", nargs="*", help="only these parts; default: all")
     _json(bench)
@@ -245,6 +259,12 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
     return lines + numbers["findings"] + numbers["warnings"]
 
 
+def _compared(prediction: Prediction) -> dict[str, Any]:
+    """The numbers of a design; of unit costs there are none of what is counted by the second."""
+    numbers = _numbers(prediction)
+    return numbers if numbers["unit"] == "s" else {**numbers, "samples_per_s": None, "tokens_per_s": None}
+
+
 def _compare(options: argparse.Namespace) -> int:
     from engine.comparison import differences
     from engine.predict import predict
@@ -258,11 +278,12 @@ def _compare(options: argparse.Namespace) -> int:
             raise InputError("\n".join(f"{name}: {problem}" for problem in error.problems)) from None
     changed = [differences(predictions[0].design, prediction.design) for prediction in predictions]
     if options.json:
-        told = [{**_numbers(each), "differences": change} for each, change in zip(predictions, changed, strict=True)]
+        told = [{**_compared(each), "differences": change} for each, change in zip(predictions, changed, strict=True)]
         _print_json({"designs": told})
         return 0
     first = predictions[0].numbers
-    print(f"{'design':<44}{'iteration':>12}{'':>9}{'bubble':>9}{'seq/s':>11}{'memory':>11}")
+    wide = max(len("design"), *(len(prediction.design.name) for prediction in predictions)) + 2
+    print(f"{'design':<{wide}}{'iteration':>12}{'':>9}{'bubble':>9}{'seq/s':>11}{'memory':>11}")
     for prediction in predictions:
         n = prediction.numbers
         same = n["unit"] == first["unit"]
@@ -270,7 +291,7 @@ def _compare(options: argparse.Namespace) -> int:
         iteration = quantity(n["makespan_s"], "s") if n["unit"] == "s" else f"{n['makespan_s']:g} units"
         memory = quantity(max(n["peak_memory_bytes"]), "B")
         rate = f"{n['samples_per_s']:.4g}" if n["unit"] == "s" else "-"
-        print(f"{n['name'][:43]:<44}{iteration:>12}{longer:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
+        print(f"{n['name']:<{wide}}{iteration:>12}{longer:>9}{n['bubble_ratio']:>9.1%}{rate:>11}{memory:>11}")
     for prediction, change in zip(predictions[1:], changed[1:], strict=True):
         print(f"\n{prediction.design.name}, against the first")
         print("\n".join(f"  {line}" for line in change or ["the same"]))
@@ -348,6 +369,12 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         print(doctor.to_text(findings))
     return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from engine.runtime.calibration import command
+
+    return command(options)
 
 
 def _bench(options: argparse.Namespace) -> int:

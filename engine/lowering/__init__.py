@@ -13,7 +13,7 @@ from engine.design.problems import renaming
 from engine.errors import DesignError, Problem
 from engine.lowering.prices import findings, priced_pipe
 from engine.lowering.transfers import add_transfers
-from engine.lowering.updates import add_updates
+from engine.lowering.updates import add_updates, sharers
 from engine.program.program import Program
 from engine.program.verify import complete, verify
 from engine.schedules import Pipe
@@ -34,8 +34,7 @@ def order(design: Design) -> Program:
 def with_messages(computations: Program, design: Design) -> Program:
     """A complete order of computations with the transfers and updates that it needs on the design's
     meshes; whether it waits for ever is not asked."""
-    copies = tuple(mesh.dp for mesh in design.meshes)
-    return add_updates(add_transfers(computations), copies, clips=design.training.clip_norm is not None)
+    return add_updates(add_transfers(computations), sharers(design), clips=design.training.clip_norm is not None)
 
 
 def lower(design: Design) -> Program:
@@ -44,9 +43,8 @@ def lower(design: Design) -> Program:
     Raises:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
-    copies = tuple(mesh.dp for mesh in design.meshes)
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
-    return _lower(ordering, priced_pipe(design), copies, design.training.clip_norm is not None)
+    return _lower(ordering, priced_pipe(design), sharers(design), design.training.clip_norm is not None)
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB

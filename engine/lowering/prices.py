@@ -11,7 +11,7 @@ import numpy as np
 from engine.cost import estimate
 from engine.design import Design
 from engine.lowering.transfers import add_transfers
-from engine.lowering.updates import add_updates
+from engine.lowering.updates import add_updates, sharers
 from engine.program.action import forward, input_gradient, weight_gradient
 from engine.program.program import Program, build
 from engine.schedules import Pipe, Prices
@@ -47,7 +47,7 @@ def _prices(design: Design) -> Prices:
         costs.deferred_bytes,
         np.maximum(costs.capacity_bytes - always, 0.0),
     )
-    copies, clips = tuple(mesh.dp for mesh in design.meshes), design.training.clip_norm is not None
+    copies, clips = sharers(design), design.training.clip_norm is not None
 
     def judge(compute: Program) -> float:
         program = add_updates(add_transfers(compute), copies, clips=clips)

@@ -6,14 +6,33 @@ from dataclasses import replace
 
 import numpy as np
 
+from engine.design import Design
+from engine.moe import expert_schedules
 from engine.program.action import Op
 from engine.program.program import Program
+
+
+def sharers(design: Design) -> tuple[int, ...]:
+    """[ranks] the devices of each mesh that share weights: the copies of data parallelism, and all of
+    them where expert layers share a gate or an expert across the cuts of tensor parallelism."""
+    if design.model.moe is None:
+        return tuple(mesh.dp for mesh in design.meshes)
+    placed = [expert for held in design.experts.placement or () for expert in held]
+    replicated = len(placed) > len(set(placed)) * design.experts.esp
+    across = replicated or may_be_partial(design.experts.member)
+    return tuple(len(mesh.devices) if across else mesh.dp for mesh in design.meshes)
+
+
+def may_be_partial(name: str) -> bool:
+    """Whether the gate's gradient is summed over tensor parallelism, of a schedule or one that it may choose."""
+    schedule = expert_schedules[name]
+    return schedule.gate_is_partial or schedule.chooses
 
 
 def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = False) -> Program:
     """Reduce each stage that has copies, and step once a rank; if it ``clips``, all ranks together.
 
-    ``copies`` is the data-parallel size of each rank's mesh. A stage of a single replica is
+    ``copies`` are the :func:`sharers` of each rank's mesh. A stage of a single replica is
     reduced as soon as its last backward is done and sent, so that the reduction hides behind the rest;
     replicas share two ranks, and reduce their stages in ascending order at the end, so that both
     ranks meet in the same order.

@@ -29,6 +29,7 @@ class ExpertSchedule(ABC):
     title: ClassVar[str]
     places: ClassVar[str] = "ep"  # the group over which the experts are spread
     gate_is_partial: ClassVar[bool] = False  # each mp device has a part of the gate's gradient: sum over mp
+    chooses: ClassVar[bool] = False  # among others, by what they cost
     option: ClassVar[bool] = True  # offered to people; a variant of another is not
 
     @abstractmethod

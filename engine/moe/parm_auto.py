@@ -20,6 +20,7 @@ class ParmAuto(ExpertSchedule):
     """
 
     title: ClassVar = "Parm, automatic"
+    chooses: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")

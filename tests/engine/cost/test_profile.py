@@ -158,7 +158,7 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     save_profile(made, tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == made
-    assert len((tmp_path / "profile.json").read_text().splitlines()) == 11  # a line a collective
+    assert len((tmp_path / "profile.json").read_text().splitlines()) == 14  # a line a collective
 
 
 def test_an_empty_profile_comes_back_too(tmp_path: Path) -> None:
@@ -187,7 +187,8 @@ def test_residuals_are_shares_of_the_line() -> None:
     ("change", "said"),
     [
         ({"format": "meshwave-profile/2"}, "format"),
-        ({"machines": {}}, "Did you mean 'machine'"),
+        ({"machines": {}}, "there is no key 'machines' here. Did you mean 'machine'"),
+        ({"collectives": [{**MEASURED, "alpha": 0.0}]}, r"collectives\[0\].alpha: .* Did you mean 'alpha_s'"),
         ({"machine": {"ranks": "8", "ranks_per_node": 4}}, "machine.ranks"),
         ({"collectives": [{**MEASURED, "collective": "all_to_one"}]}, r"collectives\[0\].collective"),
         ({"collectives": [{**MEASURED, "alpha_s": -1.0}]}, r"collectives\[0\].alpha_s"),

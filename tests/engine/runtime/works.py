@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from engine.errors import RunError
 from engine.runtime import shaped
+from engine.runtime.collectives import Place, overlap
 from engine.runtime.shaped import Cluster
 
 RATES = 4e7, 1e7
@@ -54,6 +55,25 @@ def messages(cluster: Cluster, size: int) -> dict[str, float]:
             dist.barrier()
             taken[name] = time.perf_counter() - began
     return taken
+
+
+def overlapped(cluster: Cluster, layout: dict[str, int]) -> bool:
+    """Whether an overlap brings to each rank, of each of its ``mp`` group and each block, the sum over the
+    block of what it sent there."""
+    ranks, mp, esp = cluster.ranks, layout["mp"], layout["esp"]
+    me, blocks = dist.get_rank(), ranks // esp
+    source = (100.0 * me + torch.arange(ranks)).repeat_interleave(3)
+    gathers = [dist.new_group(list(range(first, first + mp))) for first in range(0, ranks, mp)]
+    place = Place(None, ranks, source, torch.zeros(3 * ranks), blocks, gathers[me // mp], mp)
+    first = me // mp * mp
+    for step, found in enumerate(overlap(place, 3 * ranks)):
+        expected = []
+        for peer in range(first, first + mp):
+            block = (peer // esp - step) % blocks
+            expected.append(float(sum(100 * rank + peer for rank in range(block * esp, block * esp + esp))))
+        if found.tolist() != torch.tensor(expected).repeat_interleave(3).tolist():
+            return False
+    return True
 
 
 def waits(cluster: Cluster, argument: Any) -> None:
