@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,8 @@ from engine.design.experts import Experts
 from engine.design.meshes import Mesh
 from engine.design.model import Model
 from engine.design.pipeline import Pipeline
-from engine.design.problems import from_validation, problems
+from engine.design.problems import problems, problems_beside, told
+from engine.design.refusals import from_validation
 from engine.design.training import Training
 from engine.design.transfer import Transfer
 from engine.design.upgrades import FORMAT, upgrade
@@ -90,17 +91,23 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
     if not isinstance(document, Mapping):
         raise DesignError([Problem("", "type", "a design is a JSON object with cluster, model, meshes and pipeline")])
     try:
-        text = json.dumps(upgrade(document))  # strict numbers, but lists where the design has tuples
+        current = upgrade(document)
+        text = json.dumps(current)  # strict numbers, but lists where the design has tuples
     except (TypeError, ValueError, RecursionError) as error:
         raise DesignError([Problem("", "json", f"the document is not plain JSON: {error}")]) from None
     try:
         design = Design.model_validate_json(text)
     except ValidationError as error:
-        raise DesignError(from_validation(error, document)) from None
-    errors = [problem for problem in problems(design) if problem.severity == "error"]
-    if errors and not draft:
+        refused = from_validation(error, document)
+        beside = [] if draft else problems_beside(current, refused)
+        raise DesignError(told([*refused, *_errors(beside)])) from None
+    if not draft and (errors := _errors(problems(design))):
         raise DesignError(errors)
     return design
+
+
+def _errors(found: Iterable[Problem]) -> list[Problem]:
+    return [problem for problem in found if problem.severity == "error"]
 
 
 def _read_json(text: str | bytes) -> Any:

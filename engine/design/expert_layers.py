@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.design.meshes import Mesh
-from engine.moe import ExpertSchedule, Layer, Line, Links, expert_schedules, shares
+from engine.moe import ExpertSchedule, Layer, Line, Links, Rates, expert_schedules, play, price, shares
+from engine.moe._schedule import Choice
 
 if TYPE_CHECKING:
     from engine.design.cluster import Cluster
     from engine.design.document import Design
 
+DEGREES = (1, 2, 4, 8)
+"""Numbers of chunks that are tried where a design leaves it open."""
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp64": 8}
 
 
@@ -50,6 +53,34 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
         load=shares(experts.load, moe.experts),
         degree=degree or experts.degree or 1,
     )
+
+
+class Resolved(NamedTuple):
+    """What an expert layer comes to on a mesh, once everything that is left open is chosen."""
+
+    schedule: str  # one that has steps
+    layer: Layer
+    choice: Choice | None  # what was chosen automatically, and why
+
+
+def resolved(design: Design, mesh: Mesh) -> Resolved:
+    """The expert layer of ``design`` on ``mesh``, with the schedule and the chunks that the model of cost
+    chooses where the design leaves them open."""
+    found = links(design.cluster, len(mesh.devices))
+    name = design.experts.member
+    choice = price(name, expert_layer(design, mesh), found).choice
+    name = choice.name if choice else name
+    if design.experts.degree is not None:
+        return Resolved(name, expert_layer(design, mesh), choice)
+    device = design.cluster.device
+    rates = Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
+    layers = [expert_layer(design, mesh, degree=degree) for degree in DEGREES]
+
+    def seconds(layer: Layer) -> float:
+        priced = price(name, layer, found, rates)
+        return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
+
+    return Resolved(name, min(layers, key=seconds), choice)
 
 
 def links(cluster: Cluster, devices: int) -> Links:

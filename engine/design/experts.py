@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from engine.moe import by_age
 from engine.part import Part
 
 Load = Literal["uniform", "zipf"] | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = Literal[tuple(by_age())]
+    """Every schedule that lies in its folder and is offered."""
 
 
 class Experts(Part):
     """Experts on devices."""
 
-    schedule: Literal["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "parm-auto", "ppmoe"] = (
-        "parm-auto"
-    )
+    schedule: ScheduleName = "parm-auto"
     """The order of communication and compute inside an expert layer."""
     ep: PositiveInt = 1
     """Expert-parallel size: groups of devices that hold different experts."""

@@ -1,260 +1,84 @@
-"""What is wrong with a design, in words: where, what, what to do.
+"""What is wrong with a design as a whole, in words: the checks that look at several parts at once.
 
-Two sources: what pydantic refuses part by part, put into a person's words, and the checks
-that look at several parts at once.
+What is wrong with a part by itself says :mod:`engine.design.refusals`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from engine.errors import InputError, Problem, nearest
+from engine.design.refusals import heads_beside
+from engine.design.stand_ins import stood_in
+from engine.errors import InputError, Problem
 from engine.program.action import Action, Op, parse_cell
 from engine.schedules import schedules
 
 if TYPE_CHECKING:
     from engine.design.document import Design
 
-
-Place = tuple[str | int, ...]
-"""Where in a document: ``("meshes", 2, "devices")``."""
-
 LARGEST_STEP = 4_000_000
 """Computations of the largest step: some seconds to lower and simulate."""
 
-# ---- what pydantic refuses, in words ----
-
-
-def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list[Problem]:
-    """Every error of a validation as a problem of the document."""
-    details = error.errors(include_url=False)
-    places = [_without_tags(detail["loc"], document) for detail in details]
-    found = [
-        _in_words(detail, place, document)
-        for detail, place in zip(details, places, strict=True)
-        if not _follows(detail, place, places)
-    ]
-    first: dict[str, Problem] = {}
-    for problem in found:  # a union complains once a member
-        first[problem.where] = _either(first[problem.where], problem) if problem.where in first else problem
-    return list(first.values())
-
-
-def _follows(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
-    """A list whose members were refused is also refused as too short, or as no word: that says nothing new."""
-    no_word = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
-    too_short = detail["type"] == "too_short" and len(detail["input"]) > 0
-    return (no_word or too_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
-
-
-def _either(problem: Problem, other: Problem) -> Problem:
-    """Say of a value that no member of a union takes what each would: "3 should be none, full or a list"."""
-    start, _, wish = other.message.partition(" should be ")
-    if not wish or not problem.message.startswith(f"{start} should be "):
-        return problem
-    return Problem(problem.where, problem.code, f"{problem.message} or {wish}", problem.severity)
-
-
-def _in_words(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> Problem:
-    say = _WORDS.get(detail["type"])
-    message = say(detail, location, document) if say else _plain(detail)
-    field = _FIELD_OF.get(detail["type"], ())
-    if detail["type"].startswith("union_tag"):
-        field = (_tag_of(detail),)
-    return Problem(path((*location, *field)), detail["type"], message)
-
-
-def _tag_of(detail: ErrorDetails) -> str:
-    """The key that says which member of a union is meant."""
-    return str(detail["ctx"]["discriminator"]).strip("'")
-
-
-def path(location: Place) -> str:
-    """``("meshes", 2, "devices")`` as ``meshes[2].devices``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
-
-
-def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
-    """Leave out what pydantic adds to a place: the member of a union that it tried, and ``[key]``."""
-    kept: list[str | int] = []
-    here: Any = document
-    for number, step in enumerate(location):
-        last = number == len(location) - 1
-        if isinstance(here, Mapping):
-            tag = step in (here.get("kind"), here.get("schedule"))
-            known = step in here or (last and isinstance(step, str) and step.isidentifier() and not tag)
-        else:
-            known = isinstance(here, (list, tuple)) and isinstance(step, int)
-        if not known:
-            continue
-        kept.append(step)
-        try:
-            here = here[step]
-        except (KeyError, IndexError, TypeError):
-            here = None
-    return tuple(kept)
-
-
-def _part_at(location: Place, document: Mapping[str, Any]) -> Any:
-    here: Any = document
-    for step in location:
-        here = here[step]
-    return here
-
-
-def _keys_known_at(location: Place, document: Mapping[str, Any]) -> list[str]:
-    """The keys that the part which holds this place knows, read off the JSON Schema."""
-    from engine.design.document import Design
-
-    schema = Design.model_json_schema()
-    node: Any = schema
-    walked: list[str | int] = []
-    for step in location[:-1]:
-        walked.append(step)
-        node = _resolve(node, schema, _part_at(tuple(walked[:-1]), document))
-        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, {})
-    node = _resolve(node, schema, _part_at(location[:-1], document))
-    return list(node.get("properties", {}))
-
-
-def _resolve(node: Any, schema: Any, part: Any) -> Any:
-    """Follow references, optional members and the chosen member of a tagged union."""
-    while True:
-        if "$ref" in node:
-            node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
-        elif "discriminator" in node:
-            tag = part.get(node["discriminator"]["propertyName"]) if isinstance(part, Mapping) else None
-            mapping = node["discriminator"]["mapping"]
-            node = {"$ref": mapping.get(tag, next(iter(mapping.values())))}
-        elif "anyOf" in node:
-            node = node["anyOf"][0]
-        else:
-            return node
-
-
-def _unknown_key(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    key = str(detail["loc"][-1])
-    known = _keys_known_at(location, document)
-    section = _part_at(location[:-1], document)
-    if location[0] == "pipeline" and isinstance(section, Mapping):
-        owners = [name for name, member in schedules.items() if key in member.model_fields]
-        if owners:
-            return f"{key!r} is an option of {' and '.join(owners)}, not of {section.get('schedule')}; remove it"
-    return f"there is no key {key!r} here. {nearest(key, known)}"
-
-
-def _unknown_name(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    expected = str(detail.get("ctx", {}).get("expected", ""))
-    known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-    if not isinstance(detail["input"], str):
-        return f"{_shown(detail['input'])} should be {'one of ' if len(known) > 1 else ''}{', '.join(known)}"
-    return f"{detail['input']!r} is not known here. {nearest(str(detail['input']), known)}"
-
-
-def _unknown_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    context = detail["ctx"]
-    known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
-    what = _tag_of(detail)
-    return f"there is no {'cost model' if what == 'kind' else what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
-
-
-def _missing(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    return f"{detail['loc'][-1]!r} is missing; add it"
-
-
-def _missing_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    return f"{_tag_of(detail)!r} is missing; it says which kind this is"
-
-
-def _wrong_type(noun: str) -> Any:
-    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-        return f"{_shown(detail['input'])} should be {noun}"
-
-    return say
-
-
-def _bound(words: str, key: str) -> Any:
-    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-        limit = detail["ctx"][key]
-        if key == "gt" and limit == 0 and isinstance(limit, int):
-            return f"{_shown(detail['input'])} should be at least 1"
-        return f"{_shown(detail['input'])} should be {words} {limit:,.16g}"
-
-    return say
-
-
-def _shown(value: Any) -> str:
-    """A value as it stands in the document, cut short."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = f"this {type(value).__name__}"
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _plain(detail: ErrorDetails) -> str:
-    message = detail["msg"]
-    return message[:1].lower() + message[1:]
-
-
-_FIELD_OF = {
-    "mesh_size": ("devices",),
-    "cluster_size": ("nodes",),
-    "heads": ("heads",),
-    "top_k": ("top_k",),
-    "weight": ("weight",),
-}
-"""The field to point at where a whole part was refused."""
-
-_WORDS: dict[str, Any] = {
-    "extra_forbidden": _unknown_key,
-    "literal_error": _unknown_name,
-    "union_tag_invalid": _unknown_tag,
-    "union_tag_not_found": _missing_tag,
-    "missing": _missing,
-    "int_type": _wrong_type("a whole number"),
-    "int_from_float": _wrong_type("a whole number"),
-    "int_parsing": _wrong_type("a whole number"),
-    "float_type": _wrong_type("a number"),
-    "finite_number": _wrong_type("a finite number"),
-    "string_type": _wrong_type("text"),
-    "string_pattern_mismatch": _wrong_type("a plain file name, without folders"),
-    "tuple_type": _wrong_type("a list"),
-    "mapping_type": _wrong_type("an object"),
-    "dict_type": _wrong_type("an object"),
-    "model_type": _wrong_type("an object with keys"),
-    "model_attributes_type": _wrong_type("an object with keys"),
-    "greater_than": _bound("more than", "gt"),
-    "greater_than_equal": _bound("at least", "ge"),
-    "less_than": _bound("less than", "lt"),
-    "less_than_equal": _bound("at most", "le"),
-    "too_short": lambda detail, location, document: "the list is empty; give at least one",
-    "too_long": lambda detail, location, document: (
-        f"the list has at most {detail['ctx']['max_length']:,} entries; shorten it"
-    ),
-    "string_too_short": lambda detail, location, document: "the text is empty; give it a name",
-    "string_too_long": lambda detail, location, document: (
-        f"the text has {len(detail['input'])} characters; use at most {detail['ctx']['max_length']}"
-    ),
-}
-
-
-# ---- checks that look at several parts ----
+MOST_TOLD = 20
+"""Problems of one kind that are told one by one."""
 
 
 def problems(design: Design) -> list[Problem]:
     """Everything that is wrong or unwise in a document whose parts are sound by themselves."""
-    found = [problem for check in _CHECKS for problem in check(design)]
-    if not any(problem.severity == "error" for problem in found):
-        found += _stages(design)
+    return told(_judged(design, frozenset(type(design).model_fields)))
+
+
+def problems_beside(document: Mapping[str, Any], refused: Sequence[Problem]) -> list[Problem]:
+    """What is wrong between those parts of a document that are sound, while ``refused`` is wrong with others.
+
+    What was refused is put aside: what no check looks at gets a stand-in, so that its section can be
+    judged, and the checks that look at it are not asked.
+    """
+    from engine.design.document import Design
+
+    judged, torn = stood_in(document, refused)
+    try:
+        design = Design.model_validate_json(json.dumps(judged))
+    except ValidationError:
+        return []  # wrong in a way that hides what else is
+    return _judged(design, frozenset(Design.model_fields) - torn)
+
+
+def told(found: Iterable[Problem]) -> list[Problem]:
+    """The first problems of each kind, and how many more there are."""
+    kinds: Counter[str] = Counter()
+    shown: list[Problem] = []
+    first: dict[str, Problem] = {}
+    for problem in found:
+        kinds[problem.code] += 1
+        first.setdefault(problem.code, problem)
+        if kinds[problem.code] <= MOST_TOLD:
+            shown.append(problem)
+    for code, problem in first.items():
+        if kinds[code] > MOST_TOLD:
+            where, more = problem.where.partition("[")[0], kinds[code] - MOST_TOLD
+            shown.append(problem._replace(where=where, message=f"and {more:,} more like this"))
+    return shown
+
+
+def _judged(design: Design, sound: frozenset[str]) -> list[Problem]:
+    """What the checks find that look at ``sound`` sections alone."""
+    found = [problem for check, needs in _CHECKS.items() if sound.issuperset(needs) for problem in check(design)]
+    if sound.issuperset(("meshes", "pipeline")):
+        found += _stages(design, sound, found)
     return found
+
+
+def _name(design: Design) -> Iterator[Problem]:
+    if not design.name.strip():
+        message = "the design has no name, and a list of runs could not tell it from others; give it one"
+        yield Problem("name", "name_empty", message, "warning")
 
 
 def _devices(design: Design) -> Iterator[Problem]:
@@ -313,10 +137,22 @@ def _mesh_shapes(design: Design) -> Iterator[Problem]:
 
 
 def _tensor_parallel(design: Design) -> Iterator[Problem]:
+    heads, width = design.model.heads, design.model.hidden
     for number, mesh in enumerate(design.meshes):
-        if design.model.heads % mesh.tp:
-            message = f"tp={mesh.tp} of mesh {mesh.name} does not divide the {design.model.heads} heads of the model; change one"
+        if heads % mesh.tp:
+            divisors = [size for size in range(1, heads + 1) if heads % size == 0]
+            near = [*[d for d in divisors if d < mesh.tp][-1:], *[d for d in divisors if d > mesh.tp][:1]]
+            suit = heads_beside(heads, width, {each.tp for each in design.meshes})
+            advice = f", or {_alternatives(suit)} heads" if suit else ""
+            message = (
+                f"tp={mesh.tp} of mesh {mesh.name} does not divide the {heads} heads of the model; "
+                f"use tp={_alternatives(near)}{advice}"
+            )
             yield Problem(f"meshes[{number}].axes.tp", "tp_heads", message)
+
+
+def _alternatives(numbers: Sequence[int]) -> str:
+    return " or ".join(map(str, numbers))
 
 
 def _actions(design: Design) -> Iterator[Problem]:
@@ -387,6 +223,7 @@ def _cost(design: Design) -> Iterator[Problem]:
 def _experts(design: Design) -> Iterator[Problem]:
     moe, experts = design.model.moe, design.experts
     if moe is None:
+        yield from _no_experts(design)
         return
     if moe.experts % experts.ep:
         message = f"ep={experts.ep} does not divide {moe.experts} experts; use a divisor"
@@ -413,6 +250,15 @@ def _experts(design: Design) -> Iterator[Problem]:
             yield Problem("experts.placement", "expert_missing", f"expert {missing[0]} is on no device; place it")
 
 
+def _no_experts(design: Design) -> Iterator[Problem]:
+    """What is said of experts that the model does not have."""
+    experts, fields = design.experts, type(design.experts).model_fields
+    for key in ("ep", "esp", "placement", "load"):
+        if getattr(experts, key) != fields[key].default:
+            message = f"{key} changes nothing: the model has no experts; give it some in model.moe, or take {key} out"
+            yield Problem(f"experts.{key}", "experts_unused", message, "warning")
+
+
 def _expert_groups(design: Design) -> Iterator[Problem]:
     """One group of ep x esp devices holds each expert once."""
     ep, esp = design.experts.ep, design.experts.esp
@@ -428,26 +274,57 @@ def _expert_groups(design: Design) -> Iterator[Problem]:
         yield Problem("experts.ep", "experts_mesh", message, "warning")
 
 
-_CHECKS = (_devices, _mesh_names, _mesh_shapes, _tensor_parallel, _actions, _schedule, _cost, _experts)
+Check = Callable[["Design"], Iterator[Problem]]
+
+_CHECKS: dict[Check, tuple[str, ...]] = {
+    _name: ("name",),
+    _devices: ("cluster", "meshes"),
+    _mesh_names: ("meshes",),
+    _mesh_shapes: ("cluster", "meshes"),
+    _tensor_parallel: ("model", "meshes"),
+    _actions: ("model", "meshes", "pipeline"),
+    _schedule: ("meshes", "pipeline"),
+    _cost: ("cost",),
+    _experts: ("cluster", "model", "meshes", "experts"),
+}
+"""The sections of the document that each check looks at."""
 
 
-def _stages(design: Design) -> list[Problem]:
-    """The stages against the model and the meshes; asked only of a design that is sound so far."""
-    found: list[Problem] = []
+# ---- the stages, of a pipeline that has some ----
+
+
+def _stages(design: Design, sound: frozenset[str], found: Sequence[Problem]) -> Iterator[Problem]:
+    """The stages against the model and the meshes, as far as they can be counted in spite of what was found."""
+    errors = {problem.code for problem in found if problem.severity == "error"}
+    if design.pipeline.schedule == "custom" and ("model" not in sound or errors & _NO_STAGES):
+        return
+    if "model" in sound:
+        yield from _layers(design)
+    too_large = list(_size(design))
+    yield from too_large
+    if not too_large and "schedule" not in errors:  # else there may be no route to hold it against
+        yield from _placement(design)
+    yield from _recompute(design)
+
+
+_NO_STAGES = {"action", "action_kind", "action_microbatch", "action_stage", "actions_missing"}
+"""With these a hand-drawn order does not say how many stages there are."""
+
+
+def _layers(design: Design) -> Iterator[Problem]:
     count, given, layers = design.stages, design.pipeline.stages, design.model.layers
     name = cast(Any, design.pipeline).schedule
     if given is not None and len(given) != count:
         message = f"{name} cuts the model into {count} stages here, but {len(given)} are given; give {count} or null"
-        found.append(Problem("pipeline.stages", "stage_count", message))
+        yield Problem("pipeline.stages", "stage_count", message)
     elif given is not None and sum(given) != layers:
         message = f"the stages hold {sum(given)} layers, but the model has {layers}; change a stage or the model"
-        found.append(Problem("pipeline.stages", "stage_layers", message))
+        yield Problem("pipeline.stages", "stage_layers", message)
     elif count > layers:
         message = (
             f"{count} stages need at least {count} layers, and the model has {layers}; use fewer stages or more layers"
         )
-        found.append(Problem("model.layers", "too_few_layers", message))
-    return found or [*_size(design), *_placement(design), *_recompute(design)]
+        yield Problem("model.layers", "too_few_layers", message)
 
 
 def _size(design: Design) -> Iterator[Problem]:

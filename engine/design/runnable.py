@@ -13,13 +13,7 @@ SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
 
 def runnable(design: Design) -> list[Problem]:
     """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
-    return [*_experts(design), *_unequal_meshes(design), *_vocabulary(design)]
-
-
-def _experts(design: Design) -> Iterator[Problem]:
-    if design.model.moe is not None:
-        message = "this version plans mixture-of-experts models but does not run them; set model.moe to null"
-        yield Problem("model.moe", "moe_not_run", message)
+    return [*_unequal_meshes(design), *_vocabulary(design)]
 
 
 def _unequal_meshes(design: Design) -> Iterator[Problem]:

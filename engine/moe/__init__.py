@@ -1,17 +1,21 @@
 """Schedules of an expert layer, one file each; being in the folder is being registered."""
 
-from engine.moe._layer import Layer, contiguous, shares
+from engine.moe._balance import balance, crossing, device_load
+from engine.moe._layer import Homes, Layer, contiguous, shares
 from engine.moe._links import Fit, Line, Links
 from engine.moe._play import LAYER_OPS, Played, play
-from engine.moe._price import Collective, Price, Rates, price
-from engine.moe._schedule import ExpertSchedule, expert_schedules
+from engine.moe._price import NO_COMPUTE, Collective, Price, Rates, held, price
+from engine.moe._schedule import Choice, ExpertSchedule, by_age, expert_schedules
 from engine.moe._steps import Step, StepOp, backward
 
 __all__ = [
     "LAYER_OPS",
+    "NO_COMPUTE",
+    "Choice",
     "Collective",
     "ExpertSchedule",
     "Fit",
+    "Homes",
     "Layer",
     "Line",
     "Links",
@@ -21,8 +25,13 @@ __all__ = [
     "Step",
     "StepOp",
     "backward",
+    "balance",
+    "by_age",
     "contiguous",
+    "crossing",
+    "device_load",
     "expert_schedules",
+    "held",
     "play",
     "price",
     "shares",

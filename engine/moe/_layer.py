@@ -70,7 +70,7 @@ class Layer:
         if self.capacity_factor is None:
             needed = ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
         else:  # exact: 1.2 means twelve tenths
-            needed = ceil(Fraction(repr(self.capacity_factor)) * self.top_k * self.tokens / self.experts)
+            needed = ceil(Fraction(str(float(self.capacity_factor))) * self.top_k * self.tokens / self.experts)
         return self.rounded(needed)
 
     def rounded(self, slots: int) -> int:
@@ -125,20 +125,49 @@ class Layer:
         return _holders(self.placed(places), self.experts)
 
     @cached_property
+    def folded_rows(self) -> Floats:
+        """[mp] rows that each place computes where the experts are folded into the ``mp`` group: all its
+        slots, or where no token may be dropped the tokens that are expected (their load factor is the
+        largest over the mean). Replicas of an expert share its rows."""
+        dropless = self.capacity_factor is None
+        rows = np.zeros(self.mp)
+        for share, holders in zip(self.shares, self.holders(self.mp), strict=True):
+            of_expert = self.top_k * self.tokens * share if dropless else self.capacity
+            rows[list(holders)] += of_expert / max(len(holders), 1)
+        return rows
+
+    @cached_property
     def serving(self) -> NDArray[np.int64]:
         """[places, experts] the place that serves each expert to the tokens of each place.
 
-        Of the replicas, one on a node of the asking place where there is one; those that are equal
-        take turns, so that each serves as many places as the others.
+        A place that holds an expert serves itself; others are served on a node of theirs where there
+        is a replica, and of those that may serve by the one that serves this expert to the fewest, then
+        the one that has the least to do so far.
         """
         serves = np.empty((self.ep, self.experts), np.int64)
+        nodes = [self._nodes_of(place) for place in range(self.ep)]
+        work = np.zeros(self.ep)  # of each place so far, in shares of all tokens
         for expert, holders in enumerate(self.holders(self.ep)):
-            for place in range(self.ep):
-                near = [holder for holder in holders if self._nodes_of(holder) & self._nodes_of(place)]
-                options = near or holders
-                asking = [p for p in range(self.ep) if not near or self._nodes_of(p) & self._nodes_of(place)]
-                serves[place, expert] = place if place in options else options[asking.index(place) % len(options)]
+            if len(holders) == 1:  # the usual case, and the fast one
+                serves[:, expert] = holders[0]
+                work[holders[0]] += self.ep * self.shares[expert]
+            elif holders:
+                serves[:, expert] = self._replicas_serving(expert, holders, nodes, work)
         return serves
+
+    def _replicas_serving(self, expert: int, holders: Sequence[int], nodes: list[set[int]], work: Floats) -> list[int]:
+        """[places] which of several holders serves each; what they do so is added to ``work``."""
+        asked = dict.fromkeys(holders, 1)
+        found = {place: place for place in holders}
+        close = {place: [h for h in holders if nodes[h] & nodes[place]] for place in range(self.ep)}
+        for place in sorted(range(self.ep), key=lambda place: not close[place]):  # those with a choice come last
+            if place not in found:
+                options = close[place] or holders
+                found[place] = min(options, key=lambda h: (asked[h], round(float(work[h]), 12), h))
+                asked[found[place]] += 1
+        for holder, count in asked.items():
+            work[holder] += count * self.shares[expert]
+        return [found[place] for place in range(self.ep)]
 
     @cached_property
     def served(self) -> NDArray[np.int64]:
@@ -156,7 +185,8 @@ class Layer:
     def problems(self) -> Iterator[Problem]:
         """What no schedule can do; each at the field that it is about."""
         if self.devices % self.mp:
-            yield Problem("mp", "mp_devices", f"{self.mp} devices with the same tokens do not divide {self.devices}")
+            message = f"mp={self.mp} does not divide the {self.devices} devices of ep={self.ep} x esp={self.esp}; use a divisor"
+            yield Problem("mp", "mp_devices", message)
         if self.homes is None and self.experts % self.ep:
             message = f"ep={self.ep} does not divide {self.experts} experts; use a divisor, or place the experts"
             yield Problem("ep", "ep_experts", message)
@@ -164,14 +194,14 @@ class Layer:
             message = f"esp={self.esp} does not divide the experts' width of {self.ffn_hidden}; use a divisor"
             yield Problem("esp", "esp_width", message)
         if self.top_k > self.experts:
-            message = f"a token cannot visit {self.top_k} of {self.experts} experts"
+            message = f"a token cannot visit {self.top_k} of {self.experts} experts; use a top_k of {self.experts} or less"
             yield Problem("top_k", "top_k", message)
         yield from self._homes_problems()
 
     def _homes_problems(self) -> Iterator[Problem]:
         if self.homes is None:
             return
-        if len(self.homes) not in (self.ep, self.mp):
+        if len(self.homes) != self.ep:
             message = f"there are homes for {len(self.homes)} places, and ep={self.ep} has {self.ep}"
             yield Problem("homes", "homes_places", message)
         for expert, holders in enumerate(_holders(self.homes, self.experts)):

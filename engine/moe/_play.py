@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.moe._layer import Layer
-from engine.moe._price import Costed, Price, gather_under
+from engine.moe._price import Costed, Price, gather_under, in_parts
 from engine.moe._steps import IN_CHUNKS, StepOp
 
 LANES = ("compute", "intra-node", "inter-node")
@@ -96,15 +96,15 @@ class _Player:
     def run(self, costed: Costed, chunk: int, before: Sequence[Costed] = (), chunks: int = 1) -> None:
         step = costed.step
         if step.collective is None:
-            self._span(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks)
+            self._span(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks, chunks)
         elif costed.piece_s:
             under = next(c for c in reversed(before) if c.step.collective == "all_to_all")
             self._gather(costed, under, chunk, chunks)
         elif self.layer.size(step.group) > 1:
             for group in self.layer.groups(step.group):
                 self._meet(group)
-                for lane, took in ((INTRA, costed.intra_s), (INTER, costed.inter_s)):
-                    self._span(costed, lane, chunk, group, _in_parts(took, chunks, costed.startup[lane - INTRA]))
+                for lane, took in zip((INTRA, INTER), costed.links_s, strict=True):
+                    self._span(costed, lane, chunk, group, in_parts(took, chunks, costed.startup[lane - INTRA]), chunks)
                 self._meet(group)
 
     def _meet(self, group: Sequence[int]) -> None:
@@ -115,33 +115,39 @@ class _Player:
 
     def _gather(self, costed: Costed, under: Costed, chunk: int, chunks: int) -> None:
         """Its pieces share the links inside the node, from when the part between nodes began."""
+        exposed = max(gather_under(self.layer, costed, under, chunks), 0.0)
+        length = max(exposed, self.layer.ep * costed.piece(chunks))
+        lane = INTER if costed.inter_s.any() else INTRA
         for group in self.layer.groups(costed.step.group):
             self._meet(group)
-            exposed = gather_under(self.layer, costed, under) / chunks
-            length = max(exposed, self.layer.ep * costed.piece_s / chunks)
             for device in group:
                 end = self.ready[device] + exposed
-                start = max(end - length, self.free[INTRA, device])
-                self._add(costed, INTRA, chunk, device, start, max(end, start), int(self.by[device]))
+                start = min(max(end - length, self.free[lane, device]), end)
+                self._add(costed, lane, chunk, device, start, end, int(self.by[device]), chunks)
 
-    def _span(self, costed: Costed, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats) -> None:
+    def _span(
+        self, costed: Costed, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats, chunks: int
+    ) -> None:
         for device in devices:
             if took[device] <= 0:
                 continue
             waits = self.free[lane, device] > self.ready[device]
             start = max(self.free[lane, device], self.ready[device])
             cause = int(self.last[lane, device] if waits else self.by[device])
-            self._add(costed, lane, chunk, device, start, start + took[device], cause)
+            self._add(costed, lane, chunk, device, start, start + took[device], cause, chunks)
 
-    def _add(self, costed: Costed, lane: int, chunk: int, device: int, start: float, end: float, cause: int) -> None:
-        sent = 0.0 if lane == COMPUTE else float(costed.sent[lane - INTRA, device])
+    def _add(
+        self, costed: Costed, lane: int, chunk: int, device: int, start: float, end: float, cause: int, chunks: int
+    ) -> None:
+        sent = 0.0 if lane == COMPUTE else float(costed.sent[lane - INTRA, device]) / chunks
         self.rows.append((device, lane, LAYER_OPS.index(costed.step.op), chunk, start, end, sent, cause))
         number = len(self.rows) - 1
         self.free[lane, device], self.last[lane, device] = end, number
         self.ready[device], self.by[device] = end, number
 
     def played(self) -> Played:
-        device, lane, op, chunk, start, end, sent, cause = map(np.array, zip(*self.rows, strict=True))
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in range(8))
+        device, lane, op, chunk, start, end, sent, cause = map(np.array, columns)
         return Played(
             device.astype(np.int32),
             lane.astype(np.int8),
@@ -152,8 +158,3 @@ class _Player:
             sent.astype(np.float64),
             cause.astype(np.int64),
         )
-
-
-def _in_parts(took: Floats, parts: int, startup: Floats) -> Floats:
-    """[devices] seconds of one of the parts that a message is cut into: each pays the startup."""
-    return np.where(took > 0, startup + (took - startup) / parts, 0.0)

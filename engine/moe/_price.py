@@ -62,6 +62,16 @@ class Costed:
     piece_s: float = 0.0  # of a hidden gather: one of its pieces
     overlap: Line | None = None  # of a hidden gather: measured, with the all-to-all that it hides under
 
+    @property
+    def links_s(self) -> tuple[Floats, Floats]:
+        """Inside the node, between nodes."""
+        return self.intra_s, self.inter_s
+
+    def piece(self, chunks: int) -> float:
+        """Seconds of a piece of a hidden gather, of one of ``chunks``: each pays the startup."""
+        startup = float(self.startup.max())
+        return startup + (self.piece_s - startup) / chunks
+
 
 @dataclass(frozen=True, eq=False)
 class Price:
@@ -80,8 +90,17 @@ class Price:
 
     @property
     def flops(self) -> float:
-        """Of the experts' products on one device, forwards."""
-        return sum(costed.step.flops for costed in self.forward if costed.step.op == StepOp.EXPERTS)
+        """Of the experts' products on one device, the fullest, forwards."""
+        return self._experts.flops * float(share_of_rows(self.layer, self._experts).max())
+
+    @property
+    def rows(self) -> float:
+        """Slots and tokens that the experts of one device compute, the fullest."""
+        return self._experts.rows * float(share_of_rows(self.layer, self._experts).max())
+
+    @property
+    def _experts(self) -> Step:
+        return next(costed.step for costed in self.forward if costed.step.op == StepOp.EXPERTS)
 
     def collectives(self, direction: Sequence[Costed]) -> list[Collective]:
         """The collectives of ``forward`` or ``backward``, in order."""
@@ -91,6 +110,10 @@ class Price:
             if costed.step.collective and self.layer.size(costed.step.group) > 1
         ]
         return [_collective(self.layer, direction, at) for at in taking_part]
+
+    def seconds(self, direction: Sequence[Costed]) -> float:
+        """Of a direction, one step after the other and in one chunk; :func:`play` knows of chunks."""
+        return sum(_exposed(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[Costed]) -> float:
         return sum(collective.time_s for collective in self.collectives(direction))
@@ -108,8 +131,8 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
         InputError: there is no such schedule.
     """
 
-    def seconds(of: ExpertSchedule) -> float:
-        forward = [_costed(layer, links, rates, step) for step in of.steps(layer)]
+    def seconds(of: ExpertSchedule) -> float:  # of what it sends: so is Parm's rule
+        forward = [_costed(layer, links, NO_COMPUTE, step) for step in of.steps(layer)]
         return sum(_exposed(layer, forward, at) for at in range(len(forward)))
 
     schedule = expert_schedules[name]()
@@ -122,10 +145,13 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
 
 def parameters(schedule: ExpertSchedule, layer: Layer) -> float:
     """Of the experts that the fullest device holds: ``2 M H`` each, cut in ``esp`` where experts are cut."""
-    places = layer.size(schedule.places)
-    cut = layer.esp if schedule.places == "ep" else 1
-    held = max(map(len, layer.placed(places))) if layer.homes else layer.experts / places
-    return 2.0 * layer.hidden * layer.ffn_hidden * held / cut
+    cut = layer.esp if schedule.cuts else 1
+    return 2.0 * layer.hidden * layer.ffn_hidden * held(schedule, layer) / cut
+
+
+def held(schedule: ExpertSchedule, layer: Layer) -> int:
+    """Experts, or parts of experts, that the fullest device holds."""
+    return max(map(len, layer.placed(layer.size(schedule.places))))
 
 
 # ---- one step ----
@@ -145,19 +171,18 @@ def _costed(layer: Layer, links: Links, rates: Rates, step: Step) -> Costed:
 def _compute(layer: Layer, rates: Rates, step: Step) -> Floats:
     """[devices] the longer of the products and of what is moved in memory."""
     moved = 2 * step.bytes if step.op in MOVES else 0.0
-    if step.op != StepOp.EXPERTS or layer.homes is None:
-        return np.full(layer.devices, max(step.flops / rates.flops, moved / rates.memory))
-    return step.flops * _share_of_rows(layer, step.group) / rates.flops
+    took = np.full(layer.devices, max(step.flops / rates.flops, moved / rates.memory))
+    return took * share_of_rows(layer, step) if step.op == StepOp.EXPERTS else took
 
 
-def _share_of_rows(layer: Layer, places: str) -> Floats:
+def share_of_rows(layer: Layer, experts: Step) -> Floats:
     """[devices] how many rows each computes, as a multiple of the rows of the step: of an even share,
     or where experts are folded into the tensor-parallel group of what the fullest device has."""
-    if places == "mp":
-        held = np.array([len(home) for home in layer.placed(layer.mp)], float)
-        return np.resize(held / max(held.max(), 1), layer.devices)
-    rows = layer.served.sum(axis=0)
-    return np.repeat(rows / layer.experts, layer.esp)
+    if experts.group == "mp":
+        return np.resize(layer.folded_rows / max(layer.folded_rows.max(), 1e-300), layer.devices)
+    if layer.homes is None:
+        return np.ones(layer.devices)
+    return np.repeat(layer.served.sum(axis=0) / layer.experts, layer.esp)
 
 
 def _ring(layer: Layer, links: Links, costed: Costed) -> Costed:
@@ -173,15 +198,12 @@ def _ring(layer: Layer, links: Links, costed: Costed) -> Costed:
     for group in layer.groups(step.group):
         across = len({layer.node(device) for device in group}) > 1
         line = links.inter if across else links.intra
-        took = (
-            fitted.seconds(step.bytes * (1 if name == "all_reduce" else n)) if fitted else rounds * line.seconds(part)
-        )
+        buffer = step.bytes * (1 if name == "all_reduce" else n)
         members = list(group)
-        (inter_s if across else intra_s)[members] = took
+        (inter_s if across else intra_s)[members] = fitted.seconds(buffer) if fitted else rounds * line.seconds(part)
         sent[int(across), members] = rounds * part
         startup[int(across), members] = fitted.alpha if fitted else rounds * line.alpha
-        pieces = layer.ep
-        alone = took / pieces if fitted else (n - 1) * line.seconds(part / pieces)
+        alone = fitted.seconds(buffer / layer.ep) if fitted else rounds * line.seconds(part / layer.ep)
         piece = max(piece, alone)
     costed = replace(costed, intra_s=intra_s, inter_s=inter_s, sent=sent, startup=startup)
     if not step.hidden or (fitted and not links.fitted("overlap", "ep_esp")):
@@ -198,33 +220,32 @@ def _all_to_all(layer: Layer, links: Links, costed: Costed) -> Costed:
     near = node[:, None] == node[None, :]
     np.fill_diagonal(busy, 0)
     np.fill_diagonal(pairs, 0)
-    sides, startup = [], []
-    for line, those in ((links.intra, near), (links.inter, ~near)):
-        met = (busy > 0) & those
-        startup.append(met.sum(axis=1) * line.alpha)
-        sides.append(startup[-1] + (busy * those).sum(axis=1) * line.beta)
+    sides, startup = np.zeros((2, 2, layer.devices))
+    for lane, (line, those) in enumerate(((links.intra, near), (links.inter, ~near))):
+        startup[lane] = ((busy > 0) & those).sum(axis=1) * line.alpha
+        sides[lane] = startup[lane] + (busy * those).sum(axis=1) * line.beta
     sent = np.stack([(pairs * near).sum(axis=1), (pairs * ~near).sum(axis=1)])
     fitted = links.fitted("all_to_all", step.group)
     if fitted:
         lane = int(not near.all())
-        sides, startup = np.zeros((2, 2, layer.devices))
+        sides[1 - lane], startup[1 - lane] = 0.0, 0.0
         sides[lane], startup[lane] = fitted.seconds(step.bytes), fitted.alpha
-    return replace(costed, intra_s=sides[0], inter_s=sides[1], sent=sent, startup=np.stack(startup))
+    return replace(costed, intra_s=sides[0], inter_s=sides[1], sent=sent, startup=startup)
 
 
 def traffic(layer: Layer, step: Step) -> Floats:
     """[devices, devices] bytes of an all-to-all from each device to each, itself included."""
     n, devices = layer.size(step.group), layer.devices
-    if layer.homes is None or len(layer.homes) != layer.ep:
-        pairs = np.zeros((devices, devices))
+    pairs: Floats = np.zeros((devices, devices))
+    if layer.homes is None:
         for group in layer.groups(step.group):
             pairs[np.ix_(group, group)] = step.bytes / n
         return pairs
     slots = step.bytes / layer.experts  # of one expert, from one source, to all who need it
     if step.group == "ep_esp":  # every shard of the expert's place gets a copy
-        pairs = np.kron(layer.served, np.ones((layer.esp, layer.esp))) * slots / layer.esp
+        pairs[:] = np.kron(layer.served, np.ones((layer.esp, layer.esp))) * slots / layer.esp
     else:
-        pairs = np.kron(layer.served, np.eye(layer.esp)) * slots
+        pairs[:] = np.kron(layer.served, np.eye(layer.esp)) * slots
     forwards = step.op == StepOp.DISPATCH
     return pairs if forwards else pairs.T.copy()
 
@@ -235,23 +256,46 @@ def traffic(layer: Layer, step: Step) -> Floats:
 def _exposed(layer: Layer, direction: Sequence[Costed], at: int) -> float:
     """Seconds that a step adds to the layer, all steps one after the other but for what hides."""
     costed = direction[at]
-    if not costed.piece_s:
-        return float((costed.compute_s + costed.intra_s + costed.inter_s).max())
-    return gather_under(layer, costed, _under(direction, at))
+    if costed.piece_s:
+        return max(gather_under(layer, costed, _under(direction, at)), 0.0)
+    took = float((costed.compute_s + costed.intra_s + costed.inter_s).max())
+    above = _above(direction, at)
+    return took + min(gather_under(layer, above, costed), 0.0) if above else took
 
 
-def gather_under(layer: Layer, gather: Costed, exchange: Costed) -> float:
+def gather_under(layer: Layer, gather: Costed, exchange: Costed, chunks: int = 1) -> float:
     """What a hidden gather of ``ep`` pieces adds to the all-to-all that it hides under: its pieces but
-    the last run beside the part between nodes, the last one after it."""
-    inter_s = float(exchange.inter_s.max())
+    the last run beside the part between nodes, the last one after it. A gather that itself goes
+    between nodes has nothing to hide behind. Both are of one of ``chunks``.
+
+    A measured overlap is of both together, and can be less than what was measured of the all-to-all alone.
+    """
     if gather.overlap:
-        return gather.overlap.seconds(exchange.step.bytes) - float((exchange.intra_s + exchange.inter_s).max())
-    return max(inter_s, (layer.ep - 1) * gather.piece_s) + gather.piece_s - inter_s
+        alone = sum(in_parts(took, chunks, exchange.startup[lane]) for lane, took in enumerate(exchange.links_s))
+        return gather.overlap.seconds(exchange.step.bytes / chunks) - float(np.max(alone))
+    piece = gather.piece(chunks)
+    if gather.inter_s.any():
+        return layer.ep * piece
+    inter_s = float(in_parts(exchange.inter_s, chunks, exchange.startup[1]).max())
+    return max(inter_s, (layer.ep - 1) * piece) + piece - inter_s
+
+
+def in_parts(took: Floats, parts: int, startup: Floats) -> Floats:
+    """[devices] seconds of one of the parts that a message is cut into: each pays the startup."""
+    return np.where(took > 0, startup + (took - startup) / parts, 0.0)
 
 
 def _under(direction: Sequence[Costed], at: int) -> Costed:
     """The all-to-all that a hidden gather runs under: the last one before it."""
     return next(costed for costed in reversed(direction[:at]) if costed.step.collective == "all_to_all")
+
+
+def _above(direction: Sequence[Costed], at: int) -> Costed | None:
+    """The gather that hides under an all-to-all, where there is one."""
+    if direction[at].step.collective != "all_to_all":
+        return None
+    following = next((costed for costed in direction[at + 1 :] if costed.step.collective), None)
+    return following if following and following.piece_s else None
 
 
 def _collective(layer: Layer, direction: Sequence[Costed], at: int) -> Collective:

@@ -27,7 +27,9 @@ class ExpertSchedule(ABC):
     """
 
     title: ClassVar[str]
+    published: ClassVar[str] = "9999"  # year and month of its first paper: people meet them in this order
     places: ClassVar[str] = "ep"  # the group over which the experts are spread
+    cuts: ClassVar[bool] = True  # whether an expert is cut over the esp group
     gate_is_partial: ClassVar[bool] = False  # each mp device has a part of the gate's gradient: sum over mp
     chooses: ClassVar[bool] = False  # among others, by what they cost
     option: ClassVar[bool] = True  # offered to people; a variant of another is not
@@ -56,6 +58,15 @@ class ExpertSchedule(ABC):
 expert_schedules: Registry[type[ExpertSchedule]] = Registry("expert schedule", "engine.moe")
 
 
+def by_age(*, option: bool = True) -> list[str]:
+    """The names of all that are offered, as the field came to know them; or with the variants of others."""
+    known = expert_schedules.items()
+    return sorted(
+        (name for name, schedule in known if schedule.option or not option),
+        key=lambda name: (expert_schedules[name].published, name),
+    )
+
+
 # ---- steps with their sizes, in the words of the papers ----
 
 
@@ -76,7 +87,16 @@ def restore(layer: Layer, slots: float) -> Step:
 
 def experts(layer: Layer, rows: float) -> Step:
     """Two products of ``rows`` rows with an expert's width cut in ``esp``: ``4 rows M H / esp`` FLOPs."""
-    return Step(StepOp.EXPERTS, "ep", flops=4.0 * rows * layer.hidden * layer.ffn_hidden / layer.esp)
+    return _products(layer, rows, "ep", layer.esp)
+
+
+def whole_experts(layer: Layer, rows: float, group: str) -> Step:
+    """The same of experts that are spread over ``group`` and not cut."""
+    return _products(layer, rows, group, 1)
+
+
+def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
+    return Step(StepOp.EXPERTS, group, flops=4.0 * rows * layer.hidden * layer.ffn_hidden / cut, rows=rows)
 
 
 def exchange(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:

@@ -92,6 +92,7 @@ class Step(NamedTuple):
     bytes: float = 0.0
     flops: float = 0.0
     hidden: bool = False  # a gather that runs under the all-to-all before it (its split: after it, backwards)
+    rows: float = 0.0  # of EXPERTS: slots and tokens that it computes
     copies: int = 1  # of an all-to-all: slots of one source side by side, as its shards have gathered them
 
     @property

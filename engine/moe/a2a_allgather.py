@@ -15,6 +15,7 @@ class AllToAllThenAllGather(ExpertSchedule):
     an expert gather them afterwards, on the faster links inside a node."""
 
     title: ClassVar = "All-to-all, then all-gather"
+    published: ClassVar = "2023-03"
 
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity // layer.mp

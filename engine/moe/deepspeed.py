@@ -17,6 +17,7 @@ class DeepSpeed(ExpertSchedule):
     """
 
     title: ClassVar = "DeepSpeed-MoE"
+    published: ClassVar = "2022-01"
 
     def steps(self, layer: Layer) -> list[Step]:
         slots, copies = layer.capacity, layer.esp

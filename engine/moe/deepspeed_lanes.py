@@ -17,6 +17,7 @@ class Lanes(ExpertSchedule):
     for itself, and the experts reduce inside, as tensor-parallel feed-forward blocks do."""
 
     title: ClassVar = "DeepSpeed-MoE, a lane for each shard"
+    published: ClassVar = "2022-01"
     option: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:

@@ -15,6 +15,7 @@ class BeforeTheGate(ExpertSchedule):
     that share an expert."""
 
     title: ClassVar = "DeepSpeed-MoE, gathering before the gate"
+    published: ClassVar = "2022-01"
     option: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from engine.errors import Problem
 from engine.moe._layer import Layer
-from engine.moe._schedule import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from engine.moe._schedule import ExpertSchedule, exchange, expert_schedules, gate, order, restore, whole_experts
 from engine.moe._steps import Step, StepOp
 
 
@@ -19,6 +19,8 @@ class ExpertParallel(ExpertSchedule):
     """
 
     title: ClassVar = "Expert parallel"
+    published: ClassVar = "2020-06"
+    cuts: ClassVar = False
 
     def steps(self, layer: Layer) -> list[Step]:
         slots = layer.capacity
@@ -26,7 +28,7 @@ class ExpertParallel(ExpertSchedule):
             gate(layer, layer.tokens),
             order(layer, slots),
             exchange(StepOp.DISPATCH, "ep", layer, slots),
-            experts(layer, layer.experts * slots),
+            whole_experts(layer, layer.experts * slots, "ep"),
             exchange(StepOp.COMBINE, "ep", layer, slots),
             restore(layer, slots),
         ]

@@ -20,6 +20,7 @@ class ParmAuto(ExpertSchedule):
     """
 
     title: ClassVar = "Parm, automatic"
+    published: ClassVar = "2024-07"
     chooses: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:

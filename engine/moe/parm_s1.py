@@ -21,6 +21,7 @@ class ParmS1(ExpertSchedule):
     """
 
     title: ClassVar = "Parm S1"
+    published: ClassVar = "2024-07"
     gate_is_partial: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:

@@ -15,6 +15,7 @@ class ParmS2(ExpertSchedule):
     the slots while the results still come in: the gather hides under the exchange between nodes."""
 
     title: ClassVar = "Parm S2"
+    published: ClassVar = "2024-07"
 
     def steps(self, layer: Layer) -> list[Step]:
         slots, part = layer.capacity // layer.mp, layer.slots_bytes / layer.mp

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from engine.errors import Problem
 from engine.moe._layer import Layer
-from engine.moe._schedule import ExpertSchedule, expert_schedules, gate, order, restore
+from engine.moe._schedule import ExpertSchedule, expert_schedules, gate, order, restore, whole_experts
 from engine.moe._steps import Step, StepOp
 
 
@@ -18,17 +18,18 @@ class PPMoE(ExpertSchedule):
     """
 
     title: ClassVar = "PPMoE"
+    published: ClassVar = "2023-04"
     places: ClassVar = "mp"
+    cuts: ClassVar = False
     gate_is_partial: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:
-        held = max(map(len, layer.placed(layer.mp))) if layer.homes else layer.experts / layer.mp
-        rows = held * layer.capacity
+        rows = float(layer.folded_rows.max())
         return [
             Step(StepOp.COPY, "mp", layer.input_bytes),
             gate(layer, layer.tokens),
             order(layer, rows / layer.experts),
-            Step(StepOp.EXPERTS, "mp", flops=4.0 * rows * layer.hidden * layer.ffn_hidden),
+            whole_experts(layer, rows, "mp"),
             restore(layer, rows / layer.experts),
             Step(StepOp.REDUCE, "mp", layer.input_bytes),
         ]

@@ -52,6 +52,11 @@ class Layout:
         """Every copy's processes: together they compute what one would."""
         return [tuple(range(first, first + self.cuts)) for first in range(0, self.processes, self.cuts)]
 
+    def cut_group(self, process: int) -> tuple[int, ...]:
+        """That of a process."""
+        first = process - self.cut(process)
+        return tuple(range(first, first + self.cuts))
+
     def rank_of(self, stage: int, microbatch: int) -> int:
         """The rank that ``microbatch`` meets ``stage`` on."""
         return int(self.program.placement[self.program.replica[microbatch], stage])

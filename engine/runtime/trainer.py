@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from engine.runtime.executor import Executor, Measured
 from engine.runtime.job import Job
 from engine.runtime.layout import Layout
 from engine.runtime.models import build_stage, models
+from engine.runtime.moe.build import ExpertLayers, expert_layers
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.streams import streams_of
 from engine.runtime.tensor_parallel import Cut, cut_of
@@ -58,19 +60,21 @@ class Trainer:
             device=world.device,
         )
         dtype = DTYPES[training.precision]
-        groups = world.groups(layout.cut_groups())
+        self._scale = 1 / (layout.copies * program.microbatches)
         self._cut = layout.cut(world.process)
-        group = next(iter(groups.values()))
+        experts = ExpertLayers(design, layout) if model.moe else None
+        groups = world.groups([*layout.cut_groups(), *(experts.groups() if experts else ())])
+        make = experts.maker(world.process, groups, self._scale, dtype, world.device) if experts else None
+        group = groups[layout.cut_group(world.process)]
         self._modules = {
-            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group)
+            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
             for stage in program.stages_of(layout.rank(world.process))
         }
         message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        self._wire = world.wire(layout, message, layout.sharing())
-        self._scale = 1 / (layout.copies * program.microbatches)
-        self._update = Update(
-            self._modules, _sharers(layout, world.process), world.process, self._wire, training, watch
-        )
+        sharing = [*layout.sharing(), *(experts.sharing(layout.reduced_stages()) if experts else ())]
+        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)))
+        sharers = _sharers(layout, world.process, self._modules, experts)
+        self._update = Update(self._modules, sharers, world.process, self._wire, training, watch)
         stages = {
             stage: LocalStage(
                 module,
@@ -108,11 +112,16 @@ class Trainer:
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
 
 
-def _sharers(layout: Layout, process: int) -> Sharers:
+def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None) -> Sharers:
     """Who shares a weight: the processes that hold the same cut of it. A weight that is not cut is held by
-    those of all cuts, whose gradients are the same, and counts once."""
+    those of all cuts, whose gradients are the same, and counts once. Expert layers say it of their own."""
+    owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
 
     def sharers(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
+        if experts and parameter in owner:
+            told = experts.sharers(stage, owner[parameter], parameter)
+            if told:
+                return told, told[0]
         members = layout.holders(stage, layout.cut(process))
         return members, members[0] if cut_of(parameter) else layout.holders(stage)[0]
 

@@ -106,7 +106,7 @@ def _by_sharers(stage: int, module: nn.Module, sharers: Sharers) -> dict[Members
     for parameter in module.parameters():
         members, first = sharers(stage, parameter)
         found.setdefault(members, []).append((parameter, first))
-    return found
+    return dict(sorted(found.items()))  # in one order for all, whoever else each shares with
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

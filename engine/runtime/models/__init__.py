@@ -9,7 +9,7 @@ import torch
 
 from engine.registry import Registry
 from engine.runtime.groups import ALONE, Group
-from engine.runtime.models._transformer import Shape, Stage, Transformer
+from engine.runtime.models._transformer import MakeExperts, Shape, Stage, Transformer
 
 models: Registry[type[Transformer]] = Registry("model", __name__)
 
@@ -22,6 +22,7 @@ def build_stage(
     dtype: torch.dtype = torch.float32,
     device: Any = "cpu",
     group: Group = ALONE,
+    experts: MakeExperts | None = None,
 ) -> Stage:
     """Build ``stage`` alone: its layers, the embedding if it is the first, the head if the last.
 
@@ -32,7 +33,7 @@ def build_stage(
     Raises:
         InputError: there is no model of that kind.
     """
-    return models[model.kind](model, group).stage(layers_per_stage, stage, seed, dtype, device)
+    return models[model.kind](model, group, experts).stage(layers_per_stage, stage, seed, dtype, device)
 
 
-__all__ = ["Shape", "Stage", "Transformer", "build_stage", "models"]
+__all__ = ["MakeExperts", "Shape", "Stage", "Transformer", "build_stage", "models"]

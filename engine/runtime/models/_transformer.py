@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -20,7 +20,12 @@ from engine.runtime.tensor_parallel import ColumnLinear, RowLinear, VocabTable, 
 Ints = NDArray[np.int64]
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
+EXPERTS = "experts."  # what the weights of a layer's experts begin with
 IGNORED = -100  # the target of a token that no loss is taken of; cross_entropy's own default
+
+
+MakeExperts = Callable[[int], nn.Module]
+"""The experts of the layer at a place of the model, weights and all."""
 
 
 class Shape(Protocol):
@@ -40,6 +45,8 @@ class Shape(Protocol):
     def vocab(self) -> int: ...
     @property
     def ffn_hidden(self) -> int: ...
+    @property
+    def moe(self) -> Any: ...  # which blocks have experts, where some have
 
 
 class Embedding(nn.Module):
@@ -74,20 +81,22 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward block, each normed before and added to what came in."""
+    """Attention, then a feed-forward block or experts, each normed before and added to what came in."""
 
-    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE) -> None:
+    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE, experts: nn.Module | None = None) -> None:
         super().__init__()
         self.attention_norm = Norm(shape.hidden)
         self.attention = Attention(shape, causal=causal, group=group)
         self.ffn_norm = Norm(shape.hidden)
-        self.ffn_in = ColumnLinear(shape.hidden, shape.ffn_hidden, group)
-        self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group)
+        self.experts = experts
+        if experts is None:
+            self.ffn_in = ColumnLinear(shape.hidden, shape.ffn_hidden, group)
+            self.ffn_out = RowLinear(shape.ffn_hidden, shape.hidden, group)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        x = x + self.ffn_out(F.gelu(self.ffn_in(self.ffn_norm(x))))
-        return x
+        normed = self.ffn_norm(x)
+        return x + (self.ffn_out(F.gelu(self.ffn_in(normed))) if self.experts is None else self.experts(normed))
 
 
 class Head(nn.Module):
@@ -156,9 +165,10 @@ class Transformer(ABC):
     smallest_vocab: ClassVar[int]  # ids that bytes and the kind's own tokens take
     lookahead: ClassVar[int]  # bytes of text that an example needs beyond its sequence
 
-    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
-        """``group`` are the processes that hold the model together, each a cut of it."""
-        self.shape, self.group = shape, group
+    def __init__(self, shape: Shape, group: Group = ALONE, experts: MakeExperts | None = None) -> None:
+        """``group`` are the processes that hold the model together, each a cut of it; ``experts`` makes the
+        experts of a layer, with their weights, from its place in the model."""
+        self.shape, self.group, self.experts = shape, group, experts
 
     @abstractmethod
     def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
@@ -171,8 +181,13 @@ class Transformer(ABC):
     def embedding(self) -> nn.Module:
         return Embedding(self.shape, self.group)
 
-    def layer(self) -> nn.Module:
-        return Layer(self.shape, causal=self.causal, group=self.group)
+    def layer(self, number: int) -> nn.Module:
+        """Layer ``number`` of the model."""
+        moe = self.shape.moe
+        has_experts = moe is not None and number in moe.blocks(self.shape.layers)
+        assert not has_experts or self.experts is not None, "a model with experts is told how to make them"
+        experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
+        return Layer(self.shape, causal=self.causal, group=self.group, experts=experts)
 
     def head(self) -> nn.Module:
         return Head(self.shape, self.group)
@@ -181,7 +196,8 @@ class Transformer(ABC):
         """Build one stage; see :func:`engine.runtime.models.build_stage`."""
 
         def part(place: int) -> nn.Module:
-            module = {EMBEDDING: self.embedding, HEAD: self.head}.get(place, self.layer)()
+            others = {EMBEDDING: self.embedding, HEAD: self.head}
+            module = others[place]() if place in others else self.layer(place - FIRST_LAYER)
             return _initialise(module.to(device, dtype), (seed, place), self.shape.layers)
 
         first = sum(layers_per_stage[:stage])
@@ -202,6 +218,8 @@ def _initialise(part: nn.Module, key: tuple[int, int], layers: int) -> nn.Module
     """
     chance = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
     for name, parameter in part.named_parameters():
+        if name.startswith(EXPERTS):
+            continue  # drawn expert by expert, wherever each lies
         if name.endswith("bias"):
             parameter.zero_()
         elif "norm" in name:

@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.runtime.data import Batches
 from engine.runtime.job import Job
 from engine.runtime.models import build_stage, models
+from engine.runtime.moe.build import alone
 from engine.runtime.stages import DTYPES
 
 
@@ -30,12 +31,14 @@ def train(job: Job, steps: int | None = None) -> Reference:
     """
     design, layout = job.design, job.layout
     training = design.training
-    model = build_stage(design.model, [sum(job.layers)], 0, training.seed, DTYPES[training.precision])
+    dtype, microbatches = DTYPES[training.precision], layout.copies * job.program.microbatches
+    experts = alone(design, 1 / microbatches, dtype) if design.model.moe else None
+    model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
     batches = Batches(
         job.text,
         models[design.model.kind](design.model),
         seed=training.seed,
-        microbatches=layout.copies * job.program.microbatches,  # the global batch, as one copy's
+        microbatches=microbatches,  # the global batch, as one copy's
         micro_batch_size=training.micro_batch_size,
     )
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]

@@ -193,6 +193,32 @@ def test_a_model_that_is_cut_trains_like_one_process(
     assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
 
 
+MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
+EXPERTS = [
+    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
+    ("1f1b", 2, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1}),
+    ("zb-h1", 2, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}),
+    ("1f1b", 2, 2, 2, {"schedule": "ppmoe", "ep": 2, "esp": 1}),
+    ("1f1b", 2, 2, 2, {"schedule": "parm-auto", "ep": 4, "esp": 1}),
+    ("hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
+    ("chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 1, "esp": 2}),
+    ("gpipe", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
+    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 4, "esp": 1, "placement": [[0, 1], [1, 2], [3], [0, 2]]}),
+    ("1f1b", 2, 2, 1, {"schedule": "expert-parallel", "ep": 1, "esp": 1}),
+]
+"""Models with experts: a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
+
+
+@pytest.mark.parametrize(("schedule", "pp", "dp", "tp", "experts"), EXPERTS, ids=name)
+def test_a_model_with_experts_trains_like_one_process(
+    schedule: str, pp: int, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document["model"]["moe"] = MOE
+    document["experts"] = experts
+    assert_equal(crew.play(document), reference(document))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("schedule", ["1f1b", "chimera"])

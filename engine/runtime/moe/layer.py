@@ -1,0 +1,286 @@
+"""A layer of experts on the devices of one block, played as its schedule says.
+
+A *block* is the ``P = ep * esp`` processes that a :class:`engine.moe.Layer` is about, in its order; a
+mesh has several blocks, one after the other, that hold the same experts. Every process of a block has
+one :class:`ExpertLayer`, with the gate, which all hold alike, and the experts of its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import ceil
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.random import SeedSequence
+from torch import Tensor
+from torch.autograd import Function
+
+from engine.moe import ExpertSchedule, Layer, Step, StepOp, expert_schedules
+from engine.runtime.deferred import Defers
+from engine.runtime.groups import Group
+from engine.runtime.moe.experts import Expert, FeedForward
+from engine.runtime.moe.gate import Gate, Routing
+from engine.runtime.moe.journey import Journey
+from engine.runtime.moe.steps import Message, Steps
+
+KINDS = ("mp", "esp", "ep", "ep_esp")
+
+
+def groups_of(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
+    """The members of the groups that a process of ``block`` is in, by their kind."""
+    device = list(block).index(process)
+    return {kind: tuple(block[member] for member in layer.members(kind, device)) for kind in KINDS}
+
+
+def all_groups(layer: Layer, blocks: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The members of every group that layers like this one need, in one order for all processes."""
+    return sorted(
+        {tuple(block[member] for member in group) for block in blocks for kind in KINDS for group in layer.groups(kind)}
+    )
+
+
+def holders(schedule: ExpertSchedule, layer: Layer, expert: int, shard: int) -> tuple[int, ...]:
+    """The devices of a block that hold one shard of an expert, ascending."""
+    places = layer.holders(layer.size(schedule.places))[expert]
+    return tuple(
+        device
+        for device in range(layer.devices)
+        if (found := _place(schedule, layer, device))[0] in places and found[1] == shard
+    )
+
+
+class ExpertLayer(Defers):
+    """``[..., hidden]`` to the same: every token is the weighted sum of what its experts make of it.
+
+    Tokens are alike on the processes of an ``mp`` group, and so is the gradient that comes back.
+    Weights are left empty; :meth:`draw` draws them. In :attr:`gate` lie the gate and what the last input
+    came to; ``load`` is how many routes each expert had in it.
+
+    The gradients that processes share, to be summed by who updates the weights: the gate's over all
+    copies of the layer, and over ``mp`` where :attr:`gate_is_partial`; an expert's over the processes
+    that hold the same shard of it, in all blocks and at all places (:meth:`holders`).
+    """
+
+    load: Tensor | None = None  # [experts] of the last input, with those that were dropped
+
+    def __init__(
+        self,
+        layer: Layer,
+        schedule: str | ExpertSchedule,
+        groups: Mapping[str, Group],
+        *,
+        aux_loss: float = 0.0,
+        z_loss: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+        device: Any = "cpu",
+        watch: Callable[[Message], None] | None = None,
+    ) -> None:
+        """``groups`` are those of this process, by kind: mp, esp, ep and ep_esp.
+
+        ``schedule`` is one that has steps: an automatic one is priced, and chosen, before a run.
+
+        Raises:
+            InputError: there is no such schedule.
+        """
+        super().__init__()
+        self.layer = layer
+        self.schedule = expert_schedules[schedule]() if isinstance(schedule, str) else schedule
+        self.gate_is_partial = self.schedule.gate_is_partial
+        self._before, self._inside, self._after = _parts(self.schedule.steps(layer))
+        self._steps = Steps(layer, groups, device, watch)
+        self._groups = groups
+        own = _place(self.schedule, layer, self._steps.me)
+        self.place, self.shard, shards = own
+        self.held = sorted(set(layer.placed(layer.size(self.schedule.places))[self.place]))
+        share = 1 / layer.mp if self.gate_is_partial else 1.0
+        self.gate = Gate(
+            layer.hidden,
+            layer.experts,
+            layer.top_k,
+            aux_loss=aux_loss,
+            z_loss=z_loss,
+            share=share,
+            dtype=dtype,
+            device=device,
+        )
+        made = [
+            Expert(layer.hidden, layer.ffn_hidden, shard=self.shard, shards=shards, dtype=dtype, device=device)
+            for _ in self.held
+        ]
+        for number, expert in zip(self.held, made, strict=True):
+            self.add_module(str(number), expert)
+        self._experts = FeedForward(made, self.schedule.seen(layer))
+        self._journey = Journey(self._inside, self._steps, self._experts, self.held, self)
+        self._domain = _domain(layer, self._before)
+        self._exchanges = any(step.collective for step in self._inside)
+
+    @property
+    def experts(self) -> dict[int, Expert]:
+        """The experts of this process by their number."""
+        return {number: self.get_submodule(str(number)) for number in self.held}  # type: ignore[misc]
+
+    def draw(self, key: tuple[int, ...], layers: int = 1) -> Self:
+        """Draw the weights as GPT-2 does; ``key`` is a seed and where the layer stands in the model.
+
+        The gate and every expert have a generator of their own: wherever an expert lies, whole or in
+        shards, it starts alike.
+        """
+        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_chance((*key, 0)))
+        with torch.no_grad():
+            self.gate.weight.copy_(gate)
+        for number, expert in self.experts.items():
+            expert.draw(_chance((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
+        return self
+
+    def holders(self, expert: int) -> tuple[int, ...]:
+        """The devices of a block that hold the same shard of an expert as this one, ascending."""
+        return holders(self.schedule, self.layer, expert, self.shard)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape, kind = x.shape, x.device.type
+        tokens = x.reshape(-1, shape[-1])
+        if torch.is_autocast_enabled(kind):
+            tokens = tokens.to(torch.get_autocast_dtype(kind))
+        for step in self._before:
+            tokens = self._steps.adds(step, tokens)
+        routing = self.gate(tokens, self._room, self._whole)
+        self.load = routing.load
+        tokens = self._visited(tokens, routing)
+        for step in self._after:
+            tokens = self._steps.adds(step, tokens)
+        return tokens.view(shape)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._experts.lay()
+        return self
+
+    # ---- from ORDER to RESTORE ----
+
+    def _visited(self, tokens: Tensor, routing: Routing) -> Tensor:
+        rows, counts = None, (self.layer.experts, routing.capacity)
+        if not self._exchanges:
+            mine, rows = self._own_slots(routing.capacity)
+            routing, counts = routing.only(mine), (len(mine), 1)
+        ordered: Tensor = _Order.apply(tokens, routing)  # type: ignore[no-untyped-call]
+        found = self._journey(ordered.view(1, *counts, tokens.shape[1]), self.gate.weight, rows).flatten(0, 2)
+        y: Tensor = _Restore.apply(found, routing.weights, routing)  # type: ignore[no-untyped-call]
+        return y.to(tokens.dtype)
+
+    def _own_slots(self, capacity: int) -> tuple[Tensor, list[int]]:
+        """The slots of the experts here, and how many each has; who holds a copy takes every ``n``-th."""
+        holders = self.layer.holders(self.layer.size(self.schedule.places))
+        device = self.gate.weight.device
+        parts = [
+            torch.arange(holders[e].index(self.place), capacity, len(holders[e]), device=device) + e * capacity
+            for e in self.held
+        ]
+        mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
+        return mine, [len(part) for part in parts]
+
+    # ---- what the gate asks ----
+
+    def _room(self, load: Tensor) -> int:
+        """Slots of an expert for the tokens that one gate sees.
+
+        Where no token may be dropped that is the largest load anywhere, on which all agree who exchange.
+        """
+        if self.layer.capacity_factor is not None:
+            return int(self.layer.capacity * self._domain)
+        largest = load.max()
+        group = self._groups["ep_esp"]
+        if self._exchanges and group.size > 1:
+            largest = self._agreed(largest, group, dist.ReduceOp.MAX)
+        return int(self.layer.rounded(ceil(int(largest) / self._domain)) * self._domain)
+
+    def _whole(self, load: Tensor) -> Tensor:
+        """The load of all tokens of an input of which each gate of the ``mp`` group sees a part."""
+        group = self._groups["mp"]
+        return load if self._domain >= 1 or group.size == 1 else self._agreed(load, group, dist.ReduceOp.SUM)
+
+    @staticmethod
+    def _agreed(values: Tensor, group: Group, how: Any) -> Tensor:
+        on_wire = values.to("cpu") if dist.get_backend(group.handle) == "gloo" else values
+        agreed = on_wire.clone()
+        dist.all_reduce(agreed, how, group=group.handle)
+        return agreed.to(values.device)
+
+
+def _parts(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:
+    """Before the gate, between ORDER and RESTORE, and after that."""
+    at = {step.op: number for number, step in enumerate(steps)}
+    gate, order, restore = (at[op] for op in (StepOp.GATE, StepOp.ORDER, StepOp.RESTORE))
+    return list(steps[:gate]), list(steps[order + 1 : restore]), list(steps[restore + 1 :])
+
+
+def _place(schedule: ExpertSchedule, layer: Layer, device: int) -> tuple[int, int, int]:
+    """Where a device holds experts, which shard of them, and of how many."""
+    if schedule.places == "mp":
+        return device % layer.mp, 0, 1
+    return device // layer.esp, device % layer.esp, layer.esp
+
+
+def _domain(layer: Layer, before: Sequence[Step]) -> Fraction:
+    """The tokens that a gate sees, as a multiple of those of an input."""
+    domain = Fraction(1)
+    for step in before:
+        if step.op == StepOp.SPLIT_TOKENS:
+            domain /= layer.size(step.group)
+        elif step.op == StepOp.GATHER_INPUTS:
+            domain *= layer.size(step.group)
+    return domain
+
+
+def _chance(key: tuple[int, ...]) -> torch.Generator:
+    return torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+
+
+# ---- tokens into slots, and back ----
+
+
+class _Order(Function):
+    """``[slots, hidden]`` of ``[S, hidden]``: a copy of a token in each of its slots, zeros in empty ones."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, routing: Routing) -> Tensor:
+        ctx.slot = routing.slot
+        return _picked(tokens, routing.token)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        first, *others = ctx.slot
+        total = _picked(gradient, first)
+        for slot in others:
+            total += _picked(gradient, slot)
+        return total, None
+
+
+class _Restore(Function):
+    """``[S, hidden]``: of every token the results in its slots, weighted; a dropped route adds nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, weights: Tensor, routing: Routing) -> Tensor:
+        ctx.save_for_backward(found, weights)
+        ctx.routing = routing._replace(weights=weights.detach())
+        total = torch.zeros((), dtype=weights.dtype, device=found.device)
+        for choice, slot in enumerate(routing.slot):
+            total = total + weights[:, choice, None] * _picked(found, slot)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        found, weights = ctx.saved_tensors
+        routing: Routing = ctx.routing
+        of_slot = _picked(weights.t().reshape(-1, 1), routing.route)
+        of_found = (of_slot * _picked(gradient, routing.token)).to(found.dtype)
+        of_weights = torch.stack([(gradient * _picked(found, slot)).sum(-1) for slot in routing.slot], -1)
+        return of_found, of_weights, None
+
+
+def _picked(rows: Tensor, index: Tensor) -> Tensor:
+    """The rows of those numbers; zeros for the number behind the last."""
+    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]).index_select(0, index)

@@ -1,0 +1,174 @@
+"""A layer of experts by the book: one process, every expert for every token, no slots and no groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.moe import Layer
+
+WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer, as one schedule plays it, on equal blocks of the processes."""
+
+    schedule: str
+    layer: Layer
+    processes: int = 8
+    depth: int = 1
+    steps: int = 0  # of an optimizer; none: the gradients of one backward
+    dtype: torch.dtype = torch.float64
+    aux: float = 0.0
+    z: float = 0.0
+    seed: int = 0
+    recomputed: bool = False
+    split: bool = False  # weights' gradients after the backward
+    spoilt: str = ""  # a rule that is broken on purpose
+    forced: tuple[int, ...] | None = None  # the expert that all tokens prefer, and the next ones
+    microbatches: int = 1
+
+    @property
+    def shards(self) -> int:
+        """Inputs that differ."""
+        return self.processes // self.layer.mp
+
+    @property
+    def domain(self) -> int:
+        """Gates that share the tokens of one input."""
+        return self.layer.mp if self.schedule == "parm-s1" else 1
+
+    def same(self, **changes: Any) -> Case:
+        return replace(self, **changes)
+
+
+@dataclass
+class Outcome:
+    """What one layer, or several, came to; gradients of the mean over the shards."""
+
+    y: list[Tensor] = field(default_factory=list)  # of each shard
+    dx: list[Tensor] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    load: list[Tensor] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+
+def model(case: Case) -> dict[str, Tensor]:
+    """All weights, biases too, by their names in the whole model."""
+    layer = case.layer
+    chance = torch.Generator().manual_seed(case.seed)
+    shapes = {
+        "w_in": (layer.hidden, layer.ffn_hidden),
+        "b_in": (layer.ffn_hidden,),
+        "w_out": (layer.ffn_hidden, layer.hidden),
+        "b_out": (layer.hidden,),
+    }
+    made = {}
+    for number in range(case.depth):
+        gate = torch.randn(layer.experts, layer.hidden, generator=chance, dtype=torch.float64)
+        if case.forced is not None:
+            gate = torch.zeros_like(gate)
+            for rank, expert in enumerate(case.forced):
+                gate[expert, 0] = 4.0 - rank
+        made[f"{number}.gate.weight"] = gate
+        for expert in range(layer.experts):
+            for name, shape in shapes.items():
+                drawn = torch.randn(shape, generator=chance, dtype=torch.float64)
+                made[f"{number}.{expert}.{name}"] = drawn * (0.3 if name.startswith("w") else 0.1)
+    return {name: weight.to(case.dtype) for name, weight in made.items()}
+
+
+def inputs(case: Case, shard: int, microbatch: int = 0) -> tuple[Tensor, Tensor]:
+    """Tokens of a shard, and what their results are multiplied with to be the loss."""
+    chance = torch.Generator().manual_seed(1000 * case.seed + 10 * shard + microbatch + 1)
+    size = case.layer.tokens, case.layer.hidden
+    x, r = (torch.randn(size, generator=chance, dtype=torch.float64) for _ in range(2))
+    if case.forced is not None:
+        x[:, 0] = 1.0
+    return x.to(case.dtype), r.to(case.dtype)
+
+
+def run(case: Case) -> Outcome:
+    """The reference; its gate sees what the gates of the schedule see."""
+    outcome = Outcome(weights={name: weight.requires_grad_() for name, weight in model(case).items()})
+    weights = outcome.weights
+    optimizer = torch.optim.SGD(weights.values(), lr=0.05) if case.steps else None
+    for step in range(max(case.steps, 1)):
+        outcome.y, outcome.dx, outcome.load = [], [], []
+        total = 0.0
+        for microbatch in range(case.microbatches):
+            for shard in range(case.shards):
+                x, r = inputs(case, shard, microbatch + case.microbatches * step)
+                y, extra, load = _stack(case, weights, x.requires_grad_())
+                loss = ((y * r).sum() + extra) / case.shards / case.microbatches
+                loss.backward()
+                total += float(loss.detach())
+                outcome.y.append(y.detach())
+                assert x.grad is not None
+                outcome.dx.append(x.grad)
+                outcome.load.append(load)
+        outcome.losses.append(total)
+        outcome.gradients = {
+            name: weight.grad.clone() if weight.grad is not None else torch.zeros_like(weight)
+            for name, weight in weights.items()
+        }
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+    outcome.weights = {name: weight.detach() for name, weight in weights.items()}
+    return outcome
+
+
+def _stack(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    extra = x.new_zeros(())
+    load = torch.zeros(case.layer.experts)
+    for number in range(case.depth):
+        own = {name.split(".", 1)[1]: weight for name, weight in weights.items() if name.startswith(f"{number}.")}
+        y, more, load = _layer(case, own, x)
+        x = x + y if case.depth > 1 else y
+        extra = extra + more
+    return x, extra, load
+
+
+def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    layer = case.layer
+    wide = torch.promote_types(x.dtype, torch.float32)
+    scores = x.to(wide) @ weights["gate.weight"].to(wide).t()
+    probabilities = scores.softmax(-1)
+    chosen, kept = _choices(case, probabilities)
+    normal = (probabilities * chosen).sum(-1, keepdim=True) if layer.top_k > 1 else 1.0
+    shares = probabilities / normal * kept
+    results = []
+    for expert in range(layer.experts):
+        w_in, b_in, w_out, b_out = (weights[f"{expert}.{name}"] for name in WEIGHTS)
+        results.append(F.gelu(x @ w_in + b_in) @ w_out + b_out)
+    y = torch.einsum("se,esm->sm", shares, torch.stack(results).to(wide)).to(x.dtype)
+    fraction = chosen.sum(0) / chosen.sum()
+    balance = layer.experts * (probabilities.mean(0) * fraction).sum()
+    extra = case.aux * balance + case.z * scores.logsumexp(-1).square().mean()
+    return y, extra, chosen.sum(0)
+
+
+def _choices(case: Case, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """``[tokens, experts]`` 1 where a token chose an expert, and where there was room for it."""
+    layer = case.layer
+    chosen, kept = torch.zeros_like(probabilities), torch.zeros_like(probabilities)
+    part = layer.tokens // case.domain
+    for first in range(0, layer.tokens, part):
+        table = probabilities[first : first + part].tolist()
+        orders = [sorted(range(layer.experts), key=lambda e: (-row[e], e))[: layer.top_k] for row in table]
+        room = [float("inf") if layer.capacity_factor is None else layer.capacity // case.domain] * layer.experts
+        for choice in range(layer.top_k):
+            for token, order in enumerate(orders):
+                expert = order[choice]
+                chosen[first + token, expert] = 1
+                if room[expert] > 0:
+                    room[expert] -= 1
+                    kept[first + token, expert] = 1
+    return chosen, kept
