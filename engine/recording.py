@@ -96,6 +96,30 @@ class Recorder:
         self._file.close()
 
 
+def write_routing(folder: Path, process: int, routed: Mapping[int, Sequence[float]]) -> None:
+    """Write how many tokens a process has sent to each expert so far, by layer; nothing where there are no experts."""
+    if routed:
+        part = folder / f"routing-{process}.part"
+        part.write_text(json.dumps(routed), "utf-8")
+        part.rename(part.with_suffix(".json"))
+
+
+def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
+    """By layer of the model how often each expert was chosen in a run, as shares of 1; empty where none is known.
+
+    Raises:
+        RunError: what was written is damaged.
+    """
+    found: dict[int, Floats] = {}
+    for path in sorted(Path(folder).glob("routing-*.json")):
+        try:
+            for layer, counts in json.loads(path.read_text("utf-8")).items():
+                found[int(layer)] = found.get(int(layer), 0) + np.array(counts, np.float64)
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path.name} is damaged: {error!r}") from None
+    return {layer: tuple((counts / counts.sum()).tolist()) for layer, counts in sorted(found.items()) if counts.sum()}
+
+
 @dataclass(frozen=True)
 class Track:
     """What one process recorded, whole steps only."""

@@ -16,6 +16,7 @@ from engine.runtime.job import Job
 from engine.runtime.layout import Layout
 from engine.runtime.models import build_stage, models
 from engine.runtime.moe.build import ExpertLayers, expert_layers
+from engine.runtime.moe.layer import ExpertLayer
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.streams import streams_of
 from engine.runtime.tensor_parallel import Cut, cut_of
@@ -101,6 +102,15 @@ class Trainer:
         own = sum(loss.double() * self._scale for loss in losses)
         loss, square = self._wire.total([own, self._update.square]).tolist()
         return Step(loss, square**0.5, time.perf_counter() - began, measured)
+
+    def routed(self) -> dict[int, list[float]]:
+        """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.routed`."""
+        return {
+            int(name.split(".")[1]): part.routed
+            for module in self._modules.values()
+            for name, part in module.named_modules()
+            if isinstance(part, ExpertLayer)
+        }
 
     def cuts(self) -> dict[str, Cut]:
         """Which parts of the whole model's weights this process holds, of those that are cut."""

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from engine.recording import Recorder
+from engine.recording import Recorder, write_routing
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
 from engine.runtime.memory import keep_freed_memory
@@ -91,6 +91,7 @@ def _train(folder: Path) -> None:
         step = trainer.step(number)
         if recorder.is_due(number):
             recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
+            write_routing(folder, world.process, trainer.routed())
         if metrics is not None:
             _write_metrics(metrics, job, number, step)
             print(f"step {number + 1}: loss {step.loss:.4f} in {step.seconds:.3f} s", flush=True)

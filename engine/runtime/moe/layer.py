@@ -116,7 +116,14 @@ class ExpertLayer(Defers):
         self._experts = FeedForward(made, self.schedule.seen(layer))
         self._journey = Journey(self._inside, self._steps, self._experts, self.held, self)
         self._domain = _domain(layer, self._before)
+        self._routed = torch.zeros(layer.experts, dtype=torch.float64)
+        self._own_part = float(1 / (layer.mp * self._domain))  # of its gate's tokens, which others may have seen too
         self._exchanges = any(step.collective for step in self._inside)
+
+    @property
+    def routed(self) -> list[float]:
+        """Routes to each expert so far, this process's part: those of all processes of a mesh add up to all."""
+        return self._routed.tolist()
 
     @property
     def experts(self) -> dict[int, Expert]:
@@ -149,6 +156,8 @@ class ExpertLayer(Defers):
             tokens = self._steps.adds(step, tokens)
         routing = self.gate(tokens, self._room, self._whole)
         self.load = routing.load
+        if torch.is_grad_enabled():  # what is computed again for its backward is routed once
+            self._routed += routing.load.to("cpu", torch.float64) * self._own_part
         tokens = self._visited(tokens, routing)
         for step in self._after:
             tokens = self._steps.adds(step, tokens)
