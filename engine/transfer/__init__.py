@@ -1,0 +1,39 @@
+"""Cross-mesh resharding: what of a tensor goes where, how, and in which order.
+
+    from engine.transfer import Links, Mesh, Tensor, plan
+
+    plan(tensor, source, destination, links, strategy="broadcast", ordering="ensemble")
+
+After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arXiv:2211.05322).
+Nothing here needs torch: a plan is data, the same on every rank for the same input.
+"""
+
+from engine.transfer._boxes import Box, Mesh, SpecError, boxes
+from engine.transfer._links import Link, Links
+from engine.transfer._plan import Plan, Planned, every_plan, plan
+from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
+from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
+from engine.transfer.orderings import orderings
+from engine.transfer.strategies import strategies
+
+__all__ = [
+    "Box",
+    "Job",
+    "Link",
+    "Links",
+    "Mesh",
+    "Placed",
+    "Plan",
+    "Planned",
+    "SpecError",
+    "Tensor",
+    "UnitTask",
+    "boxes",
+    "every_plan",
+    "lower_bound",
+    "orderings",
+    "plan",
+    "run_in_order",
+    "strategies",
+    "unit_tasks",
+]

@@ -1,0 +1,101 @@
+"""What an ordering is: a sender host for each job, and the order in which they start."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from engine.registry import Registry
+from engine.transfer._schedule import Job
+
+Order = list[tuple[int, int]]
+"""Pairs of job and sender host."""
+
+
+class Answer(NamedTuple):
+    order: Order
+    is_optimal: bool = False  # the search has shown that there is no better one
+
+
+class Ordering(ABC):
+    """A way to choose senders and an order. A member is one file in this folder.
+
+    The first sentence of its docstring is its help text. The same jobs give the same answer everywhere:
+    limits are counted in steps, not in seconds, and chance is seeded.
+    """
+
+    title: ClassVar[str]
+
+    @abstractmethod
+    def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
+        """An answer for all jobs."""
+
+    @classmethod
+    def help(cls) -> str:
+        return cleandoc(cls.__doc__ or "")
+
+
+orderings: Registry[type[Ordering]] = Registry("transfer ordering", "engine.transfer.orderings")
+
+
+def balanced(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longest_first: bool) -> list[int]:
+    """[jobs] a sender host for each: in order the one with the least ``weight`` so far, the lowest of equals."""
+    load: dict[int, float] = defaultdict(float)
+    hosts = [0] * len(jobs)
+    numbers = range(len(jobs))
+    for number in sorted(numbers, key=lambda n: -jobs[n].shortest) if longest_first else numbers:
+        job = jobs[number]
+        host = min(job.options, key=lambda host: (load[host] + (weight(job, host) if longest_first else 0.0), host))
+        load[host] += weight(job, host)
+        hosts[number] = host
+    return hosts
+
+
+def dispatched(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: np.ndarray | None = None) -> Order:
+    """An order for jobs whose senders are chosen: whenever something is free, of the jobs that could start
+    the one first whose host has the most left to do (the longest-remaining-time rule of open shops).
+
+    ``noise``, ``[jobs]``, is added to what a job is worth, to try others of nearly the same worth. Jobs that
+    are alike are one row of the arrays, so that a tensor cut many times in both meshes stays small.
+    """
+    order: Order = [(number, hosts[number]) for number, job in enumerate(jobs) if not job.receivers]
+    alike: dict[object, list[int]] = {}
+    for number, job in enumerate(jobs):
+        if job.receivers:
+            alike.setdefault((hosts[number], job.receivers, job.options[hosts[number]]), []).append(number)
+    if not alike:
+        return order
+    kinds = [numbers[::-1] for numbers in alike.values()]  # the next one is the last
+    first = [numbers[-1] for numbers in kinds]
+    names = sorted({host for n in first for host in (*jobs[n].receivers, hosts[n])})
+    column = {host: place for place, host in enumerate(names)}
+    needs = np.zeros((len(kinds), 2 * len(names)), np.bool_)
+    for row, number in enumerate(first):
+        needs[row, column[hosts[number]]] = True
+        needs[row, [len(names) + column[host] for host in jobs[number].receivers]] = True
+    seconds = np.array([jobs[n].options[hosts[n]] for n in first])
+    counts = np.array([len(numbers) for numbers in kinds])
+    added = np.zeros(len(kinds)) if noise is None else noise[first]
+    left = needs.T @ (seconds * counts)
+    free = np.zeros((2 * len(names), nics))
+    now = 0.0
+    while counts.any():
+        ready = free.min(axis=1)
+        busy = ready > now + 1e-12 * max(1.0, now)
+        able = (counts > 0) & ~(needs & busy).any(axis=1)
+        if not able.any():
+            now = float(ready[busy].min())
+            continue
+        worth = np.where(needs, left, -np.inf).max(axis=1) + added
+        row = int(np.argmax(np.where(able, worth, -np.inf)))
+        counts[row] -= 1
+        order.append((kinds[row].pop(), hosts[first[row]]))
+        took = np.flatnonzero(needs[row])
+        free[took, free[took].argmin(axis=1)] = now + seconds[row]
+        left[took] -= seconds[row]
+    return order

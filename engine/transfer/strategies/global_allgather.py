@@ -1,0 +1,27 @@
+"""Send/recv and a global all-gather: the slice leaves its host once, in pieces, and all receivers gather."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from engine.transfer._links import Links
+from engine.transfer._tasks import UnitTask
+from engine.transfer.strategies._base import Latency, Strategy, pieces, strategies
+
+
+@strategies.register("global-allgather")
+class GlobalAllGather(Strategy):
+    """Every receiver gets a piece, and a ring over all of them, host by host, gathers the pieces: about ``2 t``."""
+
+    title: ClassVar = "Global all-gather"
+
+    def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
+        ranks = [rank for held in links.by_host(task.receivers).values() for rank in held]
+        if not ranks:
+            return Latency(0.0)
+        parts = pieces(task, len(ranks))
+        sent = sum(links.between(sender, rank).seconds(size) for rank, size in zip(ranks, parts, strict=True) if size)
+        if len(ranks) == 1:
+            return Latency(sent)
+        ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+        return Latency(sent + (len(ranks) - 1) * max(links.between(*edge).seconds(parts[0]) for edge in ring))

@@ -1,0 +1,27 @@
+"""Send/recv and a local all-gather: each host gets the slice once, in pieces (alpa; Megatron's scatter/gather)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from engine.transfer._links import Links
+from engine.transfer._tasks import UnitTask
+from engine.transfer.strategies._base import Latency, Strategy, pieces, strategies
+
+
+@strategies.register("local-allgather")
+class LocalAllGather(Strategy):
+    """Every receiver of a host gets a piece, and the host gathers them inside: ``A t``. Sends to the
+    next host go on meanwhile."""
+
+    title: ClassVar = "Local all-gather"
+
+    def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
+        sent = done = 0.0
+        for ranks in links.by_host(task.receivers).values():
+            parts = pieces(task, len(ranks))
+            for rank, size in zip(ranks, parts, strict=True):
+                if size:
+                    sent += links.between(sender, rank).seconds(size)
+            done = max(done, sent + (len(ranks) - 1) * links.intra_node.seconds(parts[0]))
+        return Latency(done)
