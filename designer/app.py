@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import panel as pn
@@ -16,15 +17,18 @@ from bokeh.document import Document
 
 from designer.canvases._canvas import read_static
 from designer.canvases.cluster import ClusterCanvas
+from designer.canvases.experts import ExpertsCanvas
 from designer.canvases.wave import WaveCanvas
 from designer.drawing import Drawing
 from designer.forms import Form
 from designer.session import Session
 from designer.views.comparison import Comparison
+from designer.views.expert_schedules import ExpertSchedules
 from designer.views.gallery import Gallery
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
+from designer.views.side import Side
 from designer.views.timeline import Layer, TimelineChart
 from designer.views.topbar import TopBar
 from engine.design import Design, parse_design, save_design
@@ -40,6 +44,7 @@ IsShown = Callable[[], bool]
 
 
 DRAFTS_KEPT_S = 30 * 24 * 3600.0
+LARGEST_TRIED = 50_000  # spans; a larger step is not played anew while layers are dragged, only when they are dropped
 THEME = f"{{% block postamble %}}<script>{read_static('theme.js')}</script>{{% endblock %}}"
 
 
@@ -67,7 +72,7 @@ class Studio:
         self.launcher.warm()
 
     def _forget_old_drafts(self) -> None:
-        for path in self._drafts.glob("*.json"):
+        for path in (*self._drafts.glob("*.json"), *self._drafts.glob("*.run")):
             with suppress(OSError):  # one that stays does no harm
                 if path.stat().st_mtime < time.time() - DRAFTS_KEPT_S:
                     path.unlink()
@@ -105,8 +110,20 @@ class Studio:
         """
         save_design(design, self._path(draft))
 
-    def _path(self, draft: str) -> Path:
-        return self._drafts / f"{draft}.json"
+    def shown_run(self, draft: str) -> str:
+        """The run that a tab shows, since it was launched or chosen there; "" for none."""
+        try:
+            return self._path(draft, "run").read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def show_run(self, draft: str, run: str) -> None:
+        """Remember which run a tab shows."""
+        with suppress(OSError):  # then a reload shows none; it is in the list
+            self._path(draft, "run").write_text(run, "utf-8")
+
+    def _path(self, draft: str, kind: str = "json") -> Path:
+        return self._drafts / f"{draft}.{kind}"
 
     def close(self) -> None:
         self.launcher.close()
@@ -122,13 +139,19 @@ class Draft:
         self.name = self._given or _new_draft()
         self.session = Session(studio.open(self.name))
         self.session.param.watch(lambda *_: self.keep(), "design")
+        self.run = studio.shown_run(self.name)
 
     def shown(self) -> str:
         """The page stands and a page that it replaced is gone: the name of the draft from here on."""
         self.name = self._studio.claim(self.name, self._is_shown)
         if self._given and self.name != self._given:
             self.keep()  # a duplicate starts with what the first had
+            self.show_run(self.run)
         return self.name
+
+    def show_run(self, run: str) -> None:
+        self.run = run
+        self._studio.show_run(self.name, run)
 
     def gone(self) -> None:
         self._studio.release(self.name, self._is_shown)
@@ -155,7 +178,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     draft = Draft(studio, pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore"), _is_shown(document))
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
-    widgets = Widgets(draft.session, studio)
+    widgets = Widgets(draft.session, studio, first_run=draft.run, on_show_run=draft.show_run)
     pn.state.on_session_destroyed(lambda context: widgets.gallery.stop())
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
@@ -180,7 +203,13 @@ def _put_in_link(draft: str) -> None:
 class Widgets:
     """The pieces of one tab, bound to its session."""
 
-    def __init__(self, session: Session, studio: Studio) -> None:
+    def __init__(
+        self,
+        session: Session,
+        studio: Studio,
+        first_run: str = "",
+        on_show_run: Callable[[str], Any] = lambda run: None,
+    ) -> None:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
@@ -189,16 +218,23 @@ class Widgets:
         self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
-        self.cluster = ClusterCanvas(on_edit=session.edit, **fill)
-        self.wave = WaveCanvas(on_edit=session.edit, on_move_stage=self.drawing.move_stage, **fill)
+        self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._turn_pane, **fill)
+        self.experts = ExpertsCanvas(
+            on_edit=session.edit, on_pane=self._turn_pane, on_compare=self._compare_experts, visible=False, **fill
+        )
+        self.wave = WaveCanvas(
+            on_edit=session.edit, on_move_stage=self.drawing.move_stage, on_try_layers=self._try_layers, **fill
+        )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)
+        self.expert_schedules = ExpertSchedules(session)
         self.topbar = TopBar(
             session,
             on_launch=lambda: self.runs.bar.focus_button(),
             on_gallery=self.gallery.open,
             on_compare=self.comparison.open,
+            on_experts=lambda: self._turn_pane("cluster" if self.experts.visible else "experts"),
             **fill,
         )
         self.form = Form(session, **fill)
@@ -209,13 +245,12 @@ class Widgets:
             studio.record,
             on_launch=lambda: self._turn_to(RUN),
             on_blocked=self.problems.block,
+            on_show=on_show_run,
+            first=first_run,
             **fill,
         )
-        self.side = pn.Tabs(
-            ("Design", self.form), ("Run", self.runs), ("Problems", self.problems),
-            stylesheets=[read_static("side.css")], **fill,
-        )  # fmt: skip
-        self.problems.param.watch(lambda *_: self._show_badge(), "badge")
+        self.side = Side(Design=self.form, Run=self.runs, Problems=self.problems)
+        self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
         self._show_badge()
         self._show_design()
         self._show_timeline()
@@ -223,37 +258,67 @@ class Widgets:
     def _show_design(self) -> None:
         session = self.session
         self.cluster.show(session.design.model_dump(mode="json"))
-        if session.stale:
-            self.wave.show(session.design)  # the last sound stages stay; another schedule can be chosen
+        if session.stale:  # the last sound stages stay; another schedule can be chosen
+            self.wave.show(session.design, anew=session.prediction is None)
         else:
             self.wave.show(session.design, session.prediction.program, session.prediction.costs)
+
+        if self.experts.visible:
+            self.experts.show(session.design)
+
+    def _turn_pane(self, pane: str) -> None:
+        """The experts in place of the cluster and the wave, or those again."""
+        shows = pane == "experts"
+        self.cluster.visible = self.wave.visible = not shows
+        self.experts.visible = shows
+        if shows:
+            self.experts.show(self.session.design)
+        (self.experts if shows else self.cluster).tell({"type": "focus"})
+
+    def _compare_experts(self) -> None:
+        self.expert_schedules.open(self.experts.rank)
 
     def _show_timeline(self) -> None:
         session = self.session
         stale = str(session.errors[0]) if session.errors and session.stale else ""
+        if session.prediction is None and session.errors:
+            number = len(session.errors)
+            stale = f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {stale}"
         self.timeline.show(layers(session), stale)
+
+    def _try_layers(self, counts: Sequence[int] | None) -> Prediction | None:
+        """Show the step with other layers a stage while they are dragged; None shows it as it stands."""
+        session = self.session
+        small = session.prediction is not None and len(session.prediction.timeline) <= LARGEST_TRIED
+        tried = session.tried("pipeline.stages", list(counts)) if counts is not None and small else None
+        self.numbers.preview(tried)
+        if tried is None:
+            self._show_timeline()
+        else:
+            self.timeline.show(layers(session, tried))
+        return tried
 
     def _focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
-        if self.form.focus_field(path):
-            self._turn_to(DESIGN)
+        if self.form.holds(path):
+            self._turn_to(DESIGN)  # first: what is hidden takes no keyboard
+            self.form.focus_field(path)
 
     def _turn_to(self, tab: int) -> None:
-        self.side.active = tab
+        self.side.turn_to(tab)
 
     def _show_badge(self) -> None:
-        badge = self.problems.badge
-        self.side[PROBLEMS] = (f"Problems ({badge})" if badge else "Problems", self.problems)
+        self.side.mark(PROBLEMS, self.problems.badge, self.problems.severity)
 
     def layout(self) -> pn.viewable.Viewable:
         """All on one screen."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, "timeline": self.timeline, "side": self.side,
+            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.timeline,
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
-        overlays = (self.gallery, self.comparison)
+        overlays = (self.gallery, self.comparison, self.expert_schedules)
         for view in overlays:
             view.styles = OVER
         return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
@@ -261,6 +326,7 @@ class Widgets:
 
 DESIGN, RUN, PROBLEMS = range(3)  # the tabs of the side panel
 
+EXPERTS = "cluster / cluster / wave / wave"  # the experts' area: from the cluster to the wave
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no place until it is opened
 GRID = {
     "display": "grid",
@@ -275,16 +341,18 @@ GRID = {
 }
 
 
-def layers(session: Session) -> list[Layer]:
-    """What the timeline shows: the pinned designs above the open one, and a run laid over that."""
+def layers(session: Session, tried: Prediction | None = None) -> list[Layer]:
+    """What the timeline shows: the pinned designs above the open one, and a run laid over that;
+    in place of both what is ``tried`` while a gesture is under way."""
+    prediction = tried or session.prediction
     shown = []
     for pinned in session.pinned:
-        if _same_axis(pinned, session.prediction):
+        if _same_axis(pinned, prediction):
             shown.append(_layer(pinned, f"Pinned: {pinned.design.name}"))
-    if session.prediction is not None:
-        shown.append(_layer(session.prediction, session.prediction.design.name))
-        if session.measured is not None:
-            shown.append(_measured(session.measured, session.prediction))
+    if prediction is not None:
+        shown.append(_layer(prediction, prediction.design.name))
+        if session.measured is not None and tried is None:
+            shown.append(_measured(session.measured, prediction))
     return shown
 
 

@@ -13,11 +13,11 @@ from designer.session import Session
 from engine import rearrange
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
-from engine.inspect import by_mesh_names
 from engine.lowering import order
 from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.program.verify import Standstill, complete
+from engine.program.words import by_mesh_names
 from engine.rearrange import Played
 from engine.repair import repair
 from engine.schedules import schedules
@@ -293,7 +293,7 @@ def _played(design: Design, session: Session) -> Played:
         now = order(design)
     except InputError as error:
         raise InputError(f"there is no order to edit yet: {error}") from None
-    other = [problem for problem in session.errors if problem.where != "pipeline.actions"]
+    other = [problem for problem in session.errors if problem.code != "program"]
     if other:
         raise InputError(f"there is no order to edit yet: {other[0]}")
     return rearrange.play(design, now)

@@ -520,6 +520,10 @@ class Form(Canvas):
         session.param.watch(lambda *_: self.param.update(turned=session.opened + session.turned), ["opened", "turned"])
         self._show()
 
+    def holds(self, path: str) -> bool:
+        """Whether there is a field for a problem's place."""
+        return field_of(path, list(self._by_path)) is not None
+
     def focus_field(self, path: str) -> bool:
         """Bring the field of a problem's place into view and give it the keyboard; False if there is none."""
         field = field_of(path, list(self._by_path))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import param
 
+from designer import expert_edits
 from engine.design import Design, parse_design
 from engine.design.problems import problems
 from engine.errors import DesignError, InputError, Problem
@@ -17,8 +18,17 @@ LONGEST_HISTORY = 500
 MOST_PINNED = 3  # beside the open design: four on one axis
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
-Steps = list[tuple[Design, str]]
-"""Designs to go back or forth to, the next one last, each with the words for the edit between."""
+
+class Step(NamedTuple):
+    """A design to go back or forth to."""
+
+    design: Design
+    label: str  # of the edit between
+    opens: bool  # whether that edit put another document in place
+
+
+Steps = list[Step]
+"""The next one last."""
 
 
 class Session(param.Parameterized):
@@ -26,7 +36,8 @@ class Session(param.Parameterized):
 
     Every edit goes through :meth:`edit`: one gesture, one step of undo. An edit that makes a part
     unsound is refused and changes nothing. One that leaves parts that do not fit each other yet is
-    kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one.
+    kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one of
+    the same document.
     """
 
     design: Any = param.ClassSelector(class_=Design)
@@ -59,7 +70,7 @@ class Session(param.Parameterized):
     @property
     def past(self) -> Iterator[Design]:
         """The designs that undo leads back to, the last one first."""
-        return (design for design, _ in reversed(self._past))
+        return (step.design for step in reversed(self._past))
 
     @property
     def errors(self) -> list[Problem]:
@@ -71,25 +82,31 @@ class Session(param.Parameterized):
         Raises:
             DesignError: the change would make a part unsound; nothing is changed.
         """
+        self._step_to(self._edited(path, value), label)
+
+    def tried(self, path: str, value: Any) -> Prediction | None:
+        """What an edit would make of the step; nothing is changed. None where it would leave errors."""
+        return _predicted(self._edited(path, value))[1]
+
+    def _edited(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
-        changed = _changed(document, path, value)
-        self._step_to(_release(parse_design(changed, draft=True)), label)
+        return _release(parse_design(_changed(document, path, value), draft=True))
 
     def replace(self, design: Design, label: str) -> None:
         """Put another design in place of the open one, as one step of undo."""
-        self._step_to(design, label)
+        self._step_to(design, label, opens=True)
         self.opened += 1
 
     def undo(self) -> None:
         if self._past:
-            *past, (design, label) = self._past
-            self._turn_to(design, past, [*self._future, (self.design, label)])
+            *past, step = self._past
+            self._turn_to(step.design, past, [*self._future, step._replace(design=self.design)], step.opens)
             self.turned += 1
 
     def redo(self) -> None:
         if self._future:
-            *future, (design, label) = self._future
-            self._turn_to(design, [*self._past, (self.design, label)], future)
+            *future, step = self._future
+            self._turn_to(step.design, [*self._past, step._replace(design=self.design)], future, step.opens)
             self.turned += 1
 
     def pin(self, prediction: Prediction | None = None) -> None:
@@ -131,24 +148,25 @@ class Session(param.Parameterized):
         prediction: Prediction = self.prediction
         return prediction
 
-    def _step_to(self, design: Design, label: str) -> None:
+    def _step_to(self, design: Design, label: str, opens: bool = False) -> None:
         if design != self.design:
-            self._turn_to(design, [*self._past, (self.design, label)][-LONGEST_HISTORY:], [])
+            past = [*self._past, Step(self.design, label, opens)][-LONGEST_HISTORY:]
+            self._turn_to(design, past, [], opens)
 
-    def _turn_to(self, design: Design, past: Steps, future: Steps) -> None:
+    def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
         outcome = _predicted(design)  # before anything is changed: what fails here leaves nothing behind
         self._past, self._future = past, future
-        self._show(design, *outcome)
+        self._show(design, *outcome, opens=opens)
 
-    def _show(self, design: Design, found: list[Problem], prediction: Prediction | None) -> None:
+    def _show(self, design: Design, found: list[Problem], prediction: Prediction | None, opens: bool = False) -> None:
         with param.parameterized.batch_call_watchers(self):
-            if prediction is not None:
+            if prediction is not None or opens:  # under the name of another document nothing old is shown
                 self.prediction = prediction  # first: those who watch it are told first
             self.problems = found
             self.design = design
             self.history = (
-                self._past[-1][1] if self._past else "",
-                self._future[-1][1] if self._future else "",
+                self._past[-1].label if self._past else "",
+                self._future[-1].label if self._future else "",
             )
 
 
@@ -166,7 +184,8 @@ def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:
 
 
 def _release(design: Design) -> Design:
-    """Give up what was set stage by stage for another number of stages, rather than refuse the edit."""
+    """Give up what was set stage by stage, or expert by expert, for another number of them, rather than refuse the edit."""
+    design = expert_edits.release(design)
     try:
         count = design.stages
     except InputError:

@@ -15,6 +15,7 @@ from engine import __version__
 from engine.errors import DesignError, InputError, MeshwaveError
 
 if TYPE_CHECKING:
+    from engine.errors import Problem
     from engine.predict import Prediction
 
 Command = Callable[[argparse.Namespace], int]
@@ -63,8 +64,8 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     )
     designer.add_argument("--no-browser", action="store_true", help="only print the link")
 
-    check = _command(commands, "check", "say what is wrong with a design, one line a problem", _check)
-    _design(check)
+    check = _command(commands, "check", "say what is wrong with designs, one line a problem", _check)
+    check.add_argument("designs", nargs="+", metavar="DESIGN", help="a design's file, or the name of an example")
     _json(check)
 
     program = _command(commands, "program", "what every rank does, in order", _program)
@@ -104,6 +105,14 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
         "--to", required=True, metavar="FORM", help="perfetto, svg, png, torch-csv, torch-csv-comms or torchtitan"
     )
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
+
+    reshard = _command(commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor", _reshard)
+    reshard.add_argument("transfer", metavar="SPEC.json", help="a document of format meshwave-transfer/1")
+    _json(reshard)
+
+    moe = _command(commands, "moe", "an expert layer alone: its schedules side by side", _moe)
+    moe.add_argument("layer", metavar="SPEC.json", help="a document of format meshwave-expert-layer/1")
+    _json(moe)
 
     _command(commands, "schema", "the JSON Schema of a design", _schema)
     examples = _command(commands, "examples", "the designs that come with Meshwave", _examples)
@@ -150,36 +159,46 @@ def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     print(json.dumps(value, indent=2))
 
 
-def _load(name: str) -> Any:
+def _load(name: str, *, draft: bool = False) -> Any:
     from engine.design import load_design
     from engine.resources import find_design
 
-    return load_design(find_design(name))
+    return load_design(find_design(name), draft=draft)
 
 
 # ---- one function a command ----
 
 
 def _check(options: argparse.Namespace) -> int:
-    from engine.design.problems import problems
-    from engine.errors import DesignError, Problem
+    found = {name: _problems(name, options) for name in dict.fromkeys(options.designs)}
+    several = len(found) > 1
+    if options.json:
+        said = [(name, problem._asdict()) for name, problems in found.items() for problem in problems]
+        _print_json({"problems": [{"design": name, **problem} if several else problem for name, problem in said]})
+    else:
+        for name, problems in found.items():
+            for line in [*map(str, problems)] or ["no problems"]:
+                print(f"{name}: {line}" if several else line)
+    wrong = any(problem.severity == "error" for problems in found.values() for problem in problems)
+    return 2 if wrong else 0
+
+
+def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
+    """All problems of one design, warnings too."""
+    from engine.errors import Problem
     from engine.predict import check
 
-    found: list[Problem]
     try:
-        design = _load(options.design)
-        found = [*problems(design), *check(design)]
+        try:
+            return check(_load(name, draft=True))
+        except DesignError:  # parts are unsound: what can be said of the others beside
+            return check(_load(name))
     except DesignError as error:
-        found = list(error.problems)
+        return list(error.problems)
     except InputError as error:  # no file to look into
-        if not options.json:
+        if not options.json and len(options.designs) == 1:
             raise
-        found = [Problem("", "file", str(error))]
-    if options.json:
-        _print_json({"problems": [problem._asdict() for problem in found]})
-    else:
-        print("\n".join(map(str, found)) or "no problems")
-    return 2 if any(problem.severity == "error" for problem in found) else 0
+        return [Problem("", "file", str(error))]
 
 
 def _program(options: argparse.Namespace) -> int:
@@ -327,6 +346,30 @@ def _write(name: str | None, content: bytes) -> None:
     from engine.resources import write_whole
 
     write_whole(name, content)
+
+
+def _reshard(options: argparse.Namespace) -> int:
+    from engine.design.transfer_spec import load_transfer
+    from engine.reshard import answer, to_text
+
+    found = answer(load_transfer(options.transfer))
+    if options.json:
+        _print_json(found)
+    else:
+        print("\n".join(to_text(found)))
+    return 0
+
+
+def _moe(options: argparse.Namespace) -> int:
+    from engine.design.expert_layer_spec import load_expert_layer
+    from engine.moe_comparison import answer, to_text
+
+    found = answer(load_expert_layer(options.layer))
+    if options.json:
+        _print_json(found)
+    else:
+        print("\n".join(to_text(found)))
+    return 0
 
 
 def _schema(options: argparse.Namespace) -> int:

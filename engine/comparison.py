@@ -84,10 +84,19 @@ def _parts(path: str, one: Any, two: Any) -> Iterator[str]:
             yield from _parts(f"{path}.{key}", one[key], two[key])
 
 
+_NOTHING = {
+    "training.clip_norm": "no clipping",
+    "training.data": "the text that comes with Meshwave",
+    "model.moe": "none",
+    "model.moe.capacity_factor": "dropless",
+}
+"""What null says where it does not leave the choice to Meshwave."""
+
+
 def _values(path: str, one: Any, two: Any) -> Iterator[str]:
     if one == two:
         return
-    texts = [_text(value) for value in (one, two)]
+    texts = [_NOTHING.get(path, "automatic") if value is None else _text(value) for value in (one, two)]
     if texts[0] == texts[1]:
         yield f"{path}: another"
     else:
@@ -95,8 +104,6 @@ def _values(path: str, one: Any, two: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "automatic"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, list | tuple):

@@ -335,13 +335,17 @@ class Note(NamedTuple):
 
     title: str
     text: str
+    advised: str = ""
+    """The key of the variant that it speaks for, where that is better than the present one."""
+    advised_title: str = ""
 
 
 def notes(entries: Iterable[Entry]) -> list[Note]:
     """What the numbers say; fewer where there is less to say."""
     lesson = _Lesson(tuple(entries))
     told = (
-        Note("The fastest that fits", lesson.fastest),
+        _advice("The fastest that fits", lesson.fastest, lesson.faster()),
+        _advice("Auto with other options", lesson.searching, lesson.faster("auto")),
         Note("Hanayo or interleaved 1F1B", lesson.interleaving),
         Note("How many waves", lesson.waves),
         Note("A split backward", lesson.splitting),
@@ -349,11 +353,38 @@ def notes(entries: Iterable[Entry]) -> list[Note]:
     return [note for note in told if note.text]
 
 
+def _advice(title: str, text: str, entry: Entry | None) -> Note:
+    return Note(title, text, entry.variant.key, entry.variant.title) if entry else Note(title, text)
+
+
 class _Lesson:
     """Some entries of one design, and what they teach."""
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self._entries = entries
+
+    @property
+    def present(self) -> Entry | None:
+        return next((entry for entry in self._entries if entry.variant.present), None)
+
+    def faster(self, schedule: str | None = None) -> Entry | None:
+        """The fastest that fits, of one schedule or of all, where what one has is slower or does not fit."""
+        fitting = [entry for entry in self._entries if entry.fits and schedule in (None, entry.variant.schedule)]
+        best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.present
+        if best is None or present is None or best.variant.present:
+            return None
+        behind = present.makespan_s >= best.makespan_s * (1 + CLOSE)
+        return best if behind or not present.fits else None
+
+    @property
+    def searching(self) -> str:
+        """What a search gains on another path or with other chunks, where one searches already."""
+        present, best = self.present, self.faster("auto")
+        if present is None or best is None or present.variant.schedule != "auto":
+            return ""
+        change = _shorter(best.makespan_s, present.makespan_s)
+        gain = f"{change} shorter than {_name(present)}" if present.fits else f"and fits, as {_name(present)} does not"
+        return f"{_name(best)} is {gain}: {_time(best, best.makespan_s)}, with {_beside(best.peak_bytes, present.peak_bytes)}."
 
     @property
     def fastest(self) -> str:
@@ -365,8 +396,7 @@ class _Lesson:
                 return ""
             words = f"{_bytes(least.peak_bytes)} of {_bytes(least.capacity_bytes)}"
             return f"None fits in memory. The leanest is {_name(least)} with {words}."
-        best = min(fitting, key=lambda each: each.makespan_s)
-        present = next((entry for entry in self._entries if entry.variant.present), None)
+        best, present = min(fitting, key=lambda each: each.makespan_s), self.present
         words = f"{_name(best)}, {_time(best, best.makespan_s)}"
         if present is None:
             return f"{words}."

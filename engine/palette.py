@@ -55,6 +55,15 @@ MESHES: tuple[str, ...] = (
     "#cc3311", "#009988", "#7755bb", "#997700", "#ee6699", "#667788",
 )  # fmt: skip
 
+# From far under an even load over balanced to far above: blue and orange stay apart for colour-blind
+# eyes, and both ends stand out more than the middle.
+LOADS: Mapping[Theme, tuple[str, ...]] = {
+    "light": ("#2c6fad", "#86b4da", "#c9dff0", "#e6e9ee", "#f8d7ab", "#ee9f48", "#c4500c"),
+    "dark": ("#58aef5", "#3f7fb5", "#36587a", "#41454f", "#7a5430", "#bf7526", "#f7a13c"),
+}
+LOAD_BOUNDS = (0.4, 0.65, 0.9, 1.1, 1.5, 2.5)
+"""Even shares at which the next of these colours begins."""
+
 SURFACES: Mapping[Theme, Mapping[str, str]] = {
     "light": {
         "background": "#ffffff",

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory
 from engine.design import Design
+from engine.design.problems import problems
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
 from engine.lowering import findings, lower
 from engine.program.program import Program
 from engine.simulate import simulate
 from engine.timeline import Timeline
+from engine.units import quantity
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,39 +97,67 @@ def predict(design: Design) -> Prediction:
 
 
 def check(design: Design) -> list[Problem]:
-    """Every problem of a sound document: what lowering and the costs find, and the unwise."""
+    """Every problem of a design, also of a draft whose parts do not fit each other: what is wrong
+    between its parts, what lowering and the costs find, and the unwise."""
+    found = problems(design)
+    wrong = [problem.where for problem in found if problem.severity == "error"]
     try:
-        return list(predict(design).warnings)
+        if not wrong:
+            return [*found, *predict(design).warnings]
+        if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDERS) for where in wrong):
+            lower(design)  # what is wrong elsewhere does not hide what is wrong with a drawn order
     except DesignError as error:
-        return list(error.problems)
+        return [*found, *error.problems]
     except InputError as error:
-        return [Problem("", "cost", str(error))]
+        return [*found, Problem("", "cost", str(error))]
+    return found
+
+
+_ORDERS = ("pipeline", "model", "meshes")
+"""What the orders of a design depend on."""
 
 
 def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
     memory, design = prediction.memory, prediction.design
     for rank in np.flatnonzero(~memory.fits).tolist():
         largest = max(memory.by_category, key=lambda kind: memory.by_category[kind][rank])
+        total, capacity, most = memory.total_bytes[rank], memory.capacity_bytes, memory.by_category[largest][rank]
         yield Problem(
             f"meshes[{rank}]",
             "memory",
-            f"a device of mesh {design.meshes[rank].name} would hold {_gigabytes(memory.total_bytes[rank])} of its "
-            f"{_gigabytes(memory.capacity_bytes)}, most of it {largest} ({_gigabytes(memory.by_category[largest][rank])}); {_RELIEF[largest]}",
+            f"a device of mesh {design.meshes[rank].name} would hold {quantity(total, 'B')} of its "
+            f"{quantity(capacity, 'B')}, most of it {largest} ({quantity(most, 'B')}); {_relief(design, largest)}",
             "warning",
         )
 
 
-_RELIEF = {
-    "weights": "use more meshes or a larger tp",
-    "gradients": "use more meshes or a larger tp",
-    "optimizer": "use more meshes, a larger tp, or sgd",
-    "activations": "use a smaller micro_batch_size, 1f1b instead of gpipe, or more meshes",
-    "working": "use a smaller micro_batch_size",
-}
+def _relief(design: Design, category: str) -> str:
+    """What would take less of one kind of memory, of what this design does not do already."""
+    ways = {
+        "weights": ["more meshes", "a larger tp"],
+        "gradients": ["more meshes", "a larger tp"],
+        "optimizer": ["more meshes", "a larger tp", *(["sgd"] * (design.training.optimizer != "sgd"))],
+        "activations": [
+            *(["a smaller micro_batch_size"] * (design.training.micro_batch_size > 1)),
+            *(["1f1b instead of gpipe"] * (design.pipeline.schedule == "gpipe")),
+            *(["recompute full"] * (design.pipeline.recompute != "full")),
+            "more meshes",
+        ],
+        "working": [("a smaller micro_batch_size" if design.training.micro_batch_size > 1 else "a larger tp")],
+    }[category]
+    *others, last = ways
+    return f"use {', '.join(others)}{',' * (len(others) > 1)}{' or ' * bool(others)}{last}"
 
 
-def _gigabytes(value: float) -> str:
-    return f"{value / 1e9:.3g} GB"
+def _equal_shares(design: Design) -> Iterator[Problem]:
+    """Unit costs price stages alike that nobody cut, also where they cannot hold as many layers."""
+    layers, stages = design.model.layers, design.stages
+    if design.cost.kind == "unit" and design.pipeline.stages is None and layers % stages:
+        message = (
+            f"unit costs price all {stages} stages at equal shares, though {layers} layers do not divide over them "
+            f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its layers"
+        )
+        yield Problem("pipeline.stages", "equal_shares", message, "warning")
 
 
 def _warnings(design: Design) -> Iterator[Problem]:
@@ -136,6 +166,7 @@ def _warnings(design: Design) -> Iterator[Problem]:
     if idle:
         message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
         yield Problem("meshes", "unused_devices", message, "warning")
+    yield from _equal_shares(design)
     if design.model.moe:
         message = "experts are not priced yet: every layer is counted as a dense one"
         yield Problem("model.moe", "experts_unpriced", message, "warning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 from engine.errors import InputError, nearest
@@ -36,9 +37,24 @@ def example(name: str) -> Path:
 
 
 def find_design(name: str) -> Path:
-    """The design's file of that name, or the example of that name where there is no such file."""
-    known = examples()
-    return known[name] if name in known and not Path(name).exists() else Path(name)
+    """The design's file of that name, or the example of that name where there is no such file.
+
+    Raises:
+        InputError: there is neither; it says which name is the nearest.
+    """
+    known, path = examples(), Path(name)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte
+        raise InputError(f"cannot read {name[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if name in known:
+        return known[name]
+    beside = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
+    wanted = path.stem if path.parent == Path() else name
+    close = get_close_matches(name, beside, n=1) or get_close_matches(wanted, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else "The examples are listed by: meshwave examples"
+    raise InputError(f"cannot read {name}: there is no such file, and no such example. {hint}")
 
 
 def home() -> Path:

@@ -27,6 +27,31 @@ export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 export const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 
+// ── what goes to Python ─────────────────────────────────────────────────────────────────────
+
+let leaving = false; // the page is being left: its socket is closed a moment before its timers end
+let lost = false; // the server is gone
+const listened = new WeakSet();
+
+for (const sign of ["beforeunload", "pagehide"]) window.addEventListener(sign, () => (leaving = true));
+for (const sign of ["pageshow", "pointerdown", "keydown"]) window.addEventListener(sign, () => (leaving = false), true);
+setTimeout(listen);
+
+function listen() {
+  for (const page of globalThis.Bokeh?.documents ?? []) {
+    if (listened.has(page)) continue;
+    listened.add(page);
+    page.on_event("connection_lost", () => (lost = true));
+    page.on_event("client_reconnected", () => (lost = false));
+  }
+}
+
+/** Send Python a message of a widget, as long as there is somebody to hear it. */
+export function send(model, message) {
+  listen();
+  if (!leaving && !lost) model.send_msg(message);
+}
+
 /** The colour of a mesh: the page may override the palette by --mw-mesh-N. */
 export function meshColour(palette, rank) {
   const place = rank % palette.length;
@@ -122,17 +147,20 @@ export function button(label, { onclick, title, kind = "", content } = {}) {
 export function stepper({ label, one = label, min = 1, max = Infinity, onchange, onrefuse }) {
   let value = min; // what is shown
   let awaited = 0; // answers
+  let typed = false; // and not yet asked for
   let reasons = {};
   const field = h("input", { class: "mw-number", type: "number", "aria-label": label, min, step: 1 });
   const less = button(`one ${one} less`, { content: "−", onclick: () => ask(value - 1) });
   const more = button(`one ${one} more`, { content: "+", onclick: () => ask(value + 1) });
   less.refuse = more.refuse = (reason) => onrefuse?.(reason, element);
+  field.addEventListener("input", () => (typed = true));
   field.addEventListener("change", () => ask(Number.parseInt(field.value, 10)));
   field.atRest = () => Number.parseInt(field.value, 10) === value;
   field.addEventListener("blur", () => field.atRest() || ask(Number.parseInt(field.value, 10)));
   field.addEventListener("keydown", (event) => {
     if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
     if (event.key === "Escape") {
+      typed = false;
       field.value = value;
       field.blur();
     }
@@ -147,6 +175,7 @@ export function stepper({ label, one = label, min = 1, max = Infinity, onchange,
       awaited++;
       onchange(wanted);
     }
+    typed = false;
     field.value = value;
     allow();
   }
@@ -160,7 +189,7 @@ export function stepper({ label, one = label, min = 1, max = Infinity, onchange,
     [min, max] = [least, most];
     reasons = { less: lessReason, more: moreReason };
     if (!awaited) value = held;
-    if (field !== field.getRootNode().activeElement || Number.parseInt(field.value, 10) !== value) field.value = value;
+    if (!typed && field.value !== String(value)) field.value = value;
     allow();
   };
   element.answered = () => (awaited = Math.max(0, awaited - 1));

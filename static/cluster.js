@@ -1,7 +1,8 @@
 // The cluster: devices as tiles, and meshes drawn on them by hand. Gestures go to Python as
 // intentions; what is shown while one is in flight is a ghost that knows the same geometry.
 
-import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, perFrame, s, stepper } from "static/canvas.js";
+import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, perFrame, s, send, stepper } from "static/canvas.js";
+import { paneSwitch } from "static/panes.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
 const TILE = { width: 112, height: 62 }; // px, at most
@@ -112,12 +113,13 @@ class Cluster {
     this.tryTile();
   }
 
-  /** The tiling begins with what is drawn, until somebody types. */
+  /** The tiling is that of the open design, where its meshes differ that of the first; but never over what is typed. */
   suggest() {
-    if (this.sizes.includes(this.root.getRootNode().activeElement)) return;
+    if (this.typed && this.sizes.includes(this.root.getRootNode().activeElement)) return;
     const { meshes } = this.model;
     const sizes = [Math.max(1, meshes.length), meshes[0]?.dp ?? 1, meshes[0]?.tp ?? 1];
     this.sizes.forEach((field, place) => (field.value = sizes[place]));
+    this.typed = false;
   }
 
   remove() {
@@ -125,6 +127,7 @@ class Cluster {
     this.unfollow?.();
     this.redraw.cancel();
     this.stopListening();
+    clearTimeout(this.tileTimer);
   }
 
   // ── elements that stay ──
@@ -155,7 +158,7 @@ class Cluster {
     this.root = h(
       "section",
       { class: "mw-canvas mw-cluster", "aria-label": "Cluster and meshes" },
-      h("div", { class: "mw-bar mw-head" }, this.nodes, this.perNode, h("span", { class: "mw-grow" }), this.buildTiler(), this.tileWords),
+      h("div", { class: "mw-bar mw-head" }, paneSwitch("cluster", (pane) => this.send("pane", { pane })), this.nodes, this.perNode, h("span", { class: "mw-grow" }), this.buildTiler(), this.tileWords),
       this.board,
       h("div", { class: "mw-bar mw-foot" }, this.legend, h("span", { class: "mw-grow" }), this.inspector),
     );
@@ -170,14 +173,19 @@ class Cluster {
     this.sizes = ["pp", "dp", "tp"].map((axis) => {
       const title = { pp: "meshes in the pipeline", dp: "data parallel in a mesh", tp: "tensor parallel in a mesh" }[axis];
       const field = h("input", { class: "mw-number", type: "number", min: 1, step: 1, value: 1, "aria-label": `${axis}: ${title}`, title });
-      field.addEventListener("input", () => this.tryTile());
+      field.addEventListener("input", () => {
+        this.typed = true;
+        this.tryTile();
+      });
+      field.atRest = () => !this.typed; // then Ctrl+Z takes back an edit of the design
       field.addEventListener("keydown", (event) => {
-        event.stopPropagation();
+        if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
         if (event.key === "Enter") this.tiler.click();
+        if (event.key === "Escape") this.giveUpTiling();
       });
       return field;
     });
-    this.tiler = button("Tile", { kind: "mw-tile-button", onclick: () => this.send("tile", this.tiling()) });
+    this.tiler = button("Tile", { kind: "mw-tile-button", onclick: () => this.tile() });
     this.tiler.refuse = (reason) => this.sayAt(this.tiler, reason);
     const boxes = this.sizes.flatMap((field, place) => [
       place ? h("span", { class: "mw-quiet" }, "×") : null,
@@ -192,13 +200,24 @@ class Cluster {
   }
 
   tryTile() {
-    this.model.send_msg({ type: "try_tile", ...this.tiling() });
+    this.send("try_tile", this.tiling());
+  }
+
+  tile() {
+    this.typed = false; // the design's, as soon as Python has answered
+    this.send("tile", this.tiling());
+  }
+
+  giveUpTiling() {
+    this.typed = false;
+    this.suggest();
+    this.tryTile();
   }
 
   // ── Python ──
 
   send(type, gesture) {
-    this.model.send_msg({ type, ...gesture });
+    send(this.model, { type, ...gesture });
   }
 
   arrived() {
@@ -221,6 +240,8 @@ class Cluster {
       this.tileWords.textContent = message.words;
       this.tileWords.title = message.words;
       this.tileWords.dataset.kind = message.possible ? "tell" : "no";
+    } else if (message.type === "focus") {
+      requestAnimationFrame(() => this.tiles[this.focus]?.focus({ preventScroll: true }));
     } else if (message.type === "answered" && message.gesture !== "try_tile") {
       ({ nodes: this.nodes, devices_per_node: this.perNode })[message.gesture]?.answered();
       this.ghost = null;
@@ -420,11 +441,18 @@ class Cluster {
     const roomy = box.width > 26 + 7 * mesh.name.length && box.height > 15;
     const label = h("div", { class: roomy ? "mw-mesh-label mw-named" : "mw-mesh-label", "data-mesh": rank, title: `rank ${rank} of the pipeline, mesh ${mesh.name}: double click to rename` });
     label.style.maxWidth = `${box.width - 6}px`;
+    label.classList.toggle("mw-crowded", this.crowded(mesh, box));
     label.append(h("b", { class: "mw-rank" }, String(rank)), h("span", { class: "mw-name" }, mesh.name));
     if (mesh.devices.length > 1 && box.width > 120 + 7 * mesh.name.length + (rank === this.model.selected ? 22 : 0) && this.root.dataset.density === "full") {
       label.append(this.axesChip(mesh, rank));
     }
     return label;
+  }
+
+  /** Whether ranks are wider than their tiles and this is not one of the few that are written. */
+  crowded({ devices }, box) {
+    const needed = 3 + 4.6 * String(this.model.meshes.length - 1).length;
+    return this.root.dataset.density === "none" && box.width < needed && this.at(devices[0])[1] % 4 > 0;
   }
 
   axesChip(mesh, rank) {
@@ -475,21 +503,32 @@ class Cluster {
     const { intra, inter } = this.model.links;
     const mesh = this.model.meshes[this.model.selected];
     const { written } = this;
-    const wide = this.layout.width > 420;
+    const rates = [
+      ...(!written.intra && intra && this.model.devices_per_node > 1 ? [["node", intra]] : []),
+      ...(!written.inter && inter && this.model.nodes > 1 ? [["between", inter]] : []),
+    ];
+    const said = `unused ${unused} of ${this.count}`;
+    const whole = rates.map(([where, rate]) => ` · ${where} ${rate}`).join("");
+    const roomy = (said.length + whole.length) * 5.8 + 30 < this.layout.width;
+    const shown = mesh ? [] : rates.map(([where, rate]) => `${where} ${roomy ? rate : short(rate)}`);
     this.legend.replaceChildren(
       h("span", { class: "mw-swatch", "aria-hidden": "true" }),
-      h("span", { class: "mw-unused" }, `unused ${unused} of ${this.count}`),
-      ...(!mesh && !written.intra && intra && this.model.devices_per_node > 1 ? [dot(), h("span", { class: "mw-rate" }, `node ${intra}`)] : []),
-      ...(!mesh && !written.inter && inter && this.model.nodes > 1 ? [dot(), h("span", { class: "mw-rate" }, `between ${inter}`)] : []),
+      h("span", { class: "mw-unused" }, said),
+      ...shown.flatMap((words) => [dot(), h("span", { class: "mw-rate" }, words)]),
     );
+    this.legend.title = said + whole;
     if (this.footer === mesh && mesh) return; // the inspector keeps its focus while nothing changed
     this.footer = mesh;
-    this.inspector.replaceChildren(...(mesh ? this.inspect(mesh, this.model.selected) : wide && this.layout.headed ? [this.hint()] : []));
+    const room = this.layout.width - 40 - 5.8 * [said, ...shown].join(" · ").length;
+    this.inspector.replaceChildren(...(mesh ? this.inspect(mesh, this.model.selected) : [this.hint(unused, room)].filter(Boolean)));
   }
 
-  hint() {
-    const words = this.model.meshes.length ? "drag over devices to draw, drag a mesh to move it" : "drag over devices to draw the first mesh";
-    return h("span", { class: "mw-quiet" }, words);
+  /** What can be done by hand, as long as the room allows; where devices are free, how to draw on them at least. */
+  hint(unused, room) {
+    const draw = this.model.meshes.length ? "drag over devices to draw" : "drag over devices to draw the first mesh";
+    const both = [`${draw}, drag a mesh to move it`, unused ? draw : "drag a mesh to move it", unused ? "drag to draw" : ""];
+    const words = both.find((text) => text.length * 5.8 < room) ?? both.at(-1);
+    return words ? h("span", { class: "mw-quiet", title: both[0] }, words) : null;
   }
 
   inspect(mesh, rank) {

@@ -1,6 +1,6 @@
 // Up to four designs side by side: a column each, changes against the first.
 
-import { button, followTheme, h } from "static/canvas.js";
+import { button, followTheme, h, send } from "static/canvas.js";
 import { Tips, icon, menu, tool } from "static/shell.js";
 
 const NOTHING = "–"; // what Python writes where there is no such number
@@ -23,7 +23,7 @@ class Comparison {
   }
 
   send(type, gesture = {}) {
-    this.model.send_msg({ type, ...gesture });
+    send(this.model, { type, ...gesture });
   }
 
   build() {

@@ -1,7 +1,7 @@
 // The form: one input a field, as Python lists them. What is typed goes up as it is; a value that
 // is refused stays in its input with the words beside it, until it is changed or taken back.
 
-import { count, followTheme, h } from "static/canvas.js";
+import { count, followTheme, h, send } from "static/canvas.js";
 import { Tips, icon } from "static/shell.js";
 
 const FOLDED = "meshwave.form.folded"; // the sections that a person folded, in this browser
@@ -30,7 +30,7 @@ class Form {
   }
 
   send(field, value) {
-    this.model.send_msg({ type: "change", path: field.data.path, value });
+    send(this.model, { type: "change", path: field.data.path, value });
   }
 
   told(message) {
@@ -42,10 +42,12 @@ class Form {
     const field = this.fields.get(path);
     if (!field) return;
     field.element.closest("details").open = true;
-    field.element.scrollIntoView({ block: "center" });
-    field.input.focus({ preventScroll: true });
     field.element.classList.add("mw-found");
     setTimeout(() => field.element.classList.remove("mw-found"), 900);
+    requestAnimationFrame(() => {
+      field.element.scrollIntoView({ block: "center" }); // when the form is at the front again
+      field.input.focus({ preventScroll: true });
+    });
   }
 
   draw() {

@@ -1,6 +1,6 @@
 // The gallery: every schedule for the open design as a card, sorted and filtered here, found in Python.
 
-import { followTheme, h } from "static/canvas.js";
+import { button, followTheme, h, send } from "static/canvas.js";
 import { Tips, icon, tool } from "static/shell.js";
 import { drawSchedule } from "static/schedules.js";
 
@@ -73,7 +73,7 @@ class Gallery {
       ),
       h("div", { class: "mw-gallery-body" }, this.grid, this.lessons),
     );
-    this.dialog.addEventListener("close", () => this.model.shown && this.model.send_msg({ type: "close" }));
+    this.dialog.addEventListener("close", () => this.model.shown && send(this.model, { type: "close" }));
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     this.root = h("div", { class: "mw-canvas mw-shell mw-gallery" }, this.dialog);
     this.tips = new Tips(this.dialog);
@@ -179,7 +179,7 @@ class Gallery {
 
   /** What the numbers say, and where they speak for a variant a button that takes it. */
   note({ title, text, advised, advised_title: named }) {
-    const use = advised && this.cards.get(advised)?.choosable ? button(`Use ${named}`, { onclick: () => this.model.send_msg({ type: "choose", key: advised }) }) : null;
+    const use = advised && this.cards.get(advised)?.choosable ? button(`Use ${named}`, { content: "Use it", title: `Use ${named}`, onclick: () => send(this.model, { type: "choose", key: advised }) }) : null;
     return [h("h4", {}, title), h("p", {}, text), ...(use ? [h("div", { class: "mw-lesson-use" }, use)] : [])];
   }
 
@@ -215,7 +215,7 @@ class Gallery {
       ...[this.head(card), picture, h("div", { class: "mw-card-time" }, h("strong", {}, ...unit(card.iteration)), change)],
       ...[h("dl", {}, ...figures.flat()), memory],
     );
-    const pin = tool(`Compare ${card.title}`, { glyph: "pin", onclick: () => this.model.send_msg({ type: "pin", key: card.key }) });
+    const pin = tool(`Compare ${card.title}`, { glyph: "pin", onclick: () => send(this.model, { type: "pin", key: card.key }) });
     pin.classList.add("mw-card-pin");
     pin.tabIndex = -1;
     return h("div", { class: "mw-card" }, pick, card.present ? null : pin);
@@ -236,7 +236,7 @@ class Gallery {
   pick(card, label, ...parts) {
     const pick = h("button", { class: "mw-pick", type: "button", "aria-label": label, "aria-current": card.present ? "true" : null, tabindex: -1 }, ...parts);
     pick.addEventListener("click", () => {
-      if (card.choosable) this.model.send_msg({ type: "choose", key: card.key });
+      if (card.choosable) send(this.model, { type: "choose", key: card.key });
       else if (card.present) this.dialog.close();
     });
     return pick;

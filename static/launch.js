@@ -1,6 +1,6 @@
 // Launch: one click runs the open design; how the run stands is seen beside the button.
 
-import { button, followTheme, h } from "static/canvas.js";
+import { button, followTheme, h, send } from "static/canvas.js";
 
 const DOUBLE_CLICK_MS = 800; // a second press within is the same wish
 
@@ -14,7 +14,7 @@ class LaunchBar {
   constructor(model) {
     this.model = model;
     this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask() });
-    this.cancel = button("Cancel", { kind: "mw-stop mw-danger", title: "End the run that is under way", onclick: () => model.send_msg({ type: "cancel" }) });
+    this.cancel = button("Cancel", { kind: "mw-stop mw-danger", title: "End the run that is under way", onclick: () => send(model, { type: "cancel" }) });
     this.words = h("div", { class: "mw-launchbar-words", role: "status", "aria-live": "polite" });
     this.progress = h("div", { class: "mw-launchbar-progress" });
     this.launch.refuse = (reason) => this.say(reason, "no");
@@ -35,7 +35,7 @@ class LaunchBar {
     if (performance.now() - this.asked < DOUBLE_CLICK_MS) return;
     this.asked = performance.now();
     this.say("starting ...");
-    this.model.send_msg({ type: "launch", key: `${Date.now()}-${Math.random()}` });
+    send(this.model, { type: "launch", key: `${Date.now()}-${Math.random()}` });
   }
 
   say(text, kind = "") {

@@ -1,6 +1,6 @@
 // The strip of numbers: Python writes them, this shows them with their arrows and the pin.
 
-import { button, followTheme, h } from "static/canvas.js";
+import { button, followTheme, h, send } from "static/canvas.js";
 import { Tips, icon, tool } from "static/shell.js";
 
 export function render({ model }) {
@@ -15,10 +15,10 @@ class Numbers {
     this.parts = new Map();
     this.tiles = h("div", { class: "mw-tiles" });
     this.label = h("span", {}, "Pin");
-    this.pin = button("Pin", { content: icon("pin"), onclick: () => model.send_msg({ type: "pin" }) });
+    this.pin = button("Pin", { content: icon("pin"), onclick: () => send(model, { type: "pin" }) });
     this.pin.append(this.label);
-    this.note = h("button", { class: "mw-side-note", type: "button", onclick: () => model.send_msg({ type: "compare" }) });
-    this.end = tool("End the comparison", { glyph: "close", onclick: () => model.send_msg({ type: "end" }) });
+    this.note = h("button", { class: "mw-side-note", type: "button", onclick: () => send(model, { type: "compare" }) });
+    this.end = tool("End the comparison", { glyph: "close", onclick: () => send(model, { type: "end" }) });
     this.root = h("section", { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" }, this.tiles, h("div", { class: "mw-side" }, this.pin, h("div", { class: "mw-side-row" }, this.note, this.end)));
     this.tips = new Tips(this.root);
     model.on(["tiles", "stale", "pinned", "is_pinned", "can_pin"], () => this.draw());

@@ -1,6 +1,6 @@
 // The list of problems, errors first; a press on one leads to its field. Below it what a search found.
 
-import { followTheme, h } from "static/canvas.js";
+import { followTheme, h, send } from "static/canvas.js";
 import { icon } from "static/shell.js";
 
 const WORDS = { error: "Error", launch: "Blocks launch", warning: "Warning" };
@@ -38,7 +38,7 @@ export function render({ model }) {
 }
 
 function line(model, { severity, where, message }, place) {
-  const go = () => model.send_msg({ type: "focus", where });
+  const go = () => send(model, { type: "focus", where });
   const head = h("span", { class: "mw-problem-head" }, h("b", {}, WORDS[severity]), where ? h("code", {}, where) : null);
   const attributes = { type: "button", class: "mw-problem", "data-severity": severity, "data-where": where, "data-place": place, onclick: go, onkeydown: step };
   return h("button", attributes, icon(GLYPHS[severity] ?? severity), h("span", { class: "mw-problem-body" }, head, h("span", {}, message)));

@@ -1,6 +1,6 @@
 // Runs: follow one live, lay what it measured over the prediction, look at earlier ones.
 
-import { count, followTheme, h, s } from "static/canvas.js";
+import { count, followTheme, h, s, send } from "static/canvas.js";
 
 const WORDS = {
   STARTING: "starting", RUNNING: "running", SUCCEEDED: "done", FAILED: "failed", CANCELLED: "cancelled", LOST: "lost",
@@ -16,8 +16,16 @@ export function render({ model }) {
 class Runs {
   constructor(model) {
     this.model = model;
-    this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" });
+    this.head = h("div", { class: "mw-run-part" });
+    this.loss = h("div", { class: "mw-loss-box" });
+    this.compared = h("div", { class: "mw-run-part" });
+    this.notes = h("div", { class: "mw-run-part" });
     this.log = h("pre", { class: "mw-log", tabindex: 0, role: "log", "aria-label": "Log of the run" });
+    this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" }, this.head, this.loss, this.compared, this.notes, this.log);
+    this.follows = true; // the end of the log
+    this.log.addEventListener("scroll", () => this.scrolled());
+    this.sized = new ResizeObserver(() => this.toEnd()); // also when it comes into the page
+    this.sized.observe(this.log);
     this.list = h("div", { class: "mw-runs-list", role: "list" });
     this.root = h(
       "div",
@@ -28,21 +36,20 @@ class Runs {
       this.list,
     );
     model.on("run", () => this.showRun());
-    model.on("losses", () => this.showLoss());
-    model.on("comparison", () => this.showRun());
+    model.on(["run", "losses"], () => this.showLoss());
+    model.on("comparison", () => this.showComparison());
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
     model.on("text", () => this.showText());
     model.on("msg:custom", (message) => this.answered(message.data ?? message));
-    this.showText();
-    this.showRun();
-    this.showList();
+    for (const show of ["Text", "Run", "Loss", "Comparison", "Log", "List"]) this[`show${show}`]();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     window.meshwaveRuns = { model, root: this.root };
   }
 
   remove() {
     this.unfollow?.();
+    this.sized.disconnect();
   }
 
   // ---- the text to train on ----
@@ -50,7 +57,7 @@ class Runs {
   textRow() {
     this.picker = h("input", { type: "file", accept: "text/*,.txt,.md,.csv,.json", hidden: true, tabindex: -1, "aria-label": "A text to train on", onchange: () => this.bring() });
     this.choose = h("button", { type: "button", class: "mw-button", onclick: () => this.picker.click() }, "Train on your own text...");
-    this.back = h("button", { type: "button", class: "mw-button", title: "Train on the text that comes with Meshwave", onclick: () => this.model.send_msg({ type: "default_text" }) }, "Use Meshwave's");
+    this.back = h("button", { type: "button", class: "mw-button", title: "Train on the text that comes with Meshwave", onclick: () => send(this.model, { type: "default_text" }) }, "Use Meshwave's");
     this.textName = h("span", { class: "mw-text-name" });
     this.textTrouble = h("div", { class: "mw-run-reason", role: "alert" });
     return h("section", { class: "mw-text", "aria-label": "The text to train on" }, this.textName, this.choose, this.back, this.picker, this.textTrouble);
@@ -72,7 +79,7 @@ class Runs {
     try {
       if (file.size > largest) throw new RangeError(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB, and the page takes texts up to ${largest / 1e6} MB.`);
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      this.model.send_msg({ type: "bring_text", name: file.name, text });
+      send(this.model, { type: "bring_text", name: file.name, text });
     } catch (error) {
       this.textTrouble.textContent = error instanceof RangeError ? error.message : `${file.name} is no text in UTF-8, so it was not taken.`;
     } finally {
@@ -90,10 +97,8 @@ class Runs {
     const run = this.model.run;
     this.run.hidden = !run?.id;
     if (!run?.id) return;
-    const { comparison } = this.model;
-    const follows = this.atEnd; // building anew takes the log out of the page, and with it where it was scrolled to
     const share = run.total ? run.done / run.total : 0;
-    this.run.replaceChildren(
+    this.head.replaceChildren(
       h(
         "div",
         { class: "mw-run-head" },
@@ -108,19 +113,18 @@ class Runs {
       h("div", { class: "mw-run-figures" }, ...run.figures.map(([value, name]) => h("div", { class: "mw-figure" }, h("b", {}, value), h("span", {}, name)))),
     );
     if (run.reason && run.state !== "SUCCEEDED" && run.state !== "RUNNING") {
-      this.run.append(h("div", { class: "mw-run-reason", role: "alert" }, run.reason));
+      this.head.append(h("div", { class: "mw-run-reason", role: "alert" }, run.reason));
     }
-    this.loss = h("div", { class: "mw-loss-box" });
-    this.run.append(this.loss);
-    this.showLoss();
-    if (comparison?.rows?.length) this.run.append(this.compare(comparison));
-    for (const note of run.notes ?? []) this.run.append(h("div", { class: "mw-quiet", style: { "white-space": "normal" } }, note));
-    this.run.append(this.log);
-    this.showLog(follows);
+    this.notes.replaceChildren(...(run.notes ?? []).map((note) => h("div", { class: "mw-quiet", style: { "white-space": "normal" } }, note)));
+  }
+
+  showComparison() {
+    const { comparison } = this.model;
+    this.compared.replaceChildren(...(comparison?.rows?.length ? [this.compare(comparison)] : []));
   }
 
   compare({ rows, laid, same, whose }) {
-    const box = h("input", { type: "checkbox", onchange: () => this.model.send_msg({ type: "overlay", on: box.checked }) });
+    const box = h("input", { type: "checkbox", onchange: () => send(this.model, { type: "overlay", on: box.checked }) });
     box.checked = laid;
     const cells = (row) => row.map((cell) => h("td", {}, cell));
     return h(
@@ -138,7 +142,6 @@ class Runs {
   }
 
   showLoss() {
-    if (!this.loss) return;
     const { losses, run } = this.model;
     const known = losses.filter((loss) => loss !== null);
     this.loss.hidden = known.length < 2;
@@ -163,29 +166,36 @@ class Runs {
     );
   }
 
-  /** Whether the end of the log is in sight: then it stays so, whatever is added. */
-  get atEnd() {
-    return this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
-  }
-
-  showLog(atEnd = this.atEnd) {
+  showLog() {
     const text = this.model.log;
     if (this.log.textContent !== text) this.log.textContent = text;
     this.log.hidden = !text;
-    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+    this.follows ||= !text; // another run begins
+    this.toEnd();
+  }
+
+  /** Keep the end of the log in sight, unless a person scrolled up to read. */
+  toEnd() {
+    if (this.follows) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  scrolled() {
+    this.follows = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
   }
 
   showList() {
-    const rows = this.model.runs.map(({ id, name, state, when, shown, steps }) =>
+    const at = [...this.list.children].indexOf(this.root.getRootNode().activeElement);
+    const rows = this.model.runs.map(({ id, name, state, words, shown }) =>
       h(
         "button",
-        { type: "button", class: "mw-runs-row", "aria-current": String(shown), title: id, onclick: () => this.model.send_msg({ type: "open", run: id }) },
+        { type: "button", class: "mw-runs-row", "aria-current": String(shown), title: id, onclick: () => send(this.model, { type: "open", run: id }) },
         h("span", {}, name),
-        h("span", { class: "mw-quiet" }, `${steps}, ${when}`),
         h("span", { class: "mw-state", "data-state": state }, WORDS[state] ?? state),
+        h("span", { class: "mw-quiet" }, words),
       ),
     );
     this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet: press Launch.")]));
+    if (at >= 0) rows[Math.min(at, rows.length - 1)]?.focus();
   }
 }
 

@@ -8,6 +8,7 @@ import { Area } from "static/timeline_area.js";
 import { Asker } from "static/timeline_ask.js";
 import { OP, amount, decode } from "static/timeline_data.js";
 import { debug } from "static/timeline_debug.js";
+import { Depth } from "static/timeline_depth.js";
 import { Edit } from "static/timeline_edit.js";
 import { Help } from "static/timeline_help.js";
 import { Input } from "static/timeline_input.js";
@@ -51,6 +52,7 @@ class Chart {
     this.repaint = perFrame(() => this.paint());
     this.overpaint = perFrame(() => this.overlay.paint());
     this.asker = new Asker(model);
+    this.depth = new Depth(this);
     this.view = new View(this);
     this.picture = new Picture(this);
     this.overlay = new Overlay(this);
@@ -85,7 +87,7 @@ class Chart {
     const bar = h(
       "div",
       { class: "mw-bar mw-timeline-bar" },
-      this.legend, this.pinbar.element, h("div", { class: "mw-grow" }), this.edit.button, ...Object.values(this.buttons),
+      this.depth.element, this.legend, this.pinbar.element, h("div", { class: "mw-grow" }), this.edit.button, ...Object.values(this.buttons),
     ); // prettier-ignore
     this.said = h("div", { class: "mw-timeline-said", role: "status", hidden: true });
     const lanes = h("div", { class: "mw-timeline-lanes" }, this.stage, this.search.element, this.said, this.help.element);
@@ -157,9 +159,12 @@ class Chart {
     this.data = decode(this.model.packed);
     this.stats.decodeMs = performance.now() - began;
     const ratio = before && this.data ? before.horizon / this.data.horizon : 1;
-    if (before && this.data) this.view.rescale(ratio);
-    else this.view.showWhole();
-    [this.pinned, this.focus] = kept.map((name) => placeOf(this.data, name));
+    if (!this.depth.arrived(before, kept)) {
+      if (before && this.data) this.view.rescale(ratio);
+      else this.view.showWhole();
+      [this.pinned, this.focus] = kept.map((name) => placeOf(this.data, name));
+      this.depth.renew();
+    }
     this.related = null; // of the pinned span: found when it is painted
     this.hover = null;
     this.tip.hide();
@@ -195,6 +200,7 @@ class Chart {
     this.buttons.show_memory.hidden = !has((layer) => layer.hasMemory);
     this.buttons.show_critical.hidden = !has((layer) => layer.critical);
     for (const name of ["png", "fit", "show_transfers", "area", "find", "link"]) this.buttons[name].hidden = !data;
+    for (const name of ["show_transfers", "area", "find", "link"]) this.buttons[name].hidden ||= this.depth.isDeep;
     this.buttons.area.setAttribute("aria-pressed", String(this.area.mode));
     this.pinbar.show();
     this.panel.fill();
@@ -222,6 +228,7 @@ class Chart {
     this.legend.replaceChildren(
       ...ops.map((op) => {
         const name = palette.names[op];
+        if (layers[0].kinds) return layers[0].kinds[name] ? swatch(name, layers[0].kinds[name]) : "";
         return swatch(name, op <= OP.W ? `${name} ${palette.words[name]}` : palette.words[name]);
       }),
       ...(layers.length ? [swatch("idle", "idle")] : []),
@@ -333,6 +340,14 @@ class Chart {
     this.pinbar.pin(place);
   }
 
+  /** Pin the block in focus; where it is pinned, open what is behind it. */
+  enter() {
+    const { focus, pinned, depth } = this;
+    const same = pinned && (!focus || (focus.layer === pinned.layer && focus.span === pinned.span));
+    if (same && depth.canOpen(pinned)) depth.open(pinned);
+    else if (focus) this.pin(focus);
+  }
+
   /** Go to the area, or to the block in focus. */
   showChosen() {
     const place = this.focus ?? this.pinned;
@@ -366,6 +381,7 @@ class Chart {
     else if (!this.search.element.hidden) this.search.close();
     else if (this.pinned) this.pin(null);
     else if (this.panel.isOpen) this.panel.close();
+    else if (this.depth.isDeep) this.depth.back();
     else this.tip.hide();
   }
 

@@ -1,5 +1,7 @@
 // Questions to Python (designer/views/timeline.py, QUESTIONS): the page draws, Python works things out.
 
+import { send } from "static/canvas.js";
+
 /** Asks, and hears the answers; of several questions of one kind only the latest is answered. */
 export class Asker {
   constructor(model) {
@@ -13,7 +15,7 @@ export class Asker {
   ask(what, layer, question, then) {
     const ask = ++this.asked;
     this.open.set(what, { ask, then });
-    this.model.send_msg({ type: "ask", ask, what, layer: layer.number, ...question });
+    send(this.model, { type: "ask", ask, what, layer: layer.number, ...question });
   }
 
   /** Care no longer for answers to a kind of question. */

@@ -25,12 +25,14 @@ export function decode(buffer) {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const column = ([type, offset, size]) => new ARRAYS[type](buffer, 4 + length + offset, size);
   const layers = header.layers.map((spec, number) => new Layer(spec, number, header.horizon, column));
-  return { horizon: header.horizon, layers };
+  return { horizon: header.horizon, layers, crumbs: header.crumbs ?? [] };
 }
 
 /**
  * One timeline. Its spans are numbered: first the blocks (computations and optimizer steps) of rank
  * 0, 1, ... in order, then the gradient reductions, then the transfers, by their sender.
+ *
+ * The steps inside a block are a timeline too: `labels` are its spans' words, `kinds` what each colour means there.
  */
 export class Layer {
   constructor(spec, number, horizon, column) {
@@ -140,11 +142,18 @@ export class Layer {
 
   /** The span of an action, or -1. */
   find(op, stage, microbatch, rank = -1) {
+    if (this.labels) return this._findStep(op, stage, microbatch);
     if (op <= OP.W || op === OP.SEND_F || op === OP.SEND_B) return this._lookUp(op, stage, microbatch);
     const [from, to] = this.range(op === OP.REDUCE_GRAD ? 1 : 0, rank);
     for (let span = to - 1; span >= from; span--) {
       if (this.op[span] === op && this.stage[span] === stage) return span;
     }
+    return -1;
+  }
+
+  _findStep(op, stage, microbatch) {
+    const [from, to] = stage >= 0 && stage < this.ranks ? this.range(0, stage) : [0, 0];
+    for (let span = from; span < to; span++) if (this.op[span] === op && this.microbatch[span] === microbatch) return span;
     return -1;
   }
 
@@ -170,6 +179,7 @@ export class Layer {
 
   /** What a span computes with, as spans, and the transfers that bring it. */
   inputs(span) {
+    if (this.labels) return this.cause[span] < 0 ? [] : [this.cause[span]];
     const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
     const found = {
       [OP.F]: () => [this.find(OP.F, stage - 1, mb), this.find(OP.SEND_F, stage - 1, mb)],
@@ -192,7 +202,7 @@ export class Layer {
       [OP.SEND_B]: () => [this._backward(stage - 1, mb)],
     };
     found[OP.I] = found[OP.B];
-    const needed = (found[op]?.() ?? []).filter((other) => other >= 0);
+    const needed = this.labels ? [] : (found[op]?.() ?? []).filter((other) => other >= 0);
     const held = [];
     for (let at = this.cause.indexOf(span); at >= 0; at = this.cause.indexOf(span, at + 1)) held.push(at);
     return [...new Set([...needed, ...held])];
@@ -295,8 +305,14 @@ export class Layer {
 
   /** "2F5" */
   notation(span, names) {
+    if (this.labels) return this.labels[this.label[span]];
     const [stage, mb] = [this.stage[span], this.microbatch[span]];
     return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}`;
+  }
+
+  /** The number of a lane's colour: lanes of one device have one colour. */
+  toneOf(rank) {
+    return this.tones?.[rank] ?? rank;
   }
 
   /** The layers of a stage as a person would name them, or null. */

@@ -51,6 +51,11 @@ export function debug(chart) {
     get edit() {
       return chart.edit.facts;
     },
+    /** Seconds (or units) at the cursor's line, or null. */
+    get cursor() {
+      const x = chart.overlay.cursor;
+      return x === null ? null : chart.frame.tick(x) * scale();
+    },
     get theme() {
       return chart.colours?.theme;
     },

@@ -2,7 +2,7 @@
 // Python (designer/drawing.py) tells what a move would do while it is made, and makes one edit of a drop.
 // A block is named by `[op, stage, microbatch]`, which it keeps however the timeline changes.
 
-import { button, clamp, h } from "static/canvas.js";
+import { button, clamp, h, send } from "static/canvas.js";
 import { OP, firstFrom } from "static/timeline_data.js";
 import { EditPainter } from "static/timeline_edit_paint.js";
 import { consequence, stands } from "static/timeline_edit_words.js";
@@ -68,7 +68,7 @@ export class Edit {
 
   /** Turn edit mode on or off. */
   turn(on = !this.isOn) {
-    if (!this.chart.model.can_edit) return;
+    if (!this.chart.model.can_edit || (on && this.chart.depth.isDeep)) return;
     this.isOn = on;
     this.chosen = [];
     this.said = null;
@@ -129,7 +129,7 @@ export class Edit {
 
   _send(what, rest = {}) {
     this.asked++;
-    this.chart.model.send_msg({ type: "order", do: what, number: this.asked, ...rest });
+    send(this.chart.model, { type: "order", do: what, number: this.asked, ...rest });
     return this.asked;
   }
 
@@ -383,7 +383,7 @@ export class Edit {
 
   refresh() {
     const { chart, state, buttons, isOn } = this;
-    this.button.hidden = !chart.model.can_edit || !chart.data;
+    this.button.hidden = !chart.model.can_edit || !chart.data || chart.depth.isDeep;
     this.button.setAttribute("aria-pressed", String(isOn));
     this.element.hidden = !isOn;
     chart.stage.toggleAttribute("data-editing", isOn);

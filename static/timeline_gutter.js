@@ -27,7 +27,7 @@ function writeNames(context, { frame, plan, colours }, lanes) {
     if (lane.over && lane.group === 1) continue;
     const grouped = lane.group > 1;
     const [y, height] = lane.whole;
-    context.fillStyle = colours.mesh(lane.rank);
+    context.fillStyle = colours.mesh(lane.layer.toneOf(lane.rank));
     context.fillRect(frame.left - 7, y, 3, height);
     if (lane.kept) keptSign(context, colours, y + height / 2);
     if (grouped && (lane.over || lane.rank !== lane.some[0])) continue;
@@ -52,7 +52,7 @@ function writeName(context, colours, lane, y, gutter) {
   const { meshes, busy } = lane.layer;
   const last = lane.some?.at(-1) ?? lane.rank;
   const name = last > lane.rank ? `${meshes[lane.rank]} – ${meshes[last]}` : meshes[lane.rank];
-  const worked = gutter > 80 && last === lane.rank;
+  const worked = gutter > 80 && last === lane.rank && !lane.layer.labels;
   context.textBaseline = "middle";
   context.font = `10.5px ${colours.font}`;
   context.textAlign = "right";

@@ -98,7 +98,8 @@ export class Input {
 
   _double(event) {
     const found = placeAt(this.chart, this._at(event));
-    if (found?.span >= 0) this.chart.view.show(found);
+    if (this.chart.depth.canOpen(found)) this.chart.depth.open(found);
+    else if (found?.span >= 0) this.chart.view.show(found);
     else this.chart.view.fit();
   }
 
@@ -120,6 +121,7 @@ function keysOf(chart) {
   const scroll = (part) => () => view.stepAcross(part);
   const walk = (along, across = 0) => () => chart.walk(along, across);
   const toggle = (name) => () => chart.toggle(name);
+  const outer = (act) => () => (chart.depth.isDeep ? chart.say("That is for the iteration: Backspace leads back to it.") : act());
   const pinned = (step, otherwise) => () => (chart.pinned ? step() : otherwise());
   return {
     a: pan(-0.15), d: pan(0.15),
@@ -128,11 +130,11 @@ function keysOf(chart) {
     w: zoom(1.5), s: zoom(1 / 1.5), "+": zoom(1.5), "=": zoom(1.5), "-": zoom(1 / 1.5), _: zoom(1 / 1.5),
     0: () => view.fit(), Home: () => view.fit(),
     j: walk(1), k: walk(-1), ShiftArrowRight: walk(1), ShiftArrowLeft: walk(-1), ShiftArrowDown: walk(0, 1), ShiftArrowUp: walk(0, -1),
-    Enter: () => chart.focus && chart.pin(chart.focus),
+    Enter: () => chart.enter(), Backspace: () => chart.depth.isDeep && chart.depth.back(),
     f: () => chart.showChosen(),
-    b: () => chart.pinbar.turnFlow(), r: () => chart.area.start(), u: () => chart.keepHere(),
+    b: () => chart.pinbar.turnFlow(), r: outer(() => chart.area.start()), u: () => chart.keepHere(),
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
-    "/": () => chart.search.open(), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
+    "/": outer(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
     "?": () => chart.help.toggle(),
     Escape: () => chart.escape(),

@@ -4,6 +4,7 @@ import { clamp } from "static/canvas.js";
 import { TICKS } from "static/timeline_data.js";
 import { TALL, TITLE } from "static/timeline_paint.js";
 
+const WORDY = 150; // CSS pixels of the names of lanes inside a block
 export const AXIS = 22; // CSS pixels of the time axis
 const LOWEST = 1.5; // a lane is never lower, lanes are scrolled instead
 const BAND = 12; // lanes too low for their blocks are painted together in bands of at least this
@@ -22,7 +23,7 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
  * `view` what is looked at; sizes are CSS pixels. The lanes that are scrolled begin at `split`.
  */
 export function arrange({ rows, held, kept, view, width, height }) {
-  const gutter = width < 620 ? 60 : 100;
+  const gutter = rows.some(([layer]) => layer.labels) ? WORDY : width < 620 ? 60 : 100;
   const parts = rows.map((row) => partOf(row, kept));
   const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * share(row), 0);
   const onTop = parts.reduce((sum, { row, top }) => sum + top.length * share(row), 0);

@@ -4,6 +4,7 @@ import { css, mix, pixel } from "static/palette.js";
 import { bytes } from "static/timeline_data.js";
 import { TALL, TITLE, line, memoryColumns, shorten } from "static/timeline_paint.js";
 
+const NEAR = 0.7; // of the capacity: below, the curves have the room for themselves
 const DASHES = [[], [5, 3], [1.5, 2]]; // of the lines of other designs
 
 /** Paints the strips of a plan: areas of steps, or where they are too low for that, rows of pixels. */
@@ -86,7 +87,7 @@ export class MemoryStrips {
     context.fillStyle = css(colours.idle);
     const [a, b] = [frame.x(0), frame.x(layer.last)];
     context.fillRect(a, limit ? y(limit) : strip.y + 1, b - a, bottom - (limit ? y(limit) : strip.y + 1));
-    context.fillStyle = css(colours.memory, 0.6);
+    context.fillStyle = css(colours.memory, 0.7);
     context.fill(area);
     context.strokeStyle = css(colours.memory);
     context.lineWidth = 1;
@@ -172,10 +173,10 @@ export class MemoryStrips {
   }
 }
 
-/** The top of the strips of some layers in bytes: the capacity where that leaves something to see. */
+/** The top of the strips of some layers in bytes: the capacity where that is near, else the most of them. */
 function scaleOf(layer, ...others) {
   const most = Math.max(1, ...[layer, ...others].flatMap(({ peaks }) => peaks));
-  const near = layer.capacity && most > 0.3 * layer.capacity;
+  const near = layer.capacity && most > NEAR * layer.capacity;
   return { top: (near ? Math.max(most, layer.capacity) : most) * 1.08, limit: near ? layer.capacity : null };
 }
 

@@ -176,7 +176,7 @@ export class Overlay {
   _pointer() {
     const { context } = this;
     const { frame, plan, colours, data } = this.chart;
-    const x = this._cursor();
+    const x = this.cursor;
     if (x === null || x < frame.left || x > frame.right) return;
     context.strokeStyle = css(colours.text, 0.3);
     context.lineWidth = 1;
@@ -186,7 +186,7 @@ export class Overlay {
   }
 
   /** Where the cursor's line stands: under the pointer, or after keys at the start of the block in focus; or null. */
-  _cursor() {
+  get cursor() {
     const { frame, pointer, focus, isByKey } = this.chart;
     if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
     return pointer ? pointer.x : null;

@@ -393,8 +393,9 @@ export class Shapes {
   /** The whole action where the shortest block has room for it, else the microbatch, so that a picture is of one kind. */
   _words(layer, span, room, size, shortest) {
     const [op, microbatch] = [layer.op[span], layer.microbatch[span]];
-    const whole = op === OP.STEP ? "step" : layer.notation(span, this.names);
+    const whole = op === OP.STEP && !layer.labels ? "step" : layer.notation(span, this.names);
     const width = this._width(whole, size) + 10;
+    if (layer.labels) return width <= room ? { text: whole, size } : null;
     if (width <= room && (microbatch < 0 || width <= shortest || room >= 90)) return { text: whole, size };
     if (microbatch < 0) return null;
     const fits = [size, 9].find((size) => this._width(String(microbatch), size) + 3 <= room);

@@ -74,10 +74,10 @@ export class Panel {
       kind: op, name: named(op, palette), value, note: `${found.blocks[op] ?? 0}`,
     })); // prettier-ignore
     const idle = [
-      ["waits for another mesh's block", found.waits_s],
-      ["waits for a message on its way", found.link_s],
-      ["has not begun its first block", found.fill_s],
-      ["has done its last block", found.drain_s],
+      ["waits for another mesh", found.waits_s],
+      ["waits for a message", found.link_s],
+      ["has not begun yet", found.fill_s],
+      ["has done all its work", found.drain_s],
     ];
     this._show(
       "area",
@@ -86,7 +86,7 @@ export class Panel {
       this._section("What the meshes do", table([...kinds, { kind: "idle", name: "idle", value: found.idle_s }], found.available_s, write, "blocks")),
       found.idle_s > 0 && this._section("Why they are idle: a mesh", table(idle.filter(([, value]) => value > 0).map(([name, value]) => ({ name, value })), found.available_s, write)),
       found.meshes.length > 1 && this._section("How long each mesh computes", this._meshes(found, write)),
-      this._section("Also in this area", pairs(besides(found, write))),
+      this._section("Also in this area", pairs(besides(found, long))),
       unit !== "s" && h("p", { class: "mw-timeline-note" }, "Times are units of the unit costs, which are no seconds."),
       h("div", { class: "mw-timeline-panel-buttons" }, button("Zoom to it", { title: "Show the area alone (F)", onclick: () => chart.area.show() })),
     );

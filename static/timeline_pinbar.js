@@ -1,6 +1,6 @@
 // The pinned block: its name in the bar above the lanes, and the way to its causes, effects and flows.
 
-import { button, h } from "static/canvas.js";
+import { button, h, send } from "static/canvas.js";
 import { FLOWS, causeOf, effectsOf, flowOf } from "static/timeline_flow.js";
 import { nameOf, placeOf, twinOf } from "static/timeline_place.js";
 import { spoken } from "static/timeline_words.js";
@@ -10,10 +10,11 @@ export class PinBar {
     this.chart = chart;
     this.name = h("span", { class: "mw-timeline-pinned" });
     this.flow = button("Flow", { title: "What is shown of where it comes from and leads to (B)", onclick: () => this.turnFlow() });
+    this.opener = button("open its layers", { content: "layers ↵", title: "What happens inside it, layer by layer (Enter, or a double click)", onclick: () => chart.depth.open(chart.pinned) });
     this.element = h(
       "div",
       { class: "mw-timeline-pinbar", hidden: true },
-      this.name,
+      this.name, this.opener,
       button("to its cause", { content: "← cause", title: "Pin what it waited for (←)", onclick: () => this.stepTo("cause") }),
       button("to its effect", { content: "effect →", title: "Pin what it held up or brought about (→)", onclick: () => this.stepTo("effect") }),
       this.flow,
@@ -30,6 +31,7 @@ export class PinBar {
     const { layer, span } = pinned;
     const { names } = chart.model.palette;
     this.name.replaceChildren(h("i", { "data-kind": names[layer.op[span]] }), h("b", {}, layer.notation(span, names)), ` on ${layer.meshes[layer.rankOf(span)]}`);
+    this.opener.hidden = !chart.depth.canOpen(pinned);
     this.flow.textContent = `Flow: ${FLOWS[chart.flow]}`;
   }
 
@@ -57,11 +59,11 @@ export class PinBar {
       const { layer, span } = place;
       chart.focus = layer.isTransfer(span) ? chart.focus : place;
       const { layer: number, rank, op, stage, mb } = nameOf(place);
-      chart.model.send_msg({ type: "pin", layer: number, rank, op: palette.names[op], stage, microbatch: mb });
+      send(chart.model, { type: "pin", layer: number, rank, op: palette.names[op], stage, microbatch: mb });
       chart.live.textContent = `Pinned ${spoken(place, palette, twinOf(chart, place))}`;
     } else if (had) {
       chart.flow = 0;
-      chart.model.send_msg({ type: "unpin" });
+      send(chart.model, { type: "unpin" });
       chart.live.textContent = "Nothing is pinned.";
     }
     this.show();

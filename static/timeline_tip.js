@@ -5,6 +5,7 @@ import { facts } from "static/timeline_words.js";
 import { twinOf } from "static/timeline_place.js";
 
 const AWAY = 14; // CSS pixels from what they are about
+const SHORT = 18; // letters
 const EDGE = 4; // CSS pixels from the edge of the canvas
 
 export class Tip {
@@ -24,7 +25,7 @@ export class Tip {
     const { names } = chart.model.palette;
     const twin = place.span >= 0 ? twinOf(chart, place) : null;
     const list = h("dl", {});
-    for (const [name, value] of facts(place, names, twin)) list.append(h("dt", {}, name), h("dd", {}, String(value)));
+    for (const [name, value] of facts(place, names, twin)) list.append(...fact(name, String(value)));
     const { label, source } = place.layer;
     const whose = chart.data.layers.length > 1 ? h("div", { class: "mw-timeline-tip-whose" }, `${label}, ${source}`) : "";
     this.why = h("p", { class: "mw-timeline-tip-why" });
@@ -40,7 +41,7 @@ export class Tip {
   _explain({ layer, span, rank, tick, memory }) {
     const { asker, live } = this.chart;
     asker.forget("idle");
-    if (memory !== undefined || layer.isTransfer(span) || layer.isReduction(span)) return;
+    if (layer.labels || memory !== undefined || layer.isTransfer(span) || layer.isReduction(span)) return;
     const lane = rank ?? layer.rankOf(span);
     const waited = span >= 0 ? layer.waited(span).ticks : 0;
     if (span >= 0 && waited < 2) return;
@@ -68,7 +69,8 @@ export class Tip {
     }
     const { names, words } = this.chart.model.palette;
     const op = names[layer.op[span]];
-    const text = layer.isTransfer(span) ? `${words[op]} of microbatch ${layer.microbatch[span]}` : words[op];
+    const own = layer.kinds ? layer.kinds[op] : words[op];
+    const text = layer.isTransfer(span) ? `${own} of microbatch ${layer.microbatch[span]}` : own;
     title.append(h("i", { "data-kind": op }), h("b", {}, layer.notation(span, names)), ` ${text}`);
     return title;
   }
@@ -96,6 +98,12 @@ export class Tip {
     if (bottom + EDGE <= lowest) return Math.min(Math.max(bottom + EDGE, frame.bottom + EDGE), lowest);
     return Math.max(EDGE, top - height - EDGE);
   }
+}
+
+/** A name and a value: two that are short stand in one row. */
+function fact(name, value) {
+  const wide = value.length > SHORT ? "mw-timeline-tip-wide" : null;
+  return [h("dt", { class: wide }, name), h("dd", { class: wide }, value)];
 }
 
 const sentence = (words) => (words ? `${words[0].toUpperCase()}${words.slice(1)}.` : "");

@@ -11,10 +11,20 @@ export function facts(place, names, twin) {
   if (place.memory !== undefined) return memoryFacts(place);
   if (span < 0) return idleFacts(place, names);
   if (layer.isTransfer(span)) return transferFacts(layer, span);
+  if (layer.labels) return stepFacts(layer, span, names);
   const found = [["Mesh", layer.meshes[layer.rankOf(span)]], ...workFacts(layer, span)];
   if (span < layer.blocks && !isUntimed(layer)) found.push(["Waited", waited(layer, span, names)]);
   found.push(...sent(layer, span), ...held(layer, span));
   return twin ? [...found, twinFact(place, twin)] : found;
+}
+
+/** Of a step inside a block. */
+function stepFacts(layer, span, names) {
+  const carried = layer.carried[span];
+  const took = layer.duration(span);
+  const found = [["Lane", layer.meshes[layer.rankOf(span)]], ...times(layer, span), ["Waited", waited(layer, span, names)]];
+  if (carried) found.push(["Sends", `${bytes(carried)}${took > 0 ? `, ${bytes(carried / took)}/s` : ""}`]);
+  return found;
 }
 
 function workFacts(layer, span) {
@@ -36,7 +46,7 @@ function sent(layer, span) {
   if (transfer < 0 || isUntimed(layer)) return [];
   const carried = layer.bytesOf(transfer);
   const size = carried ? `${bytes(carried)} ` : "";
-  return [["Sends", `${size}to mesh ${layer.meshes[layer.peerOf(transfer)]}, ${amount(layer.duration(transfer), layer.unit)} on the link`]];
+  return [["Sends", `${size}to mesh ${layer.meshes[layer.peerOf(transfer)]}, ${timed(layer.duration(transfer), layer.unit)} on the link`]];
 }
 
 /** What a device holds while the block runs. */
@@ -49,28 +59,32 @@ function held(layer, span) {
 function times(layer, span) {
   if (isUntimed(layer)) return [];
   return [
+    ["Duration", timed(layer.duration(span), layer.unit)],
     ["Start", timed(layer.start[span] * layer.scale, layer.unit)],
     ["End", timed(layer.end[span] * layer.scale, layer.unit)],
-    ["Duration", timed(layer.duration(span), layer.unit)],
   ];
 }
 
 /** A measurement over unit costs has been stretched to their length: its times are neither seconds nor units. */
 const isUntimed = ({ over, unit }) => over && unit !== "s";
 
-const timed = (value, unit) => (unit === "s" ? amount(value, unit) : `${amount(value, unit)} ${value === 1 ? "unit" : "units"}`);
+const timed = (value, unit) => {
+  const written = amount(value, unit);
+  return unit === "s" ? written : `${written} ${written === "1" ? "unit" : "units"}`;
+};
 
 function waited(layer, span, names) {
   const { ticks, cause } = layer.waited(span);
-  return ticks < 2 ? "not at all" : `${amount(ticks * layer.scale, layer.unit)}${forWhat(layer, cause, names)}`;
+  return ticks < 2 ? "not at all" : `${timed(ticks * layer.scale, layer.unit)}${forWhat(layer, cause, names)}`;
 }
 
 function forWhat(layer, cause, names) {
   if (cause < 0) return "";
   const mesh = layer.meshes[layer.rankOf(cause)];
+  if (layer.labels) return ` for ${layer.notation(cause, names)}, ${mesh}`;
   if (!layer.isTransfer(cause)) return ` for ${layer.notation(cause, names)} of mesh ${mesh}`;
   const [maker = cause] = layer.inputs(cause);
-  return ` for ${layer.notation(maker, names)} from mesh ${mesh}, ${amount(layer.duration(cause), layer.unit)} on its way`;
+  return ` for ${layer.notation(maker, names)} from mesh ${mesh}, ${timed(layer.duration(cause), layer.unit)} on its way`;
 }
 
 const UNTIMED = "unit costs have no seconds: only the order is compared";
@@ -96,16 +110,16 @@ function transferFacts(layer, span) {
 }
 
 function idleFacts({ layer, rank, tick }, names) {
-  const mesh = ["Mesh", layer.meshes[rank]];
+  const mesh = [layer.labels ? "Lane" : "Mesh", layer.meshes[rank]];
   const next = layer.next(rank, tick);
-  if (next < 0) return [mesh, ["Done", "waits for the end of the step"]];
-  return [mesh, ["Idle", amount(layer.waited(next).ticks * layer.scale, layer.unit)], ["Then", layer.notation(next, names)]];
+  if (next < 0) return [mesh, ["Done", layer.labels ? "nothing more to do here" : "waits for the end of the step"]];
+  return [mesh, ["Idle", timed(layer.waited(next).ticks * layer.scale, layer.unit)], ["Then", layer.notation(next, names)]];
 }
 
 function memoryFacts({ layer, rank, memory, others, tick }) {
   return [
     ["Mesh", layer.meshes[rank]],
-    ["At", amount(Math.max(0, tick) * layer.scale, layer.unit)],
+    ["At", timed(Math.max(0, tick) * layer.scale, layer.unit)],
     ["Holds", `${bytes(memory)}${ofCapacity(layer, memory)}`],
     ["Peak", bytes(layer.peaks[rank])],
     ...others.map((other) => [other.label, `${bytes(other.memoryAt(rank, tick))}, peak ${bytes(other.peaks[rank])}`]),
@@ -118,14 +132,14 @@ const ofCapacity = ({ capacity }, memory) => (capacity ? `, ${percent(memory / c
 export function spoken(place, palette, twin) {
   const { layer, span } = place;
   const [op, microbatch] = [palette.names[layer.op[span]], layer.microbatch[span]];
-  const what = microbatch >= 0 ? `${palette.words[op]} of microbatch ${microbatch}` : palette.words[op];
+  const what = layer.kinds ? layer.kinds[op] : microbatch >= 0 ? `${palette.words[op]} of microbatch ${microbatch}` : palette.words[op];
   const rest = facts(place, palette.names, twin).map(([name, value]) => `${name} ${value}`);
   return `${layer.notation(span, palette.names)}, ${what}. ${rest.join(", ")}.`;
 }
 
 /** The words above a row of lanes, each with whether it is strong. */
 export function title([below, over]) {
-  const of = (layer) => `${layer.source} ${amount(layer.makespan, layer.unit)}`;
+  const of = (layer) => `${layer.source} ${timed(layer.makespan, layer.unit)}`;
   if (!over) return [[below.label, true], [of(below), false]];
   if (below.unit !== "s") return [[below.label, true], [of(below), false], [over.label, true], [UNTIMED, false]];
   const more = below.makespan ? over.makespan / below.makespan - 1 : 0;

@@ -1,6 +1,6 @@
 // The top bar: files come from and go to the person's own machine; keys of the whole page end here.
 
-import { followTheme, h, s } from "static/canvas.js";
+import { followTheme, h, s, send } from "static/canvas.js";
 import { Tips, dropdown, icon, menu, tool } from "static/shell.js";
 
 const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
@@ -31,7 +31,7 @@ class TopBar {
   }
 
   send(type, gesture = {}) {
-    this.model.send_msg({ type, ...gesture });
+    send(this.model, { type, ...gesture });
   }
 
   // ── elements ──
@@ -248,7 +248,7 @@ class TopBar {
 // ── keys ────────────────────────────────────────────────────────────────────────────────────
 
 const WITH_CONTROL = { z: "undo", y: "redo", s: "save", o: "open" };
-const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", "?": "help" };
+const ALONE = { p: "pin", l: "launch", g: "gallery", v: "compare", x: "experts", "?": "help" };
 
 /** What a key press asks for, or undefined. */
 function shortcut(event) {
@@ -264,7 +264,7 @@ function refuses(target, name) {
   if (name === "save" || name === "open") return false;
   if (target.closest?.('[role="menu"]')) return true;
   const tag = target.tagName;
-  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, help: 1 };
+  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, experts: 1, help: 1 };
   const typed = tag === "TEXTAREA" || target.isContentEditable || (tag === "INPUT" && !["checkbox", "radio", "range", "button", "file"].includes(target.type));
   return typed;
 }

@@ -2,11 +2,12 @@
 // the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
 // from mesh to mesh by dragging it there.
 
-import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, stepper } from "static/canvas.js";
+import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, send, stepper } from "static/canvas.js";
 import { ScheduleRow } from "static/schedules.js";
 
 const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
 const BOX = { part: 0.62, width: 112, height: 44 }; // of its slot; px at most
+const EQUAL_SHARES = "unit costs price every stage the same while its layers are not set by hand, also where they do not divide";
 
 export function render({ model }) {
   const wave = new Wave(model);
@@ -21,7 +22,7 @@ function arrange(picture, layers, width, height) {
   const { meshes, routes, shares } = picture;
   const stages = layers.length;
   const named = Math.max(...meshes.map(({ name }) => name.length));
-  const edge = { left: clamp(34 + 7 * named, 46, 110), right: 10, top: picture.groups.length ? 15 : 3, bottom: 16 };
+  const edge = { left: clamp(34 + 7 * named, 46, 110), right: 10, top: picture.groups.length || picture.equal ? 15 : 3, bottom: 16 };
   const lane = (height - edge.top - edge.bottom) / meshes.length;
   const total = layers.reduce((sum, number) => sum + number, 0) || 1;
   const span = width - edge.left - edge.right;
@@ -63,6 +64,7 @@ class Wave {
     this.gesture = null; // a boundary in flight: { boundary, from, count }
     this.carried = null; // a stage in flight: { stage, replica, home, mesh, from }
     this.pending = null; // layers shown until Python has answered
+    this.trial = null; // what is tried while layers are dragged: { asked, awaited, layers, shares }
     this.boxes = [];
     this.pointer = { x: 40, y: 40 };
     this.build();
@@ -95,7 +97,8 @@ class Wave {
     this.stages = s("g", { role: "group", "aria-label": "stages: arrows walk, Alt with left or right gives a layer to the neighbour, Alt with up or down moves the stage to that mesh" });
     this.grips = s("g", { "aria-hidden": "true" });
     this.svg = s("svg", { class: "mw-wave-drawing" }, this.back, this.path, this.stages, this.grips);
-    this.board = h("div", { class: "mw-wave-board" }, this.svg);
+    this.none = h("div", { class: "mw-wave-none mw-quiet" }, "No stages: the design has problems");
+    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none);
     this.stages.addEventListener("keydown", (event) => this.key(event));
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
@@ -116,7 +119,7 @@ class Wave {
   // ── Python ──
 
   send(type, gesture) {
-    this.model.send_msg({ type, ...gesture });
+    send(this.model, { type, ...gesture });
   }
 
   arrived() {
@@ -126,11 +129,42 @@ class Wave {
   }
 
   told(message) {
+    if (message.type === "tried") return this.tried(message);
     if (message.type !== "answered") return;
+    if (message.gesture === "try_layers") return this.triedOne();
     ({ microbatches: this.microbatches, dial: this.dialStepper })[message.gesture]?.answered();
     this.pending = null;
     if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
     this.redraw();
+  }
+
+  // ── what layers in flight would make of the step ──
+
+  /** Ask Python, which shows it in the timeline; one question at a time, and of those in between only the last. */
+  tryLayers() {
+    const { boundary, count: moved } = this.gesture;
+    this.trial ??= { asked: 0, awaited: false };
+    if (this.trial.awaited || this.trial.asked === moved) return;
+    Object.assign(this.trial, { asked: moved, awaited: true });
+    this.send("try_layers", { boundary, count: moved });
+  }
+
+  triedOne() {
+    if (!this.trial) return;
+    this.trial.awaited = false;
+    if (this.gesture) this.tryLayers();
+  }
+
+  tried({ layers, shares }) {
+    if (!this.trial) return;
+    Object.assign(this.trial, { layers, shares });
+    this.redraw();
+  }
+
+  /** Show the step as it stands again, unless what was tried becomes an edit. */
+  endTrial(kept) {
+    if (this.trial && (this.trial.asked || this.trial.awaited) && !kept) this.send("try_layers", { boundary: 0, count: 0 });
+    this.trial = null;
   }
 
   get picture() {
@@ -157,10 +191,13 @@ class Wave {
   draw() {
     const { clientWidth: width, clientHeight: height } = this.board;
     const { picture } = this;
-    if (!width || !height || !picture.layers?.length) return;
+    if (!width || !height || !picture.layers) return;
     this.row.set(this.model.choices, this.model.pictures, picture.schedule);
     this.drawControls();
     this.root.toggleAttribute("data-stale", picture.stale);
+    this.svg.toggleAttribute("hidden", !picture.layers.length);
+    this.none.hidden = picture.layers.length > 0;
+    if (!picture.layers.length) return;
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("height", height);
@@ -177,8 +214,8 @@ class Wave {
     this.drawToggles(picture.toggles);
     const total = picture.layers.reduce((sum, number) => sum + number, 0);
     const copies = picture.routes.length > 1 ? `, ${picture.routes.length} replicas` : "";
-    this.words.textContent = `${count(picture.layers.length, "stage")}, ${count(total, "layer")}${copies}`;
-    this.words.title = this.words.textContent;
+    this.words.textContent = picture.layers.length ? `${count(picture.layers.length, "stage")}, ${count(total, "layer")}${copies}` : "";
+    if (this.words.scrollWidth > this.words.clientWidth) this.words.textContent = ""; // half a word says nothing
     this.balance.allow(!picture.balanced, picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost");
   }
 
@@ -233,10 +270,14 @@ class Wave {
       if (first) parts.push(s("line", { class: "mw-wave-edge", x1: from.x, x2: from.x, y1: 2, y2: height - edge.bottom }));
       if (to.x + to.size - from.x > 44) parts.push(s("text", { class: "mw-axis", x: from.x + 5, y: 10 }, label));
     }
-    const step = [1, 2, 4, 8, 16, 32, 64, 128].find((number) => number * this.layout.pitch >= 17) ?? 256;
+    const wide = 9 + 6 * String(slots.length - 1).length; // px that the longest number and its distance take
+    const step = [1, 2, 4, 8, 16, 32, 64, 128].find((number) => number * this.layout.pitch >= wide) ?? 256;
     slots.forEach((slot, stage) => {
       if (stage % step === 0) parts.push(s("text", { class: "mw-axis", x: slot.middle, y: height - 3, "text-anchor": "middle" }, String(stage)));
     });
+    if (this.picture.equal) {
+      parts.push(s("text", { class: "mw-axis mw-equal", x: width - edge.right, y: 10, "text-anchor": "end" }, s("title", {}, EQUAL_SHARES), "priced as equal shares"));
+    }
     parts.push(s("text", { class: "mw-axis", x: edge.left - 10, y: height - 3, "text-anchor": "end" }, "stage"));
     this.back.replaceChildren(...parts);
   }
@@ -331,16 +372,17 @@ class Wave {
     }
   }
 
-  /** A stage's share of the cost; while layers are dragged, in proportion to them. */
+  /** A stage's share of the cost; while layers are dragged, as it was tried, until then in proportion to them. */
   share(stage) {
     const { layers, shares } = this.picture;
+    if (this.trial?.layers?.join() === this.layers.join()) return this.trial.shares[stage];
     return layers[stage] ? (shares[stage] * this.layers[stage]) / layers[stage] : shares[stage];
   }
 
   describe(stage) {
     const { meshes, routes } = this.picture;
     const on = routes.map((route) => meshes[route[stage]].name);
-    return `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute`;
+    return `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute${this.picture.equal ? `; ${EQUAL_SHARES}` : ""}`;
   }
 
   /** What parts two stages can be taken anywhere between them, where there is room to take it. */
@@ -453,6 +495,7 @@ class Wave {
     const words = [boundary, boundary + 1].map((stage) => `stage ${stage}: ${count(now[stage], "layer")}`).join(", ");
     const end = stopped ? `; stage ${wanted > 0 ? boundary : boundary + 1} keeps at least one` : "";
     this.notice.show(words + end, this.pointer.x, this.pointer.y, stopped ? "no" : "tell");
+    this.tryLayers();
     this.redraw();
   }
 
@@ -461,6 +504,7 @@ class Wave {
     this.stopListening();
     this.pending = moved ? this.layers : null;
     this.gesture = null;
+    this.endTrial(moved !== 0);
     this.notice.hide();
     if (moved) this.send("move_layers", { boundary, count: moved });
     this.redraw();
@@ -469,6 +513,7 @@ class Wave {
   cancel() {
     this.stopListening();
     this.gesture = this.carried = null;
+    this.endTrial(false);
     this.pending = null;
     this.notice.hide();
     this.redraw();

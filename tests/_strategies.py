@@ -230,6 +230,11 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             st.fixed_dictionaries({}, optional={"ffn": st.none() | st.integers(1, 999), "moe": st.none() | experts})
         ),
     }
+    moe: Any = model.get("moe")
+    layered = {}
+    if moe and any(axis.get("tp") == 2 for axis in axes):  # groups of experts take its devices whole
+        moe["experts"] *= 2
+        layered = {"experts": {"ep": 2}}
     return {
         "format": "meshwave/1",
         "cluster": {
@@ -245,6 +250,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             for name, axis, (first, end) in zip(mesh_names, axes, pairwise(ends), strict=True)
         ],
         "pipeline": pipeline,
+        **layered,
         **draw(
             st.fixed_dictionaries(
                 {},

@@ -59,6 +59,10 @@ class Canvas(JSComponent):
         if self._on_edit is not None:
             self._on_edit(path, value, label)
 
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the page."""
+        self._send_msg(dict(message))
+
     def _handle_msg(self, message: Mapping[str, Any]) -> None:
         name = str(message.get("type", "")).replace("-", "_")
         if name not in self._gestures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import param
@@ -32,15 +32,19 @@ class ClusterCanvas(Canvas):
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
 
     _esm = read_static("cluster.js")
-    _importmap: ClassVar = shared_modules("canvas.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "panes.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("cluster.css")]
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "reorder",
-        "tile", "try_tile", "nodes", "devices_per_node",
+        "tile", "try_tile", "nodes", "devices_per_node", "pane",
     )  # fmt: skip
 
-    def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
+    def __init__(
+        self, on_edit: Edit | None = None, on_pane: Callable[[str], None] | None = None, **params: Any
+    ) -> None:
+        """``on_pane`` is told the pane that a person wants to see in place of this."""
         super().__init__(on_edit, **params)
+        self._to_pane = on_pane
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
         self._meshes: edits.Meshes = ()
 
@@ -57,6 +61,10 @@ class ClusterCanvas(Canvas):
         )
 
     # one method a gesture
+
+    def _on_pane(self, gesture: Mapping[str, Any]) -> None:
+        if self._to_pane is not None:
+            self._to_pane(str(gesture["pane"]))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
         meshes = edits.draw(self._meshes, self._cluster, _ints(gesture["devices"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -14,9 +14,10 @@ from designer import edits
 from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
 from engine.cost import Costs
 from engine.design import Design
-from engine.errors import InputError
+from engine.errors import InputError, MeshwaveError
 from engine.lowering.transfers import add_transfers
 from engine.palette import OPS, shades
+from engine.predict import Prediction
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.schedules import Pipe, by_age, schedules
@@ -47,27 +48,37 @@ class WaveCanvas(Canvas):
     _esm = read_static("wave.js")
     _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
-    _gestures = ("move_layers", "balance", "dial", "option", "microbatches", "schedule", "move_stage")
+    _gestures = ("move_layers", "try_layers", "balance", "dial", "option", "microbatches", "schedule", "move_stage")
 
     def __init__(
-        self, on_edit: Edit | None = None, on_move_stage: Callable[[int, int, int], None] | None = None, **params: Any
+        self,
+        on_edit: Edit | None = None,
+        on_move_stage: Callable[[int, int, int], None] | None = None,
+        on_try_layers: Callable[[Sequence[int] | None], Prediction | None] | None = None,
+        **params: Any,
     ) -> None:
-        """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of."""
+        """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of.
+
+        ``on_try_layers`` is given the layers of every stage while they are dragged, to show and to
+        return what they would make of the step, and None when they are let go of.
+        """
         super().__init__(on_edit, **{"pictures": {name: thumbnail(name) for name in schedules}, **params})
-        self._on_stage_moved = on_move_stage
+        self._on_stage_moved, self._on_layers_tried = on_move_stage, on_try_layers
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
     def show(  # type: ignore[override]  # Panel's own serves a page; a canvas shows a design
-        self, design: Design, program: Program | None = None, costs: Costs | None = None
+        self, design: Design, program: Program | None = None, costs: Costs | None = None, *, anew: bool = False
     ) -> None:
         """Draw ``design`` with the program that it was lowered to and its prices.
 
         A draft that cannot be lowered yet has neither: then its schedule and options are shown,
-        and the stages of the last sound design stay, faded.
+        and the stages of the last sound design stay, faded; none where it is another document,
+        drawn ``anew``.
         """
         self._drawn_design = design
-        picture = {**self.picture, **controls(design), "stale": True}
+        before = NO_STAGES if anew else self.picture
+        picture = {**before, **controls(design), "stale": True}
         if program is not None and costs is not None:
             self._layers = costs.layers
             picture.update(stages(design, program, costs), stale=False)
@@ -79,10 +90,28 @@ class WaveCanvas(Canvas):
         if self.picture.get("stale"):
             raise InputError("these are the stages of the last sound design; solve its problems first")
         boundary, count = int(gesture["boundary"]), int(gesture["count"])
-        layers = edits.move_layers(self._layers, boundary, count)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
-        self._edit("pipeline.stages", list(layers), f"move {abs(count)} {noun} from stage {source} to {target}")
+        try:
+            layers = edits.move_layers(self._layers, boundary, count)
+            self._edit("pipeline.stages", list(layers), f"move {abs(count)} {noun} from stage {source} to {target}")
+        except MeshwaveError:
+            self._try_layers(None)  # what was shown while they were dragged will not be
+            raise
+
+    def _on_try_layers(self, gesture: Mapping[str, Any]) -> None:
+        """Show what the step would be while layers are dragged; nothing is edited."""
+        boundary, count = int(gesture["boundary"]), int(gesture["count"])
+        if count and not self.picture.get("stale"):
+            self._try_layers(edits.move_layers(self._layers, boundary, count))
+        else:
+            self._try_layers(None)
+
+    def _try_layers(self, layers: Sequence[int] | None) -> None:
+        tried = None if self._on_layers_tried is None else self._on_layers_tried(layers)
+        if layers is not None and tried is not None:
+            shares = stage_shares(tried.program, tried.costs)
+            self._send_msg({"type": "tried", "layers": list(layers), "shares": shares})
 
     def _on_move_stage(self, gesture: Mapping[str, Any]) -> None:
         if self._on_stage_moved is not None:
@@ -144,8 +173,17 @@ def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
         "routes": program.placement.tolist(),
         "layers": list(costs.layers),
         "shares": stage_shares(program, costs),
+        "equal": _is_priced_equal(design, costs),
         "groups": _groups(dial(design), program.stages),
     }
+
+
+NO_STAGES: Mapping[str, Any] = {"meshes": [], "routes": [], "layers": [], "shares": [], "equal": False, "groups": []}
+
+
+def _is_priced_equal(design: Design, costs: Costs) -> bool:
+    """Whether stages cost the same although their layers differ: unit costs cut the model evenly."""
+    return costs.unit != "s" and _pipeline(design).stages is None and len(set(costs.layers)) > 1
 
 
 def stage_shares(program: Program, costs: Costs) -> list[float]:

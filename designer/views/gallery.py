@@ -20,6 +20,7 @@ import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
+from designer.views.numbers import units
 from engine.design import Design
 from engine.errors import InputError
 from engine.gallery import Entry, Refused, Variant, gallery, notes, with_variant
@@ -256,7 +257,7 @@ def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
 
 
 def _time(seconds: float, unit: str) -> str:
-    return quantity(seconds, "s") if unit == "s" else f"{seconds:.4g} units"
+    return quantity(seconds, "s") if unit == "s" else units(seconds)
 
 
 def _change(entry: Entry, present: Entry | None) -> str:

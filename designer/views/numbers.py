@@ -109,11 +109,13 @@ def _difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
 
 
 def _time(numbers: Values, value: float) -> str:
-    return quantity(value, "s") if numbers["unit"] == "s" else _units(value)
+    return quantity(value, "s") if numbers["unit"] == "s" else units(value)
 
 
-def _units(value: float) -> str:
-    return f"{value:.4g} unit{'' if value == 1 else 's'}"
+def units(value: float) -> str:
+    """``1 unit``, ``7.333 units``, ``27,010 units``: never a power of ten."""
+    text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+    return f"{text} unit{'' if value == 1 else 's'}"
 
 
 def _in_seconds(key: str) -> Callable[[Values], float | None]:
@@ -246,6 +248,14 @@ class Numbers(Canvas):
             pinned=[each.design.name for each in pinned],
             can_pin=not session.stale,
         )
+
+    def preview(self, tried: Prediction | None) -> None:
+        """Show the numbers of what is tried while a gesture is under way; None shows them as they stand."""
+        if tried is None:
+            self._show()
+        else:
+            pinned = self._session.pinned
+            self.tiles = tiles(tried, pinned[0] if pinned else None)
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -90,21 +91,29 @@ class RunsPanel(Canvas):
         record: Record,
         on_launch: Callable[[], Any] = lambda: None,
         on_blocked: Callable[[Sequence[Problem]], Any] = lambda problems: None,
+        on_show: Callable[[str], Any] = lambda run: None,
+        first: str = "",
         **params: Any,
     ) -> None:
-        """``on_launch`` hears that a run was started here, to bring it to the front; ``on_blocked`` hears
-        what of a sound design keeps it from being launched."""
+        """Show the run ``first``, if that is still known, else none until one is launched here or chosen.
+
+        ``on_launch`` hears that a run was started here, to bring it to the front, ``on_blocked`` what of
+        a sound design keeps it from being launched, and ``on_show`` which run is shown, "" for none.
+        """
         super().__init__(**params)
         self._session, self._launcher, self._record = session, launcher, record
-        self._on_launched, self._on_blocked = on_launch, on_blocked
+        self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
         self.bar = LaunchBar(self._launch, self._cancel, **params)
         self._laid = True
         self._shown: _Shown | None = None
-        self._live: _Shown | None = None  # what the bar tells of: under way, or the last that was
+        self._live: _Shown | None = None  # the one that is under way, whoever launched it
+        self._ended: dict[str, str] = {}  # how far each run came that is over, in words
         self._looked_around_s = 0.0
         session.param.watch(lambda *_: self._take_off(), "opened")
         session.param.watch(lambda *_: self._follow_design(), ["design", "problems"])
         self._follow_design()
+        with suppress(MeshwaveError):  # its folder may be gone
+            self._shown = self._followed(record.get(first)) if first else None
         self.look()
 
     # ---- gestures ----
@@ -143,8 +152,11 @@ class RunsPanel(Canvas):
     # ---- looking at what is there ----
 
     def _take_off(self) -> None:
-        """Of another document nobody has asked yet to see a run over it."""
+        """Over another document nobody has asked yet to see a run; one that is over leaves with its own."""
         self._laid = False
+        shown = self._shown
+        if shown is not None and shown.is_over and not shown.computes(self._session.design):
+            self._show(None)
         self._lay()
 
     def _follow_design(self) -> None:
@@ -165,42 +177,46 @@ class RunsPanel(Canvas):
             return f"Cannot launch: {session.errors[0]}"
         memory = None if session.stale else session.prediction.memory
         found = tuple(self._launcher.problems(session.design, memory))
-        self._on_blocked(found)
         can = self._launcher.probe()
-        return "; ".join(map(str, found)) if can.can_launch else can.why_not
+        if not can.can_launch:
+            found = (Problem("", "launcher", can.why_not),)
+        self._on_blocked(found)
+        return "; ".join(map(str, found))
 
     def look(self) -> None:
         """Bring the panel up to date; called several times a second."""
         self._look_around()
         self._choose_live(self._record.active())
-        if self._shown is None and self._live is not None and self._is_open(self._live):
-            self._show(self._live)  # of a page that was left or reloaded
         for follower in dict.fromkeys((self._live, self._shown)):
             if follower is not None:
                 follower.read()
-        if self._live is not None:
-            self.bar.status = self._told(self._live)
+        self.bar.status = self._status()
         if self._shown is not None:
             self._tell(self._shown)
-        shown = self._shown.run.id if self._shown else None
-        self.runs = [
-            {"id": e.id, "name": e.name, "state": str(e.state), "when": _when(e.created_s), "shown": e.id == shown}
-            | {"steps": f"{e.steps} step{'s' if e.steps != 1 else ''}"}
-            for e in self._record.all(SHOWN_RUNS)
-        ]
+        self.runs = [self._row(entry) for entry in self._record.all(SHOWN_RUNS)]
 
-    def _is_open(self, run: _Shown) -> bool:
-        return run.design is not None and _meaning(run.design) == _meaning(self._session.design)
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        shown = self._shown is not None and self._shown.run.id == entry.id
+        row = {"id": entry.id, "name": entry.name, "state": str(entry.state), "shown": shown}
+        return {**row, "words": f"{self._progress(entry)}, {_when(entry.created_s)}"}
 
-    def _told(self, live: _Shown) -> dict[str, Any]:
-        """How the run under way stands; by its name where it is not the one that is shown."""
-        if live is self._shown or not live.status:
-            return live.status
-        return (
-            live.status
-            if not live.status["running"]
-            else {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
-        )
+    def _progress(self, entry: Entry) -> str:
+        """Steps done of those that were asked for, and the last loss."""
+        if entry.id in self._ended:
+            return self._ended[entry.id]
+        last = Run(self._record, entry.id).latest()
+        done = int(last["step"]) + 1 if last else 0
+        words = f"{done} of {entry.steps} steps" + (f", loss {loss_in_words(last['loss'])}" if last else "")
+        if entry.state.is_over:
+            self._ended[entry.id] = words
+        return words
+
+    def _status(self) -> dict[str, Any]:
+        """What the bar says: of the run under way, by its name where another one is shown, else of the shown one."""
+        live, shown = self._live, self._shown
+        if live is None or live is shown or not live.status["running"]:
+            return shown.status if shown is not None else {}
+        return {**live.status, "words": f"{live.summary['name']}: {live.status['words']}"}
 
     def _look_around(self) -> None:
         """What changes without a word to us: a launcher elsewhere was killed, a text was put into its folder."""
@@ -210,20 +226,21 @@ class RunsPanel(Canvas):
             self._say_whether_it_can_run()
 
     def _choose_live(self, active: Sequence[Entry]) -> None:
-        """The bar tells of the run that is under way, whoever launched it and whatever is shown."""
-        if active and (self._live is None or self._live.run.id not in {entry.id for entry in active}):
-            self._live = self._followed(active[-1])
+        """There is one run under way at a time on this machine, whoever launched it and whatever is shown."""
+        if self._live is None or self._live.run.id not in {entry.id for entry in active}:
+            self._live = self._followed(active[-1]) if active else None
 
     def _followed(self, entry: Entry) -> _Shown:
         """A run that is read already, if it is one of those: reading a long one anew takes time."""
         known = (follower for follower in (self._live, self._shown) if follower and follower.run.id == entry.id)
         return next(known, None) or _Shown(Run(self._record, entry.id))
 
-    def _show(self, shown: _Shown) -> None:
+    def _show(self, shown: _Shown | None) -> None:
         """A person launched or chose it: it is laid over the prediction, until another document is opened."""
-        self._shown, self._laid = shown, True
+        self._shown, self._laid = shown, shown is not None
         self._session.measured = None
         self.param.update(losses=[], log="", comparison={}, run={})
+        self._on_shown(shown.run.id if shown else "")
 
     def _tell(self, shown: _Shown) -> None:
         self.param.update(run=shown.summary, losses=shown.losses, log=shown.log)
@@ -261,14 +278,14 @@ class _Shown:
         self.log = ""
         self._losses: list[float | None] = []  # of every step
         self._last: dict[str, Any] | None = None
-        self._is_over = False
+        self.is_over = False
         self._spans = _Spans(run)
         self._design: Design | None = None
         self._prediction: Prediction | None = None
 
     def read(self) -> None:
         """Take in what is new since the last look; a run that is over is read to its end once."""
-        if self._is_over:
+        if self.is_over:
             return
         entry = self.run.entry  # first: what is read after its end is all there is
         fresh = self.run.metrics(since=len(self._losses))
@@ -276,14 +293,15 @@ class _Shown:
             self._losses += [_number(row["loss"]) for row in fresh]
             self._last = fresh[-1]
             self.losses = reduced(self._losses)
-        self.log = "\n".join(map(str, self.run.log(SHOWN_LINES)))
+        lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
+        self.log = "\n".join(map(str, lines))  # its end is what is followed: process 0 tells of the steps
         self.summary = self._summary(entry)
         self.status = {
             "running": not entry.state.is_over,
             "share": len(self._losses) / max(entry.steps, 1),
             "words": _status(entry, len(self._losses), self._last),
         }
-        self._is_over = entry.state.is_over
+        self.is_over = entry.state.is_over
 
     def _summary(self, entry: Entry) -> dict[str, Any]:
         done = len(self._losses)
@@ -300,7 +318,7 @@ class _Shown:
 
     def read_spans(self) -> bool:
         """Read the timeline of a step where there is more to read; whether there was."""
-        if not self._losses or not self._spans.is_due(self._is_over):
+        if not self._losses or not self._spans.is_due(self.is_over):
             return False
         found = self._spans.read()
         self.measured = found or self.measured
@@ -308,9 +326,13 @@ class _Shown:
 
     def is_of(self, prediction: Prediction) -> bool:
         """Whether the measured step is the predicted one: the program, and what its actions compute."""
-        if self.measured is None or self.measured.digest != prediction.program.digest or self.design is None:
+        if self.measured is None or self.measured.digest != prediction.program.digest:
             return False
-        return _meaning(self.design) == _meaning(prediction.design)
+        return self.computes(prediction.design)
+
+    def computes(self, design: Design) -> bool:
+        """Whether a step of the run is a step of a design."""
+        return self.design is not None and _meaning(self.design) == _meaning(design)
 
     @property
     def design(self) -> Design | None:
@@ -434,14 +456,15 @@ def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
         return f"step {done} of {entry.steps}{loss}"
     if state is State.SUCCEEDED:
         return f"done: {done} steps{loss}"
-    return entry.reason if entry.reason.startswith(str(state).lower()) else f"{str(state).lower()}: {entry.reason}"
+    word = str(state).lower()
+    return entry.reason if entry.reason.startswith(word) else f"{word}: {entry.reason}".removesuffix(": ")
 
 
 def _diverged(losses: Sequence[float | None]) -> list[str]:
     if not losses or losses[-1] is not None:
         return []
     since = next((step for step in range(len(losses) - 1, -1, -1) if losses[step] is not None), -1) + 1
-    return [f"the loss is not a number since step {since}: try a smaller training.lr, or a training.clip_norm"]
+    return [f"the loss is not a number since step {since + 1}: try a smaller training.lr, or a training.clip_norm"]
 
 
 def _notes(run: Run, entry: Entry) -> list[str]:

@@ -15,7 +15,7 @@ from panel.custom import JSComponent
 
 from designer.canvases._canvas import read_static, shared_modules
 from engine.cost import Costs
-from engine.errors import InputError
+from engine.errors import InputError, MeshwaveError
 from engine.inspect import Inspector, Work, what_ifs
 from engine.palette import as_data, shades, tints
 from engine.program.action import Action, Op
@@ -26,13 +26,25 @@ FORMAT = "meshwave-timeline-view/1"
 TICKS = 2**32 - 1  # of the axis: a start or end is an unsigned 32-bit part of the longest timeline
 LARGE = 200_000  # rows of a program whose simulation a person begins to wait for
 PARTS = (
-    "area", "ask", "axis", "data", "debug", "edit", "edit_paint", "edit_words", "flow", "gutter", "help", "input", "layout",
+    "area", "ask", "axis", "data", "debug", "depth", "edit", "edit_paint", "edit_words", "flow", "gutter", "help", "input", "layout",
     "link", "marks", "memory", "over", "paint", "panel", "picture", "pinbar", "place", "search", "tip", "transfers", "view",
     "words",
 )  # fmt: skip
 CRITICAL = 0x80  # set in the op of a span that lies on the critical path
 
 Curve = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What the spans of a timeline are that are no actions of a program, but steps inside one; their
+    ops are colours, a lane is a rank, and (op, lane, microbatch) names a span."""
+
+    kinds: Mapping[Op, str]  # what each colour means
+    labels: Sequence[str]
+    label: NDArray[np.int32]  # [spans] which of the labels
+    bytes: Floats  # [spans] that the step sends
+    tones: Sequence[int]  # [lanes] the number of its colour: that of its device
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +62,8 @@ class Layer:
     work: Work | None = None  # FLOPs of the computations
     over: bool = False  # drawn in the lanes of the layer before, which then share them half and half
     played: tuple[Program, Costs] | None = None  # what a prediction was made of: it can be played anew, changed
+    steps: Steps | None = None  # of the inside of a block
+    opens: bool = False  # whether there is a timeline behind each of its computations
 
 
 @dataclass(frozen=True)
@@ -61,8 +75,8 @@ class Pin:
     action: Action
 
 
-def pack(layers: Sequence[Layer]) -> bytes:
-    """Put the layers into the form that travels: a JSON header with its length before it, and columns.
+def pack(layers: Sequence[Layer], crumbs: Sequence[str] = ()) -> bytes:
+    """Put the layers, and the words for where they lie, into the form that travels: a JSON header with its length before it, and columns.
 
     A span takes 17 to 21 bytes; a tick is 1/4,294,967,295 of the longest timeline, so a block of a
     millionth of the step is still drawn to a thousandth of its width. A layer laid over one of
@@ -78,7 +92,7 @@ def pack(layers: Sequence[Layer]) -> bytes:
         over = number > 0 and layer.over and not packed[-1]["over"] and _same_program(layers[number - 1], layer)
         row += not over
         packed.append(_pack_layer(layer, columns, TICKS / horizon) | {"row": row, "over": over})
-    header = {"format": FORMAT, "horizon": horizon, "unit": layers[0].unit, "layers": packed}
+    header = {"format": FORMAT, "horizon": horizon, "unit": layers[0].unit, "layers": packed, "crumbs": list(crumbs)}
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     text += b" " * (-(len(text) + 4) % 8)
     return b"".join([len(text).to_bytes(4, "little"), text, *columns.parts])
@@ -113,7 +127,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
     op = timeline.op.astype(np.uint8)
     if layer.critical is not None:
         op = op | np.where(layer.critical, CRITICAL, 0).astype(np.uint8)
-    shade = shades(timeline)
+    shade = shades(timeline) if layer.steps is None else np.zeros((timeline.ranks, timeline.ranks), np.uint8)
     moves = order[bounds[2 * timeline.ranks] :]
     halves = _halves(timeline.fused[order])
     stored = {
@@ -136,7 +150,15 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored["flops"] = columns.add(layer.work.flops.ravel(), "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
+    steps: dict[str, Any] = {}
+    if layer.steps is not None:
+        stored["label"] = columns.add(layer.steps.label[order], "int32")
+        stored["carried"] = columns.add(layer.steps.bytes[order], "float32")
+        kinds = {op.name: words for op, words in layer.steps.kinds.items()}
+        steps = {"labels": list(layer.steps.labels), "kinds": kinds, "tones": list(layer.steps.tones)}
     return {
+        **steps,
+        "opens": layer.opens,
         "label": layer.label,
         "digest": timeline.digest,
         "source": timeline.source,
@@ -211,17 +233,24 @@ class TimelineChart(JSComponent):
     _importmap: ClassVar = shared_modules("canvas.js", "palette.js", *(f"timeline_{part}.js" for part in PARTS))
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("timeline.css"), read_static("timeline_edit.css")]
 
-    def __init__(self, on_pin: Callable[[Pin | None], None] | None = None, **params: Any) -> None:
-        """``on_pin`` hears what a person pins, and None when the pin is taken off."""
+    def __init__(
+        self,
+        on_pin: Callable[[Pin | None], None] | None = None,
+        on_open: Callable[[Pin | None], None] | None = None,
+        **params: Any,
+    ) -> None:
+        """``on_pin`` hears what a person pins, and None when the pin is taken off; ``on_open`` into which block
+        a person wants to look, and None when they want to go back."""
         super().__init__(**params)  # type: ignore[no-untyped-call]
-        self._on_pin = on_pin
+        self._on_pin, self._on_open = on_pin, on_open
         self.on_order: Callable[[Mapping[str, Any]], None] | None = None  # hears what is asked in edit mode
         self._asked: list[tuple[Layer, Inspector]] = []
 
-    def show(self, layers: Sequence[Layer], stale: str = "") -> None:  # type: ignore[override]
-        """Draw ``layers``; the view stays where it is where that still makes sense."""
+    def show(self, layers: Sequence[Layer], stale: str = "", crumbs: Sequence[str] = ()) -> None:  # type: ignore[override]
+        """Draw ``layers``; the view stays where it is where that still makes sense. ``crumbs`` lead from the
+        iteration to the inside of a block, where that is what they are."""
         self._asked = [(layer, Inspector(layer.timeline, layer.bytes, layer.unit)) for layer in layers]
-        self.param.update(packed=pack(layers), stale=stale)
+        self.param.update(packed=pack(layers, crumbs), stale=stale)
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send a message to the page."""
@@ -237,6 +266,16 @@ class TimelineChart(JSComponent):
             self._on_pin(_read_pin(message))
         elif kind == "order" and self.on_order is not None:
             self.on_order(message)
+        elif kind in ("open", "back") and self._on_open is not None:
+            self._open(message)
+
+    def _open(self, message: Mapping[str, Any]) -> None:
+        """Look into a block, or back; why that cannot be is said on the page."""
+        assert self._on_open is not None
+        try:
+            self._on_open(_read_pin(message) if message["type"] == "open" else None)
+        except MeshwaveError as error:
+            self.tell({"type": "not-opened", "words": str(error)})
 
     def _tell(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """What is found, or the sentence that says why nothing is."""

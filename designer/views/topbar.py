@@ -42,6 +42,7 @@ SHORTCUTS = (
     Shortcut("Design", "P", "pin, to compare; again to unpin"),
     Shortcut("Design", "V", "compare side by side"),
     Shortcut("Design", "G", "gallery of schedules"),
+    Shortcut("Design", "X", "experts in place of the cluster, and back"),
     Shortcut("Design", "L", "go to launch"),
     Shortcut("Design", "?", "this help"),
     Shortcut("Fields", "Enter", "take over what is typed"),
@@ -50,6 +51,10 @@ SHORTCUTS = (
     Shortcut("Cluster", "Shift+Arrows", "select devices"),
     Shortcut("Cluster", "Enter", "draw a mesh over them"),
     Shortcut("Cluster", "F2, Delete", "rename or delete a mesh"),
+    Shortcut("Experts", "Space, Arrows, Enter", "pick up, carry, put down"),
+    Shortcut("Experts", "R, Delete", "replicate, remove a replica"),
+    Shortcut("Experts", "B, Shift+B", "balance, equal blocks"),
+    Shortcut("Experts", "+, -", "hotter, cooler"),
     Shortcut("Wave", "Arrows", "from stage to stage"),
     Shortcut("Wave", "Alt+Arrows", "give a layer to a neighbour"),
     Shortcut("Timeline", "W, S", "zoom in and out"),
@@ -67,7 +72,8 @@ class TopBar(Canvas):
     """Name, files, undo and redo, theme and keyboard of a tab. Files come from and go to the
     person's own machine by the browser; the server reads and writes no path for it.
 
-    ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay.
+    ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay,
+    ``on_experts`` turns the cluster's pane to the experts and back.
     """
 
     name_of_design = param.String(default="")
@@ -85,7 +91,7 @@ class TopBar(Canvas):
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("topbar.css")]
     _gestures = (
-        "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare",
+        "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +101,7 @@ class TopBar(Canvas):
         on_launch: Callable[[], Any] | None = None,
         on_gallery: Callable[[], Any] | None = None,
         on_compare: Callable[[], Any] | None = None,
+        on_experts: Callable[[], Any] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
@@ -106,6 +113,7 @@ class TopBar(Canvas):
         )
         self._session, self._on_launch_button = session, on_launch
         self._open_gallery, self._open_comparison = on_gallery, on_compare
+        self._turn_experts = on_experts
         self._saved = session.design
         session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
@@ -174,6 +182,10 @@ class TopBar(Canvas):
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
         if self._open_comparison is not None:
             self._open_comparison()
+
+    def _on_experts(self, gesture: Mapping[str, Any]) -> None:
+        if self._turn_experts is not None:
+            self._turn_experts()
 
     # what they share
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from engine.errors import InputError
 
@@ -38,6 +40,113 @@ def balanced_split(layers: int, layer_seconds: Sequence[float], extra_seconds: S
         for each, extra in zip(layer_seconds, extra_seconds, strict=True)
     ]
     return _spread(layers, most, layer_seconds, extra_seconds)
+
+
+def unequal_split(
+    layers: int,
+    blocks: Sequence[int],
+    layer_seconds: Sequence[float],
+    block_seconds: Sequence[float],
+    extra_seconds: Sequence[float],
+) -> tuple[int, ...]:
+    """The same where the layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``.
+
+    As layers keep their order, a bound on the slowest stage can be kept if and only if it is when
+    every stage takes as many layers as fit; the least such bound is found by halving. Within it each
+    stage ends where an even share of the seconds does, or as near to that as the bound allows.
+
+    Raises:
+        InputError: a stage would be left without a layer.
+    """
+    _refuse_empty_stages(layers, len(layer_seconds))
+    row = _Row(layers, blocks, layer_seconds, block_seconds, extra_seconds)
+    low, high = 0.0, row.longest
+    for _ in range(200):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if row.fits(middle) else (middle, high)
+    return row.spread(high)
+
+
+class _Row:
+    """Layers of two kinds in a row, to be cut into stages."""
+
+    def __init__(
+        self,
+        layers: int,
+        blocks: Sequence[int],
+        layer_seconds: Sequence[float],
+        block_seconds: Sequence[float],
+        extra_seconds: Sequence[float],
+    ) -> None:
+        of_blocks = [0] * (layers + 1)
+        for block in blocks:
+            of_blocks[block + 1] = 1
+        self._blocks = list(accumulate(of_blocks))  # [layers + 1] of the layers before each
+        self._each, self._extra = list(zip(layer_seconds, block_seconds, strict=True)), extra_seconds
+        self._layers, self._stages = layers, len(self._each)
+
+    @property
+    def longest(self) -> float:
+        """No less than any split takes."""
+        return max(self._before(self._layers, each) for each in self._each) + max(self._extra)
+
+    def fits(self, bound: float) -> bool:
+        return self._ends(bound) is not None
+
+    def spread(self, bound: float) -> tuple[int, ...]:
+        bound *= 1 + 1e-9  # so that no sum is too large by its rounding
+        last, first = self._ends(bound), self._starts(bound)
+        assert last is not None, "the bound is one that fits"
+        mean = [sum(part) / self._stages for part in zip(*self._each, strict=True)]
+        ends, at = [0], 0
+        for stage in range(self._stages):
+            even = self._nearest(self._before(self._layers, mean) * (stage + 1) / self._stages, mean)
+            at = min(max(even, first[stage], at + 1), self._reach(stage, at, bound), last[stage])
+            ends.append(at)
+        return tuple(end - start for start, end in pairwise(ends))
+
+    def _before(self, layer: int, each: Sequence[float]) -> float:
+        """Seconds of all layers before one, where they take so long ``each``."""
+        with_experts = self._blocks[layer]
+        return (layer - with_experts) * each[0] + with_experts * each[1]
+
+    def _end_within(self, seconds: float, each: Sequence[float]) -> int:
+        """How many of the first layers take no longer than that."""
+        return bisect_right(range(self._layers + 1), seconds, key=lambda layer: self._before(layer, each)) - 1
+
+    def _nearest(self, seconds: float, each: Sequence[float]) -> int:
+        """How many of the first layers take as long as that, as nearly as can be."""
+        below = self._end_within(seconds, each)
+        options = range(below, min(below + 1, self._layers) + 1)
+        return min(options, key=lambda layer: abs(self._before(layer, each) - seconds))
+
+    def _reach(self, stage: int, start: int, bound: float) -> int:
+        """The end of the longest run of layers from ``start`` that ``stage`` can take."""
+        each = self._each[stage]
+        return self._end_within(bound - self._extra[stage] + self._before(start, each), each)
+
+    def _ends(self, bound: float) -> list[int] | None:
+        """[stages] where each ends at the latest; none where the bound cannot be kept."""
+        ends, at = [], 0
+        for stage in range(self._stages):
+            most = self._layers - (self._stages - 1 - stage)  # each that follows needs one
+            reached = min(self._reach(stage, at, bound), most)
+            if reached <= at:
+                return None
+            at = reached
+            ends.append(at)
+        return ends if at == self._layers else None
+
+    def _starts(self, bound: float) -> list[int]:
+        """[stages] where each ends at the earliest, so that those that follow can take the rest."""
+        earliest, at = [0] * self._stages, self._layers
+        for stage in reversed(range(self._stages)):
+            earliest[stage], each = at, self._each[stage]
+            room = self._before(at, each) - (bound - self._extra[stage])
+            at = max(stage, bisect_left(range(self._layers + 1), room, key=lambda n, each=each: self._before(n, each)))
+        return earliest
 
 
 def _refuse_empty_stages(layers: int, stages: int) -> None:

@@ -11,12 +11,13 @@ product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Arithmetic that is not
 is counted by the bytes it moves, for it is bound by them; this is also the convention in which
 papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 
-Experts are priced as the dense block that they replace until expert schedules are lowered.
+A layer with experts has them instead of the products of its feed-forward block; what they are is
+told by :mod:`engine.cost.expert_blocks`, and a stage is given them as :class:`Sparse`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -37,6 +38,16 @@ class Model(Protocol):
     def vocab(self) -> int: ...
     @property
     def ffn_hidden(self) -> int: ...
+
+
+class MoE(Protocol):
+    """What is read of its experts."""
+
+    @property
+    def experts(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    def blocks(self, layers: int) -> tuple[int, ...]: ...
 
 
 class Precision(NamedTuple):
@@ -84,6 +95,16 @@ class Operator(NamedTuple):
     transient_bytes: float = 0.0  # what the backward makes and drops again
     forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
     backward_reduced: tuple[float, ...] = ()
+
+
+class Sparse(NamedTuple):
+    """The layers of a stage that have experts, all alike."""
+
+    layers: int = 0
+    operators: tuple[Operator, ...] = ()  # of one of them, attention included
+
+
+DENSE = Sparse()
 
 
 @dataclass(frozen=True)
@@ -177,7 +198,8 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
 
     The forward gathers rows. The backward writes a gradient of the whole table, which autograd
     then adds to the one it holds. The table is cut over ``t`` by tokens, so that the forward
-    ends in an all-reduce (arXiv:1909.08053, section 3).
+    ends in an all-reduce (arXiv:1909.08053, section 3) of rows in the precision of the table; a
+    byte a token notes which of them lie elsewhere.
     """
     item = load.precision.item
     table = (load.vocab / load.tp + load.sequence) * load.hidden
@@ -188,10 +210,10 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
             forward=Work(bytes=3 * load.hidden_bytes),
             weight_gradient=Work(bytes=load.hidden_bytes + _accumulated(table, load)),
             parameters=table,
-            kept_bytes=8 * load.tokens,  # the token ids
+            kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
             deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
             transient_bytes=table * item,
-            forward_reduced=(load.hidden_bytes,),
+            forward_reduced=(load.tokens * load.hidden * load.precision.weights,),
         ),
     )
 
@@ -212,7 +234,8 @@ def loss(load: Workload) -> tuple[Operator, ...]:
     The forward reads the logits and writes their log-probabilities, which are kept (the
     ``4sbv`` bytes of arXiv:2205.05198, section 4.3); the backward reads them and writes the
     logits' gradient. Tensor-parallel devices exchange a row's largest logit, its sum and the
-    target's logit, not the logits (arXiv:1909.08053, section 3).
+    target's logit, not the logits (arXiv:1909.08053, section 3), and keep two bytes a token:
+    whether it counts, and whether its target is theirs.
     """
     logits = load.tokens * load.vocab / load.tp
     item, wide = load.precision.item, load.precision.statistics
@@ -222,7 +245,7 @@ def loss(load: Workload) -> tuple[Operator, ...]:
             "loss",
             forward=Work(bytes=logits * (item + wide)),
             input_gradient=Work(bytes=logits * (wide + item)),
-            kept_bytes=logits * wide + 8 * load.tokens,  # and the targets
+            kept_bytes=logits * wide + 8 * load.tokens + _flags(2, load),  # and the targets
             transient_bytes=logits * (wide + item),
             forward_reduced=(a_row, a_row, a_row),
         ),
@@ -234,25 +257,42 @@ def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
     return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
 
 
-def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+def _of_stage(
+    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
+) -> float:
+    """The sum of something over the operators of a stage, ``sparse`` of whose layers have experts."""
+    parts = (
+        (layer(load), layers - sparse.layers),
+        (sparse.operators, sparse.layers),
+        (ends(load, first=first, last=last), 1),
+    )
+    return sum(count * sum(map(value, operators)) for operators, count in parts)
+
+
+def stage_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Parameters of a stage that one device holds."""
-    return layers * _parameters(layer(load)) + _parameters(ends(load, first=first, last=last))
+    return _of_stage(lambda operator: operator.parameters, load, layers, first, last, sparse)
 
 
-def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+def copied_parameters(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Those of them that mixed precision holds a second time: what products take, not norms and tables."""
-    operators = ends(load, first=first, last=last)
-    return layers * sum(operator.copied for operator in layer(load)) + sum(operator.copied for operator in operators)
+    return _of_stage(lambda operator: operator.copied, load, layers, first, last, sparse)
 
 
 def model_parameters(model: Model) -> float:
     """Parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
     arXiv:2104.04473, eq. 2, with a second ``vh``, as embedding and head are not tied, and with
-    the last norm.
+    the last norm; where a layer has ``E`` experts, ``E`` such blocks and a gate of ``hE`` for one.
     """
     load = Workload.of(model, batch=1)
-    return stage_parameters(load, model.layers, first=True, last=True)
+    dense = stage_parameters(load, model.layers, first=True, last=True)
+    moe: MoE | None = getattr(model, "moe", None)
+    if moe is None:
+        return dense
+    h, f = model.hidden, model.ffn_hidden
+    one = (2 * h + 1) * f + h  # a feed-forward block, or an expert
+    return dense + len(moe.blocks(model.layers)) * (moe.experts * (one + h) - one)
 
 
 def model_flops(model: Model, sequences: float) -> float:
@@ -261,20 +301,31 @@ def model_flops(model: Model, sequences: float) -> float:
     ``72 b s l h^2 (1 + s/6h + v/12lh)`` for ``f = 4h``: three times the forward, for a backward
     costs two forwards (arXiv:2104.04473, appendix, without recomputation). This is the
     numerator of the model FLOPs utilisation (Chowdhery et al., arXiv:2204.02311, appendix B):
-    what an attention kernel computes twice counts once, and a causal mask saves nothing.
+    what an attention kernel computes twice counts once, and a causal mask saves nothing. Of a
+    layer with experts it counts what a token asks for: its ``top_k`` experts and the gate's
+    ``2bshE``, whatever capacity is padded or dropped.
     """
     load = Workload.of(model, batch=sequences)
-    once = sum(operator.forward.flops for operator in layer(load)) * model.layers
-    return 3.0 * (once + sum(operator.forward.flops for operator in head(load)))
+    attended, dense = (_forward_flops(part(load)) for part in (attention, mlp))
+    once = model.layers * (attended + dense)
+    moe: MoE | None = getattr(model, "moe", None)
+    if moe is not None:  # a token's experts and its gate, instead of the dense block
+        gate = 2.0 * load.tokens * load.hidden * moe.experts
+        once += len(moe.blocks(model.layers)) * (moe.top_k * dense + gate - dense)
+    return 3.0 * (once + _forward_flops(head(load)))
 
 
-def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+def _forward_flops(operators: Iterable[Operator]) -> float:
+    return sum(operator.forward.flops for operator in operators)
+
+
+def activation_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Bytes a device keeps of a stage and a microbatch between its forward and its backward.
 
     What autograd keeps (see :func:`layer`), and the stage's output, which the executor holds to
     start the backward from; the last stage's output is one number.
     """
-    kept = layers * _kept(layer(load)) + _kept(ends(load, first=first, last=last))
+    kept = _of_stage(lambda operator: operator.kept_bytes, load, layers, first, last, sparse)
     return kept if last else kept + load.hidden_bytes
 
 
@@ -287,7 +338,7 @@ def input_bytes(load: Workload, *, first: bool, last: bool) -> float:
     return (ids if first else load.hidden_bytes) + (ids if last else 0)
 
 
-def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool) -> float:
+def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """Bytes a device keeps of a stage and a microbatch between the two halves of a split backward.
 
     Every weight's gradient is computed from what its operator took and the gradient of what it
@@ -295,12 +346,13 @@ def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool) -> f
     token for the four products of a layer, the ``M_W`` of Qi et al. (arXiv:2401.10241, section 2)
     in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each of the two norms.
     """
-    return layers * _deferred(layer(load)) + _deferred(ends(load, first=first, last=last))
+    return _of_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
-def transient_bytes(load: Workload, *, first: bool, last: bool) -> float:
+def transient_bytes(load: Workload, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
     """The largest working set of an operator of a stage: what its backward makes and drops again."""
-    return max(operator.transient_bytes for operator in layer(load) + ends(load, first=first, last=last))
+    operators = layer(load) + ends(load, first=first, last=last) + (sparse.operators if sparse.layers else ())
+    return max(operator.transient_bytes for operator in operators)
 
 
 def optimizer_state_bytes(optimizer: str, precision: str) -> int:
@@ -322,16 +374,9 @@ def optimizer_traffic_bytes(optimizer: str, precision: str, *, clipped: bool) ->
     return 3 * master + moments + size.copy + (3 * size.gradients if clipped else 0)
 
 
-def _parameters(operators: Iterable[Operator]) -> float:
-    return sum(operator.parameters for operator in operators)
-
-
-def _kept(operators: Iterable[Operator]) -> float:
-    return sum(operator.kept_bytes for operator in operators)
-
-
-def _deferred(operators: Iterable[Operator]) -> float:
-    return sum(operator.deferred_bytes for operator in operators)
+def _flags(count: int, load: Workload) -> float:
+    """Bytes of ``count`` booleans a token, which only a cut vocabulary has."""
+    return count * load.tokens if load.tp > 1 else 0.0
 
 
 def _accumulated(numbers: float, load: Workload) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from engine.design.problems import from_validation
+from engine.design.refusals import from_validation
 from engine.errors import DesignError, InputError, Problem, nearest
 from engine.part import Part
 from engine.resources import write_whole

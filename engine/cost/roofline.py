@@ -15,9 +15,10 @@ from engine.cost.alpha_beta import (
     small_all_reduce_seconds,
     transfer_seconds,
 )
-from engine.cost.balance import balanced_split
+from engine.cost.balance import balanced_split, unequal_split
 from engine.cost.costs import CostModel, Floats, cost_models
-from engine.cost.flops import Operator, Work, Workload
+from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
+from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
 from engine.cost.sizes import Sizes, boundary_bytes, copies, gradient_bytes, workload
 from engine.design import Cluster, Design, Device, Mesh
@@ -27,11 +28,13 @@ from engine.program.program import Program
 
 
 class Seconds(NamedTuple):
-    """One microbatch through a part of the model; a whole backward is the sum of its halves."""
+    """One microbatch through a part of the model; a whole backward is the sum of its halves, less what
+    of the second runs beside the messages of the first."""
 
     forward: float = 0.0
     input_gradient: float = 0.0
     weight_gradient: float = 0.0
+    hidden: float = 0.0
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -39,9 +42,13 @@ class Seconds(NamedTuple):
     def times(self, count: int) -> Seconds:
         return Seconds(*(count * mine for mine in self))
 
+    @property
+    def backward(self) -> float:
+        return self.input_gradient + self.weight_gradient - self.hidden
+
     def total(self, *, recomputed: bool) -> float:
         """Of a training step."""
-        return sum(self) + (self.forward if recomputed else 0.0)
+        return self.forward + self.backward + (self.forward if recomputed else 0.0)
 
 
 def work_seconds(work: Work, device: Device) -> float:
@@ -55,20 +62,31 @@ def work_seconds(work: Work, device: Device) -> float:
 class MeshPrices:
     """Seconds of the parts of a model on one mesh, tensor-parallel all-reduces included."""
 
-    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload) -> None:
-        self._cluster, self._load = cluster, load
+    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload, block: ExpertBlock | None = None) -> None:
+        self._cluster, self._load, self._block = cluster, load, block
         self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
 
     @cached_property
     def layer(self) -> Seconds:
         return self._price(flops.layer(self._load))
 
+    @cached_property
+    def expert_layer(self) -> Seconds:
+        """A layer with experts; as any other where the model has none."""
+        block = self._block
+        if block is None:
+            return self.layer
+        experts = Seconds(block.forward_s, block.input_gradient_s, block.weight_gradient_s, block.hidden_s)
+        return self._price(operator for operator in block.operators if operator.name != EXPERTS) + experts
+
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
         return self._price(flops.ends(self._load, first=first, last=last)) if first or last else Seconds()
 
-    def stage(self, layers: int, *, first: bool, last: bool) -> Seconds:
-        return self.layer.times(layers) + self.ends(first=first, last=last)
+    def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0) -> Seconds:
+        """``experts`` of its layers have experts."""
+        dense = self.layer.times(layers - experts) + self.ends(first=first, last=last)
+        return dense + self.expert_layer.times(experts) if experts else dense
 
     def _price(self, operators: Iterable[Operator]) -> Seconds:
         """Operators run one after the other, each bound by its own roof; reductions are not overlapped."""
@@ -108,7 +126,15 @@ class RooflineModel(CostModel):
             )
             for stage, ranks in enumerate(holders)
         ]
-        return balanced_split(design.model.layers, layer, extra)
+        moe = design.model.moe
+        if moe is None:
+            return balanced_split(design.model.layers, layer, extra)
+        with_experts = [
+            max(prices[rank].expert_layer.total(recomputed=again[stage]) for rank in ranks)
+            for stage, ranks in enumerate(holders)
+        ]
+        blocks = moe.blocks(design.model.layers)
+        return unequal_split(design.model.layers, blocks, layer, with_experts, extra)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         seconds = np.zeros(len(kinds))
@@ -129,9 +155,11 @@ def mesh_prices(design: Design) -> list[MeshPrices]:
     known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
 
     def prices(mesh: Mesh) -> MeshPrices:
-        key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if mesh.tp > 1 else ())
+        lies = mesh.tp > 1 or design.model.moe is not None
+        key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if lies else ())
         if key not in known:
-            known[key] = MeshPrices(design.cluster, mesh, workload(design, mesh))
+            load = workload(design, mesh)
+            known[key] = MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
         return known[key]
 
     return [prices(mesh) for mesh in design.meshes]
@@ -161,11 +189,13 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) ->
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     prices = mesh_prices(design)
+    with_experts = counts(design, layers)
     for rank, stage in copies(program):
-        price = prices[rank].stage(layers[stage], first=stage == 0, last=stage == program.stages - 1)
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        price = prices[rank].stage(layers[stage], **ends, experts=with_experts[stage])
         again = price.forward if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward
-        table[Op.B, rank, stage] = again + price.input_gradient + price.weight_gradient
+        table[Op.B, rank, stage] = again + price.backward
         table[Op.I, rank, stage] = again + price.input_gradient
         table[Op.W, rank, stage] = price.weight_gradient
     return table
@@ -188,14 +218,41 @@ def _reduce_seconds(design: Design, program: Program, held: Sizes) -> Floats:
     """[stages] to all-reduce a stage's gradients over the devices that hold the same weights.
 
     Those are the data-parallel copies of all meshes that hold the stage; each tensor-parallel
-    cut is reduced by its own group, all groups at once.
+    cut is reduced by its own group, all groups at once. Then come the experts, each over the devices
+    that hold it, and the gates that have seen a part of the tokens each, over all devices.
     """
-    size = gradient_bytes(design, held)
+    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
     seconds = np.zeros(program.stages)
     for stage in range(program.stages):
-        groups = _weight_groups([design.meshes[rank] for rank in program.ranks_of(stage)])
-        seconds[stage] = ring_all_reduce_seconds(design.cluster, groups, float(size[stage]))
+        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        shared = float(size[stage] - experts[stage])
+        if experts[stage]:
+            parts, partial = sharing(design, meshes)
+            shared -= float(gates[stage]) if partial else 0.0
+            seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]))
+            everyone = [device for mesh in meshes for device in mesh.devices]
+            seconds[stage] += (
+                ring_all_reduce_seconds(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
+            )
+        seconds[stage] += ring_all_reduce_seconds(design.cluster, _weight_groups(meshes), shared)
     return seconds
+
+
+def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float) -> float:
+    """Reductions of experts one after the other, but for those at once that no device is in twice."""
+    rounds: list[list[Sharing]] = []
+    for part in parts:
+        busy = set(part.devices)
+        free = (each for each in rounds if all(busy.isdisjoint(other.devices) for other in each))
+        found = next(free, None)
+        if found is None:
+            rounds.append(found := [])
+        found.append(part)
+    return sum(
+        ring_all_reduce_seconds(cluster, [part.devices for part in each], size * max(part.share for part in each))
+        for each in rounds
+    )
 
 
 def _weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.cost import flops
+from engine.cost.expert_blocks import counts, expert_block, sparse
 from engine.cost.flops import PRECISIONS, Workload
 from engine.cost.kinds import Kinds
 from engine.design import Design, Mesh
@@ -24,6 +25,8 @@ class Sizes(NamedTuple):
     """Bytes on one device, and parameters."""
 
     parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
+    gates: Floats  # [ranks, stages] of them those of gates
+    experts: Floats  # [ranks, stages] and those of experts
     static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
     activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
     deferred_bytes: Floats  # [stages] kept for one microbatch between the halves of a split backward
@@ -64,26 +67,36 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     lie on meshes of different shape, its activations are those of the larger device. A stage that
     is recomputed keeps its input, and its activations are part of the working set of its backward.
     """
-    parameters, copied = np.zeros((2, program.ranks, program.stages))
+    parameters, copied, gates, experts = np.zeros((4, program.ranks, program.stages))
     activations, deferred = np.zeros((2, program.stages))
     transients = np.zeros(program.ranks)
     loads = [workload(design, mesh) for mesh in design.meshes]
+    blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
+    with_experts = counts(design, layers)
     for rank, stage in copies(program):
         load = loads[rank]
+        block, count = blocks[rank], with_experts[stage]
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], **ends)
-        copied[rank, stage] = flops.copied_parameters(load, layers[stage], **ends)
-        kept, transient = flops.activation_bytes(load, layers[stage], **ends), flops.transient_bytes(load, **ends)
+        of_stage: dict[str, Any] = {**ends, "sparse": sparse(block, count)}
+        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], **of_stage)
+        copied[rank, stage] = flops.copied_parameters(load, layers[stage], **of_stage)
+        if block is not None:
+            gates[rank, stage] = count * block.gate_parameters
+            experts[rank, stage] = count * block.expert_parameters
+        kept = flops.activation_bytes(load, layers[stage], **of_stage)
+        transient = flops.transient_bytes(load, **of_stage)
         if design.pipeline.recomputes(stage):
             kept, transient = flops.input_bytes(load, **ends), transient + kept
         activations[stage] = max(activations[stage], kept)
-        deferred[stage] = max(deferred[stage], flops.deferred_bytes(load, layers[stage], **ends))
+        deferred[stage] = max(deferred[stage], flops.deferred_bytes(load, layers[stage], **of_stage))
         transients[rank] = max(transients[rank], transient)
     training = design.training
     precision = PRECISIONS[training.precision]
     on_device = parameters.sum(axis=1)
     return Sizes(
         parameters=parameters,
+        gates=gates,
+        experts=experts,
         static_bytes={
             "weights": on_device * precision.weights + copied.sum(axis=1) * precision.copy,
             "gradients": on_device * precision.gradients,

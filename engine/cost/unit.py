@@ -20,7 +20,9 @@ from engine.program.program import Program
 class UnitModel(CostModel):
     """``forward`` and ``backward`` are one microbatch through the whole model over the number of
     meshes, the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k``
-    of that share costs ``1/k``. One that is recomputed runs its forward once more before its
+    of that share costs ``1/k``. Stages whose layers are given cost in proportion to them; stages that
+    nobody cut are priced at equal shares, as papers do, also where the layers do not divide over them
+    (:func:`engine.predict.check` says so). One that is recomputed runs its forward once more before its
     backward. Reductions and steps are free."""
 
     unit: ClassVar[Unit] = "units"

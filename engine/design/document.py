@@ -131,8 +131,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load_design(path: Path | str) -> Design:
-    """Read a design from a file.
+def load_design(path: Path | str, *, draft: bool = False) -> Design:
+    """Read a design from a file; a draft as :func:`parse_design` does.
 
     Raises:
         InputError: the file cannot be read.
@@ -147,7 +147,7 @@ def load_design(path: Path | str) -> Design:
         raise InputError(f"cannot read {str(path)!r}: {error}") from None
     if len(content) > LARGEST_FILE_BYTES:
         raise InputError(f"{path} is larger than a design can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-    return parse_design(content)
+    return parse_design(content, draft=draft)
 
 
 def save_design(design: Design, path: Path | str) -> None:

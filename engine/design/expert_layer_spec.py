@@ -121,7 +121,9 @@ def problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
     made = spec.ep * spec.esp
     if made != spec.ranks:
         fits = f"set ep to {spec.ranks // spec.esp}" if spec.ranks % spec.esp == 0 else f"set ranks to {made}"
-        yield Problem("ep", "ep_esp", f"ep={spec.ep} x esp={spec.esp} are {made} ranks, and there are {spec.ranks}; {fits}")
+        yield Problem(
+            "ep", "ep_esp", f"ep={spec.ep} x esp={spec.esp} are {made} ranks, and there are {spec.ranks}; {fits}"
+        )
     elif isinstance(spec.load, tuple) and len(spec.load) != spec.experts:
         message = f"there are loads for {len(spec.load)} of {spec.experts} experts; give one an expert"
         yield Problem("load", "load_experts", message)

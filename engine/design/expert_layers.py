@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from math import ceil, gcd
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.design.meshes import Mesh
-from engine.moe import ExpertSchedule, Layer, Line, Links, Rates, expert_schedules, play, price, shares
-from engine.moe._schedule import Choice
+from engine.moe import Choice, ExpertSchedule, Layer, Line, Links, Price, Rates, expert_schedules, play, price, shares
 
 if TYPE_CHECKING:
     from engine.design.cluster import Cluster
@@ -22,6 +25,23 @@ def expert_schedule(design: Design) -> ExpertSchedule:
     return expert_schedules[design.experts.member]()
 
 
+def folded(design: Design) -> bool:
+    """Whether the experts lie in the tensor-parallel group, so that ``ep`` and ``esp`` play no part."""
+    return expert_schedule(design).places == "mp"
+
+
+def group_sizes(design: Design, mesh: Mesh) -> tuple[int, int]:
+    """``ep`` and ``esp`` on a mesh: as the design has them or, where their groups would cross its border,
+    the largest parts of them that do not."""
+    if folded(design):
+        return mesh.tp, 1
+    ep, esp, devices = design.experts.ep, design.experts.esp, len(mesh.devices)
+    if devices % (ep * esp):
+        ep = gcd(ep, devices)
+        esp = gcd(esp, devices // ep)
+    return ep, esp
+
+
 def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> Layer:
     """One expert layer of ``design`` on ``mesh``, for one microbatch.
 
@@ -31,18 +51,18 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     """
     moe, experts = design.model.moe, design.experts
     assert moe is not None, "a model with experts"
-    folded = expert_schedule(design).places == "mp"
-    ep, esp = (mesh.tp, 1) if folded else (experts.ep, experts.esp)
+    ep, esp = group_sizes(design, mesh)
     size = ep * esp
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
+    samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # of one data-parallel copy
     placement = experts.placement
     return Layer(
         mp=mesh.tp,
         ep=ep,
         esp=esp,
         experts=moe.experts,
-        tokens=design.training.micro_batch_size * design.model.sequence,
+        tokens=ceil(samples * design.model.sequence),
         hidden=design.model.hidden,
         ffn_hidden=design.model.ffn_hidden,
         top_k=moe.top_k,
@@ -53,6 +73,9 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
         load=shares(experts.load, moe.experts),
         degree=degree or experts.degree or 1,
     )
+
+
+# ---- what is left open, chosen ----
 
 
 class Resolved(NamedTuple):
@@ -66,21 +89,39 @@ class Resolved(NamedTuple):
 def resolved(design: Design, mesh: Mesh) -> Resolved:
     """The expert layer of ``design`` on ``mesh``, with the schedule and the chunks that the model of cost
     chooses where the design leaves them open."""
-    found = links(design.cluster, len(mesh.devices))
-    name = design.experts.member
-    choice = price(name, expert_layer(design, mesh), found).choice
-    name = choice.name if choice else name
-    if design.experts.degree is not None:
-        return Resolved(name, expert_layer(design, mesh), choice)
-    device = design.cluster.device
-    rates = Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
-    layers = [expert_layer(design, mesh, degree=degree) for degree in DEGREES]
+    degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
+    layer = expert_layer(design, mesh, degree=1)
+    return _resolved(design.experts.member, layer, mesh_links(design, mesh), rates(design), degrees)
 
-    def seconds(layer: Layer) -> float:
-        priced = price(name, layer, found, rates)
+
+@lru_cache(maxsize=256)  # every edit of a design asks again, and mostly of the same layer
+def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> Resolved:
+    choice = price(name, layer, links).choice
+    name = choice.name if choice else name
+
+    def seconds(degree: int) -> float:
+        priced = price(name, replace(layer, degree=degree), links, rates)
         return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
 
-    return Resolved(name, min(layers, key=seconds), choice)
+    degree = min(degrees, key=seconds) if len(degrees) > 1 else degrees[0]
+    return Resolved(name, replace(layer, degree=degree), choice)
+
+
+def priced_layer(design: Design, mesh: Mesh) -> Price:
+    """What the expert layer of ``design`` costs on ``mesh``, with everything that is left open chosen."""
+    name, layer, choice = resolved(design, mesh)
+    return replace(price(name, layer, mesh_links(design, mesh), rates(design)), choice=choice)
+
+
+def rates(design: Design) -> Rates:
+    """How fast a device of the cluster computes."""
+    device = design.cluster.device
+    return Rates(device.peak_flops * device.efficiency, device.memory_bandwidth)
+
+
+def mesh_links(design: Design, mesh: Mesh) -> Links:
+    """What one device of a mesh gets of the links where all of the mesh talk at once."""
+    return links(design.cluster, max(Counter(map(design.cluster.node_of, mesh.devices)).values()))
 
 
 def links(cluster: Cluster, devices: int) -> Links:

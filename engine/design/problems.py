@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from engine.design.moe_problems import expert_problems
 from engine.design.refusals import heads_beside
 from engine.design.stand_ins import stood_in
 from engine.errors import InputError, Problem
-from engine.program.action import Action, Op, parse_cell
+from engine.program.action import Action, Op, parse_cell, parse_cells
 from engine.schedules import schedules
 
 if TYPE_CHECKING:
@@ -174,8 +176,20 @@ def _actions(design: Design) -> Iterator[Problem]:
         message = f"there {lists} of actions for {design.ranks} mesh{'es' * (design.ranks > 1)}; give one a mesh"
         yield Problem("pipeline.actions", "actions_ranks", message)
     for rank, order in enumerate(actions):
+        if _is_sound(order, design.pipeline.microbatches, design.model.layers):
+            continue
         for number, cell in enumerate(order):
             yield from _action(design, f"pipeline.actions[{rank}][{number}]", cell)
+
+
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, and all are looked at again
+def _is_sound(order: tuple[str, ...], microbatches: int, stages: int) -> bool:
+    """Whether all cells of an order are computations that there can be, so that none needs a word."""
+    try:
+        actions = parse_cells(order)
+    except InputError:
+        return False
+    return all(op <= Op.W and mb < microbatches and stage < stages for op, stage, mb, _ in actions)
 
 
 def _action(design: Design, where: str, cell: str) -> Iterator[Problem]:
@@ -220,60 +234,6 @@ def _cost(design: Design) -> Iterator[Problem]:
         yield Problem("cost.kind", "calibrated", message)
 
 
-def _experts(design: Design) -> Iterator[Problem]:
-    moe, experts = design.model.moe, design.experts
-    if moe is None:
-        yield from _no_experts(design)
-        return
-    if moe.experts % experts.ep:
-        message = f"ep={experts.ep} does not divide {moe.experts} experts; use a divisor"
-        yield Problem("experts.ep", "ep_experts", message)
-    else:
-        yield from _expert_groups(design)
-    if isinstance(experts.load, tuple) and len(experts.load) != moe.experts:
-        message = f"there are loads for {len(experts.load)} of {moe.experts} experts; give one an expert"
-        yield Problem("experts.load", "load_experts", message)
-    if experts.placement is not None and len(experts.placement) > design.cluster.devices:
-        message = (
-            f"there are experts for {len(experts.placement)} devices, and the cluster has {design.cluster.devices}; "
-            "give one entry a device or null"
-        )
-        yield Problem("experts.placement", "placement_devices", message)
-    for device, held in enumerate(experts.placement or ()):
-        unknown = [expert for expert in held if expert >= moe.experts]
-        if unknown:
-            message = f"there is no expert {unknown[0]}; the model has experts 0 to {moe.experts - 1}"
-            yield Problem(f"experts.placement[{device}]", "placement_experts", message)
-    if experts.placement:
-        missing = sorted(set(range(moe.experts)) - {expert for held in experts.placement for expert in held})
-        if missing:
-            yield Problem("experts.placement", "expert_missing", f"expert {missing[0]} is on no device; place it")
-
-
-def _no_experts(design: Design) -> Iterator[Problem]:
-    """What is said of experts that the model does not have."""
-    experts, fields = design.experts, type(design.experts).model_fields
-    for key in ("ep", "esp", "placement", "load"):
-        if getattr(experts, key) != fields[key].default:
-            message = f"{key} changes nothing: the model has no experts; give it some in model.moe, or take {key} out"
-            yield Problem(f"experts.{key}", "experts_unused", message, "warning")
-
-
-def _expert_groups(design: Design) -> Iterator[Problem]:
-    """One group of ep x esp devices holds each expert once."""
-    ep, esp = design.experts.ep, design.experts.esp
-    drawn = sum(len(mesh.devices) for mesh in design.meshes)
-    if ep * esp > drawn:
-        message = f"ep={ep} x esp={esp} needs {ep * esp} devices, and all meshes have {drawn}; use a smaller one"
-        yield Problem("experts.ep", "experts_devices", message)
-        return
-    torn = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
-    if torn is not None:
-        has = f"{len(torn.devices)} device{'s' * (len(torn.devices) > 1)}"
-        message = f"groups of ep={ep} x esp={esp} devices do not divide the {has} of mesh {torn.name}; groups would cross meshes"
-        yield Problem("experts.ep", "experts_mesh", message, "warning")
-
-
 Check = Callable[["Design"], Iterator[Problem]]
 
 _CHECKS: dict[Check, tuple[str, ...]] = {
@@ -285,7 +245,7 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     _actions: ("model", "meshes", "pipeline"),
     _schedule: ("meshes", "pipeline"),
     _cost: ("cost",),
-    _experts: ("cluster", "model", "meshes", "experts"),
+    expert_problems: ("cluster", "model", "meshes", "experts"),
 }
 """The sections of the document that each check looks at."""
 
@@ -340,7 +300,7 @@ def _size(design: Design) -> Iterator[Problem]:
 
 def _placement(design: Design) -> Iterator[Problem]:
     given = design.pipeline.placement
-    if given is None:
+    if given is None or design.pipeline.schedule == "custom":  # which has none: told with its actions
         return
     where = "pipeline.placement"
     beyond = [(stage, mesh) for stage, mesh in enumerate(given) if mesh >= design.ranks]

@@ -195,7 +195,7 @@ _LISTS: dict[Place, str] = {
 def _heads(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     """The numbers of heads next to the one given that suit the width, and every tp where there is one."""
     given, width = detail["ctx"]["heads"], detail["ctx"]["hidden"]
-    suit = heads_beside(given, width, _tensor_parallel(document.get("meshes")))
+    suit = heads_beside(given, width, tensor_parallel(document.get("meshes")))
     advice = f"{' or '.join(map(str, suit))} heads, or " if suit else ""
     return f"{given} heads do not divide a hidden width of {width}; use {advice}a width of {detail['ctx']['near']}"
 
@@ -207,7 +207,7 @@ def heads_beside(given: int, width: int, tp: set[int]) -> list[int]:
     return [*[d for d in suit if d < given][-1:], *[d for d in suit if d > given][:1]]
 
 
-def _tensor_parallel(meshes: Any) -> set[int]:
+def tensor_parallel(meshes: Any) -> set[int]:
     """The tp sizes in a document that may be wrong anywhere."""
     axes = [mesh.get("axes") for mesh in meshes if isinstance(mesh, Mapping)] if isinstance(meshes, list) else []
     sizes = [each.get("tp") for each in axes if isinstance(each, Mapping)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.design.document import Design
+from engine.design.expert_layers import folded, group_sizes
 from engine.errors import Problem
 
 SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
@@ -13,7 +14,19 @@ SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
 
 def runnable(design: Design) -> list[Problem]:
     """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
-    return [*_unequal_meshes(design), *_vocabulary(design)]
+    return [*_torn_experts(design), *_unequal_meshes(design), *_vocabulary(design)]
+
+
+def _torn_experts(design: Design) -> Iterator[Problem]:
+    asked = (design.experts.ep, design.experts.esp)
+    if design.model.moe is None or folded(design):
+        return
+    for mesh in design.meshes:
+        if group_sizes(design, mesh) != asked:
+            here = "ep={} x esp={}".format(*group_sizes(design, mesh))
+            message = f"groups of ep={asked[0]} x esp={asked[1]} devices would cross the border of mesh {mesh.name}; set {here}"
+            yield Problem("experts.ep", "experts_mesh", message)
+            return
 
 
 def _unequal_meshes(design: Design) -> Iterator[Problem]:

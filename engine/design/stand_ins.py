@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from math import lcm
 from typing import Any
 
+from engine.design.refusals import tensor_parallel
 from engine.design.upgrades import FORMAT
 from engine.errors import Problem
 
@@ -62,8 +64,8 @@ def _put_aside(document: dict[str, Any], place: list[str | int], code: str) -> b
         return True
     if not isinstance(part, dict):
         return False
-    if code == "heads":  # the heads are sound, without this width
-        part["hidden"] = part["heads"]
+    if code == "heads":  # what is said of them minds every tp already
+        part["heads"] = part["hidden"] = lcm(*tensor_parallel(document.get("meshes")))
         return True
     if code == "extra_forbidden":
         return _removed(document, place)

@@ -97,6 +97,11 @@ class Run:
         """
         return self._metrics.since(since)
 
+    def latest(self) -> dict[str, Any] | None:
+        """The last row of :meth:`metrics`, read from the end of its file alone; None before the first."""
+        rows = map(_parsed, (line.encode() for line in last_lines(self.folder / "metrics.jsonl", 2)))
+        return next((row for row in reversed([*rows]) if row and row.keys() >= _MEASURED), None)
+
     def events(self) -> list[dict[str, Any]]:
         """What process 0 reported besides its steps: ``started`` with where it computes, ``finished``."""
         return self._events.since(0)

@@ -18,6 +18,7 @@ from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError
 from engine.launch import Entry, Record, Run, State, launchers, loss_in_words, reconcile
 from engine.launch.texts import text_of
+from engine.palette import WORDS
 from engine.predict import Prediction, predict
 from engine.recording import read_recording
 from engine.timeline import overlay
@@ -117,12 +118,18 @@ def _comparison(run: Run, prediction: Prediction) -> dict[str, Any] | None:
     except MeshwaveError:
         return None  # it ended before its first step
     found = joined.summary()
-    if prediction.costs.unit != "s":  # units are no seconds: there is nothing to be off by
+    why = None
+    if prediction.costs.unit != "s":
+        why = "the prediction is in units, which are no seconds: there is nothing to be off by; use roofline costs"
         found["error"] = None
-        for kind in found["by_kind"].values():
+    for name, kind in found["by_kind"].items():
+        kind["words"] = WORDS[name]
+        if why:
             kind["error"] = None
     return {
         "unit": prediction.costs.unit,
+        "error_is": "(measured - predicted) / predicted, above 0 where it took longer",
+        "no_error_since": why,
         "bubble_ratio": {"predicted": prediction.timeline.bubble_ratio, "measured": measured.bubble_ratio},
         **found,
     }
@@ -137,11 +144,26 @@ def _told(run: Run, prediction: Prediction) -> list[str]:
     if found:
         seconds = found["unit"] == "s"
         expected = quantity(found["predicted_s"], "s") if seconds else f"{found['predicted_s']:g} units"
-        more = f", {abs(found['error']):.0%} {'longer' if found['error'] > 0 else 'shorter'}" if seconds else ""
-        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{more}")
+        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{_off(found)}")
         bubble = found["bubble_ratio"]
         lines.append(f"bubble    {bubble['predicted']:.1%} predicted, {bubble['measured']:.1%} measured")
+        lines += [_of_kind(kind, seconds) for kind in found["by_kind"].values()]
     return [*lines, f"folder    {run.folder}"]
+
+
+def _off(compared: dict[str, Any]) -> str:
+    """``, 12% longer``: how far what was measured is off what was predicted."""
+    error = compared["error"]
+    if error is None:
+        return ""
+    if error >= 1:
+        return f", {1 + error:.3g} times as long"
+    return f", {abs(error):.0%} {'longer' if error > 0 else 'shorter'}"
+
+
+def _of_kind(kind: dict[str, Any], seconds: bool) -> str:
+    expected = quantity(kind["predicted_s"], "s") if seconds else f"{kind['predicted_s']:g} units"
+    return f"  {kind['words']:<24}{expected} predicted, {quantity(kind['measured_s'], 's')} measured{_off(kind)}"
 
 
 def runs(options: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 
 from engine.design import Design
 from engine.design.problems import renaming
-from engine.errors import DesignError, Problem
+from engine.errors import DesignError
+from engine.lowering.faults import as_problems
 from engine.lowering.prices import findings, priced_pipe
 from engine.lowering.transfers import add_transfers
 from engine.lowering.updates import add_updates, sharers
@@ -44,15 +45,18 @@ def lower(design: Design) -> Program:
         DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
-    return _lower(ordering, priced_pipe(design), sharers(design), design.training.clip_norm is not None)
+    try:
+        return _lower(ordering, priced_pipe(design), sharers(design), design.training.clip_norm is not None)
+    except _Unsound as wrong:
+        raise DesignError(as_problems(design, wrong.faults)) from None
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
 def _lower(pipeline: Any, pipe: Pipe, copies: tuple[int, ...], clips: bool) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
-    _raise(complete(compute, pipe.microbatches))
+    _refuse(complete(compute, pipe.microbatches))
     program = add_updates(add_transfers(compute), copies, clips=clips)
-    _raise(verify(program))
+    _refuse(verify(program))
     return program
 
 
@@ -78,6 +82,14 @@ def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
     )
 
 
-def _raise(faults: list[str]) -> None:
+class _Unsound(Exception):
+    """An order that cannot run, with every fault in the words of the verifier."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__()
+        self.faults = faults
+
+
+def _refuse(faults: list[str]) -> None:
     if faults:
-        raise DesignError([Problem("pipeline.actions", "program", fault) for fault in faults])
+        raise _Unsound(faults)

@@ -4,7 +4,7 @@ from engine.moe._balance import balance, crossing, device_load
 from engine.moe._layer import Homes, Layer, contiguous, shares
 from engine.moe._links import Fit, Line, Links
 from engine.moe._play import LAYER_OPS, Played, play
-from engine.moe._price import NO_COMPUTE, Collective, Price, Rates, held, price
+from engine.moe._price import NO_COMPUTE, Collective, Costed, Price, Rates, held, price
 from engine.moe._schedule import Choice, ExpertSchedule, by_age, expert_schedules
 from engine.moe._steps import Step, StepOp, backward
 
@@ -13,6 +13,7 @@ __all__ = [
     "NO_COMPUTE",
     "Choice",
     "Collective",
+    "Costed",
     "ExpertSchedule",
     "Fit",
     "Homes",

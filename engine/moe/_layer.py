@@ -63,15 +63,16 @@ class Layer:
 
     @cached_property
     def capacity(self) -> int:
-        """T: slots of an expert for one input: ``ceil(k f S / E)``, a multiple of ``mp`` and of the chunks.
+        """T: slots of an expert for one input, a multiple of ``mp`` and of the chunks."""
+        return self.rounded(self.slots_needed)
 
-        Without a capacity factor it is the largest share that an expert is expected to take.
-        """
+    @property
+    def slots_needed(self) -> int:
+        """``ceil(k f S / E)``; without a capacity factor the largest share that an expert is expected to take."""
         if self.capacity_factor is None:
-            needed = ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
-        else:  # exact: 1.2 means twelve tenths
-            needed = ceil(Fraction(str(float(self.capacity_factor))) * self.top_k * self.tokens / self.experts)
-        return self.rounded(needed)
+            return ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
+        factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 means twelve tenths
+        return ceil(factor * self.top_k * self.tokens / self.experts)
 
     def rounded(self, slots: int) -> int:
         """``slots``, or the next number above that every ``mp`` device and every chunk can share."""
@@ -188,13 +189,15 @@ class Layer:
             message = f"mp={self.mp} does not divide the {self.devices} devices of ep={self.ep} x esp={self.esp}; use a divisor"
             yield Problem("mp", "mp_devices", message)
         if self.homes is None and self.experts % self.ep:
-            message = f"ep={self.ep} does not divide {self.experts} experts; use a divisor, or place the experts"
+            message = f"ep={self.ep} does not divide {self.experts} experts; use a divisor"
             yield Problem("ep", "ep_experts", message)
         if self.ffn_hidden % self.esp:
             message = f"esp={self.esp} does not divide the experts' width of {self.ffn_hidden}; use a divisor"
             yield Problem("esp", "esp_width", message)
         if self.top_k > self.experts:
-            message = f"a token cannot visit {self.top_k} of {self.experts} experts; use a top_k of {self.experts} or less"
+            message = (
+                f"a token cannot visit {self.top_k} of {self.experts} experts; use a top_k of {self.experts} or less"
+            )
             yield Problem("top_k", "top_k", message)
         yield from self._homes_problems()
 

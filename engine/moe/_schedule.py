@@ -32,6 +32,7 @@ class ExpertSchedule(ABC):
     cuts: ClassVar[bool] = True  # whether an expert is cut over the esp group
     gate_is_partial: ClassVar[bool] = False  # each mp device has a part of the gate's gradient: sum over mp
     chooses: ClassVar[bool] = False  # among others, by what they cost
+    gate_sees_part: ClassVar[bool] = False  # of the tokens of an input: where some are dropped, other ones
     option: ClassVar[bool] = True  # offered to people; a variant of another is not
 
     @abstractmethod
@@ -63,7 +64,7 @@ def by_age(*, option: bool = True) -> list[str]:
     known = expert_schedules.items()
     return sorted(
         (name for name, schedule in known if schedule.option or not option),
-        key=lambda name: (expert_schedules[name].published, name),
+        key=lambda name: (expert_schedules[name].published, expert_schedules[name].title),
     )
 
 

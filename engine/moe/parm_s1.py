@@ -23,6 +23,7 @@ class ParmS1(ExpertSchedule):
     title: ClassVar = "Parm S1"
     published: ClassVar = "2024-07"
     gate_is_partial: ClassVar = True
+    gate_sees_part: ClassVar = True
 
     def steps(self, layer: Layer) -> list[Step]:
         slots, part = layer.capacity // layer.mp, layer.input_bytes / layer.mp

@@ -117,12 +117,26 @@ def parse_cell(text: str) -> tuple[Action, ...]:
     return overlapped(first, second)
 
 
-def format_cells(actions: Iterable[Action]) -> list[str]:
-    """Cells that :func:`parse_cell` reads: one a slot."""
+@lru_cache(maxsize=1024)  # an edit changes the order of one mesh, and all are read again
+def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
+    """Read an order, cell by cell.
+
+    Raises:
+        InputError: one of them is none.
+    """
+    return tuple([action for cell in cells for action in parse_cell(cell)])
+
+
+NAMES = tuple(op.name for op in sorted(Op))
+
+
+def format_cells(actions: Iterable[tuple[int, int, int, int]]) -> list[str]:
+    """Cells that :func:`parse_cell` reads, one a slot; of actions, or of their four columns row by row."""
     cells: list[str] = []
-    for action in actions:
-        if action.fused:
-            cells[-1] = f"({cells[-1]};{action})OVERLAP_F_B"
+    for op, stage, microbatch, fused in actions:
+        cell = f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}"
+        if fused:
+            cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
         else:
-            cells.append(str(action))
+            cells.append(cell)
     return cells

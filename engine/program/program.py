@@ -228,10 +228,10 @@ def _parse_order(cells: Iterable[str]) -> list[Action]:
 
 def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
     """Per rank the ordered actions in the field's notation; the inverse of :func:`parse_program`."""
-    return [
-        format_cells(action for action in program.actions(rank) if not compute_only or action.op <= Op.W)
-        for rank in range(program.ranks)
-    ]
+    columns = (program.op, program.stage, program.microbatch, program.fused.view(np.int8))
+    shown = np.ones(len(program), np.bool_) if not compute_only else program.is_compute
+    rows = [np.flatnonzero(shown[program.rows(rank)]) + program.offsets[rank] for rank in range(program.ranks)]
+    return [format_cells(zip(*(column[own].tolist() for column in columns), strict=True)) for own in rows]
 
 
 def to_json(program: Program) -> Mapping[str, Any]:

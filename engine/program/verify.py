@@ -52,7 +52,7 @@ def complete(program: Program, microbatches: int) -> list[str]:
         _slots(program),
         _missing(Op.F, forward == 0),
         _missing(Op.B, (backward + inputs + weights) == 0),
-        *(_repeated(op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
+        *(_repeated(program, op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
         _halves(backward, inputs, weights),
     ]
     return [fault for kind in kinds for fault in _first(kind)] or list(_first(_homes(program)))
@@ -90,9 +90,18 @@ def _missing(op: Op, absent: Mask) -> Iterator[str]:
         yield f"{Action(op, stage, mb)} is missing; every stage runs every microbatch forward and backward"
 
 
-def _repeated(op: Op, count: Rows) -> Iterator[str]:
+def _repeated(program: Program, op: Op, count: Rows) -> Iterator[str]:
     for stage, mb in _where(count > 1):
-        yield f"{Action(op, stage, mb)} stands {count[stage, mb]} times; keep one"
+        rows = np.flatnonzero((program.op == op) & (program.stage == stage) & (program.microbatch == mb))
+        ranks = np.unique(program.rank[rows]).tolist()
+        where = f" ({_ranks(ranks)})" if len(ranks) > 1 else ""
+        yield f"{Action(op, stage, mb)} stands {len(rows)} times{where}; keep one"
+
+
+def _ranks(ranks: list[int]) -> str:
+    """``ranks 0, 1 and 3``"""
+    *before, last = ranks
+    return f"ranks {', '.join(map(str, before))} and {last}"
 
 
 def _halves(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[str]:
@@ -298,8 +307,8 @@ def _replicas(program: Program, reduces: list[list[int]]) -> Iterator[str]:
         for rank in holders:
             if len(holders) > 1 and stage not in reduces[rank]:
                 yield (
-                    f"rank {rank} never runs {Action(Op.REDUCE_GRAD, stage)}, and stage {stage} has copies on ranks "
-                    f"{' and '.join(map(str, holders))}; add it after the stage's last backward"
+                    f"rank {rank} never runs {Action(Op.REDUCE_GRAD, stage)}, and stage {stage} has copies on "
+                    f"{_ranks(holders)}; add it after the stage's last backward"
                 )
 
 

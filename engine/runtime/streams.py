@@ -34,7 +34,9 @@ class CudaStreams(Streams):
     of a slot therefore takes the stream that the forward of its backward did not take. Work on
     the side stream begins after all that the main stream was given before and ends before all
     that it is given after, so that memory which one of them has freed is never still in use by
-    the other.
+    the other. The host issues the whole forward of a slot before its backward, which the program
+    decides alike for all processes: collectives of one group come in one order on all of them,
+    whichever streams they are on.
     """
 
     def __init__(self, device: torch.device) -> None:

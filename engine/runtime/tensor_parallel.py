@@ -105,6 +105,8 @@ class ColumnLinear(Linear):
                 parameter.cut = Cut(0, parts, outputs)  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.cast is not None and self.group.size > 1:
+            x = x.to(self.cast[0].dtype)  # a GPU norms in 32 bits: its gradient would be summed in them
         return super().forward(copy_to(x, self.group))
 
 

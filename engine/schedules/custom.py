@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
-from engine.program.action import Action, parse_cell
+from engine.program.action import Action, parse_cells
 from engine.program.program import Program, build
 from engine.schedules._base import Pipe, Schedule, schedules
 
@@ -23,14 +23,14 @@ class Custom(Schedule):
     title: ClassVar = "Custom"
 
     @cached_property
-    def _actions(self) -> list[list[Action]]:
+    def _actions(self) -> list[tuple[Action, ...]]:
         """The orders, cell by cell.
 
         Raises:
             InputError: a cell is no action, or of a microbatch that there is not.
         """
         section: Any = self  # the keys of every pipeline lie beside the options
-        orders = [[a for cell in order for a in parse_cell(cell)] for order in getattr(section, "actions", None) or ()]
+        orders = [parse_cells(tuple(order)) for order in getattr(section, "actions", None) or ()]
         for action in (action for order in orders for action in order):
             if action.microbatch >= section.microbatches:
                 raise InputError(f"{action} is of microbatch {action.microbatch}, but there are {section.microbatches}")
@@ -47,9 +47,9 @@ class Custom(Schedule):
     @cached_property
     def _counts(self) -> tuple[int, int]:
         """How many stages and microbatches the cells name."""
-        named = [(action.stage, action.microbatch) for order in self._actions for action in order]
-        stages, microbatches = zip(*named, strict=True) if named else ((-1,), (-1,))
-        return 1 + max(stages), 1 + max(microbatches)
+        stages = max((action.stage for order in self._actions for action in order), default=-1)
+        microbatches = max((action.microbatch for order in self._actions for action in order), default=-1)
+        return 1 + stages, 1 + microbatches
 
     def stage_count(self, ranks: int) -> int:
         return self._counts[0]

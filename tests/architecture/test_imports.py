@@ -23,7 +23,7 @@ LAYERS = (
     "design",
     "cost",
     "lowering",
-    "predict search schedule_csv inspect rearrange",
+    "predict search schedule_csv inspect rearrange moe_comparison reshard",
     "export gallery papers comparison",
     "launch runtime",
     "bench doctor",

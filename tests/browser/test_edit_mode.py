@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,21 @@ def test_nothing_of_it_is_seen_before_it_is_turned_on(editor: Editor) -> None:
     assert editor.page.evaluate("window.meshwaveTimeline.pinned") is None
 
 
+def test_a_run_does_not_lie_over_the_order_that_is_edited(editor: Editor) -> None:
+    session = editor.session
+    session.measured = replace(session.prediction.timeline, source="measured")
+    session.param.trigger("prediction")
+    editor.page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
+    assert editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1, 'F', 1)") is None
+    alone = editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1)")["height"]
+
+    editor.press("Escape")
+    editor.until(lambda facts: not facts["on"])
+
+    editor.page.wait_for_function("window.meshwaveTimeline.blockAt(1, 1, 1, 'F', 1)")
+    assert editor.page.evaluate("window.meshwaveTimeline.blockAt(1, 1, 1)")["height"] < alone
+
+
 # ---- by mouse ----
 
 
@@ -179,13 +194,13 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
     editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
     found = editor.facts()["preview"]
-    assert found["fault"].startswith("rank 1 waits for ever at 1B2")
+    assert found["fault"].startswith("mesh m1 waits for ever at 1B2")
     assert "1B2" in found["ring"]
     assert "Dropped here it is a draft" in editor.words
     editor.drop()
     editor.until(lambda facts: facts["fault"] and not facts["moving"])
 
-    assert [problem.where for problem in editor.session.errors] == ["pipeline.actions"]
+    assert [problem.where for problem in editor.session.errors] == ["pipeline.actions[1][1]"]
     assert editor.facts()["ring"]
     assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
     editor.button("Repair").click()

@@ -153,6 +153,50 @@ def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(dra
     assert not panel(drawn).is_visible()
 
 
+def test_the_critical_path_is_lit_also_where_a_block_is_pinned(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.click(*drawn.block(0, 0, 0))
+    drawn.page.mouse.move(5, 5)
+    drawn.settle()
+    veiled = colour_at(drawn, 0, 7)
+
+    drawn.key("c")
+    panel(drawn).wait_for(state="visible")
+    drawn.settle()
+
+    assert sum(veiled) > sum(colour_at(drawn, 0, 7)) + 100  # near white before, and orange then
+    assert drawn.ask("pinned")["mb"] == 0
+
+
+def colour_at(drawn: Drawn, rank: int, mb: int) -> list[int]:
+    """Red, green and blue just inside a backward."""
+    box = drawn.ask(f"blockAt({rank}, {rank}, {mb}, 'B')")
+    code = """async ([x, y]) => {
+      const image = await createImageBitmap(await window.meshwaveTimeline.picture());
+      const canvas = new OffscreenCanvas(image.width, image.height);
+      canvas.getContext("2d").drawImage(image, 0, 0);
+      return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3);
+    }"""
+    stage = drawn.page.locator(".mw-timeline-stage").bounding_box()
+    assert stage is not None
+    at = [box["x"] + 4 - stage["x"], box["y"] + box["height"] - 5 - stage["y"]]
+    found: list[int] = drawn.page.evaluate(code, at)
+    return found
+
+
+def test_a_line_stands_at_the_block_that_keys_walk_to(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.move(700, 150)
+
+    drawn.key("j")
+    assert drawn.ask("cursor") == pytest.approx(0.0, abs=1e-6)
+    drawn.key("j")
+    assert drawn.ask("cursor") == pytest.approx(1e-3)
+
+    drawn.page.mouse.move(900, 150)
+    assert drawn.ask("cursor") > 5e-3
+
+
 def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None:
     drawn.show(predicted())
     drawn.key("c")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -148,3 +150,151 @@ def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page
     foreign = page.request.get(link, headers={"Host": "example.org"})
     assert foreign.status == 403
     complaints.clear()  # the browser logs each refusal as an error
+
+
+def open_design(page: Page, document: dict[str, Any]) -> None:
+    file = {"name": "d.json", "mimeType": "application/json", "buffer": json.dumps(document).encode()}
+    page.get_by_label("A design's file or a schedule").set_input_files(file)
+    expect(page.get_by_label("Name of the design")).to_have_value(document["name"])
+
+
+def two_waves(name: str, **changes: Any) -> dict[str, Any]:
+    document = read_design("02-two-waves").model_dump(mode="json")
+    for path, value in changes.items():
+        part, key = path.split("__")
+        document[part][key] = value
+    return {**document, "name": name}
+
+
+def test_what_keeps_a_design_from_being_launched_is_said_and_marked_also_after_a_run(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
+    page = visit(designer("05-hanayo-as-chimera"))
+    bar, badge = page.locator(".mw-launchbar-words"), page.locator(".mw-tab-badge").last
+    page.get_by_role("button", name="Launch").first.click()
+    expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
+    expect(bar).to_contain_text("done: 20 steps, loss")
+    expect(page.locator(".mw-runs-row").first).to_contain_text("20 of 20 steps, loss")
+    expect(badge).to_be_hidden()
+
+    open_design(page, two_waves("few words", model__vocab=200))
+
+    expect(bar).to_contain_text("a gpt reads text as bytes and needs at least 256")
+    assert "at least 256" in (bar.get_attribute("title") or "")
+    expect(page.get_by_role("button", name="Launch").first).to_have_attribute("aria-disabled", "true")
+    expect(badge).to_have_attribute("data-severity", "launch")
+    page.get_by_role("tab", name="Problems").click()
+    expect(page.locator(".mw-problem b").first).to_have_text("Blocks launch")
+    page.locator(".mw-problem").first.click()  # its field, on the page that it is on
+    expect(page.get_by_role("tab", name="Design")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_label("Vocabulary")).to_be_focused()
+
+    page.get_by_role("tab", name="Run").click()
+    expect(page.locator(".mw-run")).to_be_hidden()  # it was of another design
+    assert page.evaluate("window.meshwaveTimeline.layers.map(({ source }) => source)") == ["predicted"]
+
+
+def test_a_document_with_errors_shows_nothing_of_the_one_before(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
+    page = visit(designer("01-first-wave"))
+
+    open_design(page, two_waves("too few layers", model__layers=3))
+
+    expect(page.locator(".mw-timeline-empty")).to_contain_text("No timeline: the design has 1 problem.")
+    expect(page.locator(".mw-wave-drawing")).to_be_hidden()
+    page.keyboard.press("Control+z")
+    expect(page.locator(".mw-wave-drawing")).to_be_visible()
+    page.wait_for_function("window.meshwaveTimeline.layers[0]?.label === 'One wave on four meshes'")
+    page.keyboard.press("Control+Shift+Z")
+    expect(page.locator(".mw-timeline-empty")).to_be_visible()
+
+
+def test_tabs_and_tiling_follow_the_keyboard_and_the_design(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
+    page = visit(designer("01-first-wave"))
+    tab = page.get_by_role("tab", name="Design")
+    expect(tab).to_have_attribute("aria-selected", "true")
+    tab.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Run")).to_be_focused()
+    expect(page.get_by_role("tab", name="Run")).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_text("Nothing ran yet")).to_be_visible()
+    expect(page.get_by_label("Layers", exact=True)).to_be_hidden()
+    page.keyboard.press("Home")
+    expect(page.get_by_label("Layers", exact=True)).to_be_visible()
+
+    sizes = page.locator(".mw-size input")
+    expect(page.locator(".mw-tile-words")).to_have_text("4 meshes of 1 device, all used")
+    document = two_waves("two meshes", cluster__devices_per_node=4, pipeline__waves=1)
+    document["meshes"] = [
+        {"name": name, "devices": devices, "axes": {"dp": 2, "tp": 1}}
+        for name, devices in (("A", [0, 1]), ("B", [2, 3]))
+    ]
+    open_design(page, document)
+    for place, value in enumerate("221"):
+        expect(sizes.nth(place)).to_have_value(value)
+    expect(page.locator(".mw-tile-words")).to_have_text("2 meshes of 2 devices, all used")
+    sizes.nth(0).fill("1")
+    expect(page.locator(".mw-tile-words")).to_have_text("1 mesh of 2 devices, 2 unused")
+    sizes.nth(0).press("Enter")
+    expect(page.locator(".mw-mesh-label")).to_have_count(1)
+    sizes.nth(0).press("Control+z")  # nothing is typed: the page's undo
+    expect(page.locator(".mw-mesh-label")).to_have_count(2)
+    expect(sizes.nth(0)).to_have_value("2")
+
+
+def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(
+    designer: Callable[[str], str], visit: Callable[[str], Page]
+) -> None:
+    page = visit(designer("01-first-wave"))
+    expect(page.locator(".mw-equal")).to_have_count(0)
+    before = iteration(page)
+    grip = page.locator('.mw-grip[data-boundary="1"]').bounding_box()
+    assert grip
+    x, y = grip["x"] + grip["width"] / 2, grip["y"] + 12
+    undo = page.get_by_role("button", name="Undo", exact=False).first
+
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 28, y, steps=5)
+    changes(page, before)
+    assert page.evaluate("window.meshwaveTimeline.layers[0].makespan") > 36
+    expect(undo).to_have_attribute("aria-disabled", "true")  # nothing is edited yet
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    expect(page.locator('.mw-tile[data-key="iteration"]')).to_have_text(before, use_inner_text=True)
+    page.wait_for_function("window.meshwaveTimeline.layers[0].makespan === 36")
+
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 28, y, steps=5)
+    page.mouse.up()
+    changes(page, before)
+    expect(undo).to_have_attribute("aria-label", "Undo: move 1 layer from stage 1 to 2")
+    page.keyboard.press("Control+z")
+    expect(page.locator('.mw-tile[data-key="iteration"]')).to_have_text(before, use_inner_text=True)
+    expect(undo).to_have_attribute("aria-disabled", "true")
+
+    many = page.get_by_label("microbatches", exact=True)
+    many.fill("6")
+    many.press("Enter")
+    expect(undo).to_have_attribute("aria-label", "Undo: 6 microbatches")
+    many.press("Control+z")  # what is there is the design's, so this is the page's undo
+    expect(many).to_have_value("4")
+    expect(undo).to_have_attribute("aria-disabled", "true")
+    many.press("End")
+    many.press("2")
+    page.set_viewport_size({"width": 1400, "height": 880})  # all is drawn anew
+    page.wait_for_timeout(100)
+    expect(many).to_have_value("42")
+    many.press("Control+z")  # what is typed is the field's own
+    expect(many).to_have_value("4")
+    many.press("Tab")
+    expect(undo).to_have_attribute("aria-disabled", "true")
+
+    layers = page.get_by_label("Layers", exact=True)
+    layers.fill("18")
+    layers.press("Enter")
+    expect(page.locator(".mw-equal")).to_contain_text("priced as equal shares")

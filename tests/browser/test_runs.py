@@ -45,16 +45,26 @@ def session() -> Session:
 
 @pytest.fixture
 def show(
-    serve: Callable[..., str], visit: Callable[[str], Page], session: Session, record: Record
-) -> Callable[[], Page]:
-    return lambda: visit(serve(lambda: RunsPanel(session, LocalLauncher(record), record, width=320, height=800)))
+    record: Record, session: Session, serve: Callable[..., str], visit: Callable[[str], Page]
+) -> Callable[..., Page]:
+    import panel as pn
+
+    def open_panel(first: str = "") -> Page:
+        def panel() -> pn.Column:
+            runs = RunsPanel(session, LocalLauncher(record), record, first=first, width=320, height=800)
+            pn.state.add_periodic_callback(runs.look, period=100)
+            return pn.Column(runs)
+
+        return visit(serve(panel))
+
+    return open_panel
 
 
 def bring(page: Page, name: str, content: bytes) -> None:
     page.get_by_label("A text to train on").set_input_files({"name": name, "mimeType": "text/plain", "buffer": content})
 
 
-def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[[], Page], session: Session) -> None:
+def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[..., Page], session: Session) -> None:
     page = show()
 
     bring(page, "sonnets.txt", "Shall I compare thee — to a summer's day?\n".encode() * 200)
@@ -71,7 +81,7 @@ def test_a_text_of_ones_own_becomes_the_training_data(show: Callable[[], Page], 
     expect(page.locator(".mw-text-name")).to_have_text("Text: sonnets.txt")
 
 
-def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[[], Page], session: Session) -> None:
+def test_a_file_that_cannot_be_learnt_from_is_refused_in_words(show: Callable[..., Page], session: Session) -> None:
     page = show()
     trouble = page.locator(".mw-text > .mw-run-reason")
 
@@ -107,15 +117,50 @@ def test_a_run_trains_on_the_text_that_was_brought(
     assert json.loads(launched.read_text("utf-8"))["training"]["data"] == "mine.txt"
 
 
+def test_the_log_follows_its_end_unless_a_person_scrolled_up(
+    show: Callable[..., Page], session: Session, record: Record
+) -> None:
+    run = write(record, session, [5.0, 4.0])
+    log = record.folder(run) / "rank-0.log"
+    log.write_text("".join(f"step {step}: a line of the log\n" for step in range(1, 41)))
+    page = show(run)
+    shown = page.locator(".mw-log")
+    expect(shown).to_contain_text("step 40:")
+
+    def below() -> float:
+        return float(shown.evaluate("log => log.scrollHeight - log.clientHeight - log.scrollTop"))
+
+    def say(text: str, loss: float) -> None:
+        with log.open("a") as file, (log.parent / "metrics.jsonl").open("a") as metrics:
+            file.write(text)
+            metrics.write(json.dumps({"step": 2, "loss": loss, "seconds": 0.1, "tokens_per_s": 1e3}) + "\n")
+        expect(shown).to_contain_text(text.strip())
+        expect(page.locator(".mw-figure b").first).to_have_text(f"{loss:.4f}")
+
+    assert below() < 4
+    say("step 41: one more\n", 3.5)  # the head of the run is drawn anew with it
+    assert below() < 4
+
+    shown.evaluate("log => (log.scrollTop = 100)")
+    say("step 42: and one more\n", 3.25)
+    assert shown.evaluate("log => log.scrollTop") == 100
+
+    row = page.locator(".mw-runs-row")
+    expect(row).to_contain_text("3 of 2 steps, loss 3.2500")
+    row.focus()
+    record.move(run, State.CANCELLED, "cancelled after 2 steps")
+    expect(row.locator(".mw-state")).to_have_text("cancelled")
+    expect(row).to_be_focused()
+    expect(page.locator(".mw-run .mw-run-reason")).to_have_text("cancelled after 2 steps")
+
+
 def test_the_curve_of_a_long_run_is_few_points_that_lose_no_extreme(
-    show: Callable[[], Page], session: Session, record: Record
+    show: Callable[..., Page], session: Session, record: Record
 ) -> None:
     losses: list[float | None] = [4 + math.cos(step / 3000) for step in range(STEPS)]
     losses[12_345], losses[40_001] = 9.5, 0.25  # one step each, far thinner than a pixel
     losses[20_000:25_000] = [None] * 5_000  # not a number
-    write(record, session, losses)
-
-    page = show()
+    page = show(write(record, session, losses))
 
     expect(page.locator(".mw-loss-top")).to_have_text("loss 9.50")
     expect(page.locator(".mw-loss-low")).to_have_text("0.25")
@@ -137,8 +182,8 @@ def by_height(choose: Callable[..., list[float]]) -> Callable[..., list[float]]:
     return lambda points: choose(points, key=lambda point: point[1])
 
 
-def write(record: Record, session: Session, losses: list[float | None]) -> None:
-    """A run that is over, as a launcher and its processes would leave it."""
+def write(record: Record, session: Session, losses: list[float | None]) -> str:
+    """A run under way, as a launcher and its processes would leave it; returns its id."""
     design = session.design
     prediction = predict(design)
     entry, _ = record.submit(
@@ -152,5 +197,9 @@ def write(record: Record, session: Session, losses: list[float | None]) -> None:
     )
     folder = write_bundle(design, prediction.program, prediction.costs.layers, record.folder(entry.id)).folder
     record.move(entry.id, State.RUNNING, "")
-    rows = [{"step": 0, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3} for loss in losses]
+    rows = [
+        {"step": step, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3}
+        for step, loss in enumerate(losses)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return entry.id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.browser.drawn import Drawn, layer, wait_for
@@ -130,6 +131,60 @@ def test_hovering_tells_everything_about_a_block(drawn: Drawn) -> None:
         assert words in told
     assert "Waited" in told
     assert "4\u2009ms for 2B0 from mesh C" in told
+
+
+def test_hovering_tells_what_a_block_computes_sends_and_holds(drawn: Drawn) -> None:
+    from engine.inspect import Work
+
+    flops = np.full((4, 1, 4), 3e12)
+    drawn.show(layer(4, 8, work=Work(np.arange(4, dtype=np.int32)[None], flops)))
+
+    drawn.page.mouse.move(*drawn.block(1, 1, 3))
+
+    told = drawn.tip
+    for words in (
+        "End",
+        "Computes",
+        "3\u2009TFLOP on a device, 3\u2009PFLOP/s",
+        "Sends",
+        "8\u2009MB to mesh C",
+        "Memory then",
+    ):
+        assert words in told
+
+
+def test_the_words_about_a_block_never_cover_its_lane(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+
+    for rank in range(4):
+        drawn.page.mouse.move(*drawn.block(rank, rank, 4))
+        block, tip = drawn.ask(f"blockAt({rank}, {rank}, 4)"), drawn.page.locator(".mw-timeline-tip").bounding_box()
+        assert tip is not None
+        assert tip["y"] >= block["y"] + block["height"] or tip["y"] + tip["height"] <= block["y"]
+
+
+def test_words_stay_in_view_where_the_panel_opens_beside_them(drawn: Drawn) -> None:
+    drawn.show(layer(4, 8))
+    drawn.page.mouse.move(*drawn.block(0, 0, 4, "B"))
+    drawn.key("c")
+    panel = drawn.page.locator(".mw-timeline-panel")
+    panel.wait_for(state="visible")
+    drawn.settle()
+
+    tip, beside = (drawn.page.locator(f".mw-timeline-{name}").bounding_box() for name in ("tip", "panel"))
+    assert tip is not None
+    assert beside is not None
+    assert tip["x"] + tip["width"] <= beside["x"]
+
+
+def test_few_meshes_share_their_memory_strips_with_what_is_pinned(drawn: Drawn) -> None:
+    drawn.show(layer(8, 32, "Pinned: 1F1B"), layer(8, 32))
+
+    drawn.page.mouse.move(700, 400)
+
+    assert "Memory of a device" in drawn.tip
+    assert "Pinned: 1F1B" in drawn.tip
+    assert drawn.tip.lower().count("peak") == 2
 
 
 def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
@@ -275,6 +330,19 @@ def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
     assert "Predicted" in drawn.tip
     assert "longer than predicted" in drawn.tip
     assert "Run 1, measured" in drawn.tip
+
+
+def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -> None:
+    from designer.views.timeline import Layer
+
+    measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True, unit="units")
+    drawn.show(layer(4, 8, unit="units"), measured)
+
+    drawn.page.mouse.move(*drawn.block(1, 1, 5))
+
+    assert "unit costs have no seconds: only the order is compared" in drawn.tip
+    assert "longer" not in drawn.tip
+    assert "longer" not in drawn.page.locator(".mw-timeline-legend").inner_text()
 
 
 def test_the_last_good_timeline_stays_under_the_words_of_what_is_wrong(drawn: Drawn) -> None:

@@ -115,7 +115,7 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
     page.edit("move", [B, 1, 2], before=[F, 1, 0])
 
     state = next(message for message in page.heard if message["told"] == "state")
-    assert state["fault"].startswith("rank 1 waits for ever at 1B2")
+    assert state["fault"].startswith("mesh m1 waits for ever at 1B2")
     assert state["ring"][0]["at"] == [B, 1, 2]
     assert page.session.stale
     assert page.session.prediction.design.pipeline.schedule == "1f1b"

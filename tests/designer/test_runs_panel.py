@@ -41,9 +41,12 @@ def session() -> Session:
     return Session(load_design(example("03-gpt-on-two-cores")))
 
 
+Show = Callable[..., RunsPanel]
+
+
 @pytest.fixture
-def show(session: Session, record: Record) -> Callable[[], RunsPanel]:
-    return lambda: RunsPanel(session, LocalLauncher(record), record)
+def show(session: Session, record: Record) -> Show:
+    return lambda run="": RunsPanel(session, LocalLauncher(record), record, first=run)
 
 
 Write = Callable[..., str]
@@ -86,9 +89,12 @@ def write(record: Record, session: Session) -> Write:
 
 
 def append(folder: Path, losses: list[float | None]) -> None:
-    rows = [{"step": 0, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3} for loss in losses]
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with (folder / "metrics.jsonl").open("a+") as file:
+        file.seek(0)
+        done = sum(1 for _ in file)
+        for step, loss in enumerate(losses, start=done):
+            row = {"step": step, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3}
+            file.write(json.dumps(row) + "\n")
 
 
 def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps: int) -> None:
@@ -100,15 +106,15 @@ def record_spans(folder: Path, program: Any, meshes: list[str], rank: int, steps
     recorder.close()
 
 
-def test_nothing_ran_yet(show: Callable[[], RunsPanel]) -> None:
+def test_nothing_ran_yet(show: Show) -> None:
     panel = show()
 
     assert (panel.run, panel.runs, panel.bar.status) == ({}, [], {})
 
 
-def test_a_live_run_is_found_and_followed(show: Callable[[], RunsPanel], write: Write, record: Record) -> None:
+def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Record) -> None:
     run = write(losses=[5.5, 5.25])
-    panel = show()
+    panel = show(run)
     assert (panel.run["id"], panel.run["state"], panel.losses) == (run, "RUNNING", [5.5, 5.25])
     assert panel.run["notes"][0] == "computes here"
     assert panel.bar.status == {"running": True, "share": 1.0, "words": "step 2 of 2, loss 5.2500"}
@@ -132,11 +138,9 @@ def test_a_live_run_is_found_and_followed(show: Callable[[], RunsPanel], write: 
         (State.LOST, "lost: mesh A fell over"),
     ],
 )
-def test_every_state_is_told(
-    state: State, words: str, show: Callable[[], RunsPanel], write: Write, record: Record
-) -> None:
+def test_every_state_is_told(state: State, words: str, show: Show, write: Write, record: Record) -> None:
     run = write(State.STARTING)
-    panel = show()
+    panel = show(run)
     if state is not State.STARTING:
         record.move(run, State.RUNNING)
     record.move(run, state, "mesh A fell over")
@@ -146,23 +150,19 @@ def test_every_state_is_told(
     assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
 
 
-def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Callable[[], RunsPanel], write: Write) -> None:
-    write(losses=[5.5, 9.0, None, None])
-
-    panel = show()
+def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Show, write: Write) -> None:
+    panel = show(write(losses=[5.5, 9.0, None, None]))
 
     assert panel.losses == [5.5, 9.0, None, None]
     assert panel.run["figures"][0] == ["not a number", "loss"]
     assert panel.bar.status["words"] == "step 4 of 4, loss not a number"
-    assert panel.run["notes"][0].startswith("the loss is not a number since step 2: try a smaller training.lr")
+    assert panel.run["notes"][0].startswith("the loss is not a number since step 3: try a smaller training.lr")
 
 
-def test_a_long_run_is_sent_as_few_points(show: Callable[[], RunsPanel], write: Write) -> None:
+def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
     losses: list[float | None] = [5 - step / 10_000 for step in range(30_000)]
     losses[12_345] = 99.0
-    write(losses=losses)
-
-    panel = show()
+    panel = show(write(losses=losses))
 
     assert len(panel.losses) == runs.SHOWN_LOSSES
     assert (panel.losses[0], panel.losses[-1]) == (losses[0], losses[-1])
@@ -182,11 +182,9 @@ def test_reducing_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
     ]
 
 
-def test_an_earlier_run_that_is_opened_hides_no_cancel(
-    show: Callable[[], RunsPanel], write: Write, record: Record
-) -> None:
+def test_an_earlier_run_that_is_opened_hides_no_cancel(show: Show, write: Write, record: Record) -> None:
     earlier, live = write(State.SUCCEEDED, [5.0, 4.0]), write(losses=[6.0])
-    panel = show()
+    panel = show(live)
     assert panel.run["id"] == live
 
     panel._handle_msg({"type": "open", "run": earlier})
@@ -203,11 +201,11 @@ def test_an_earlier_run_that_is_opened_hides_no_cancel(
     assert not (record.folder(earlier) / "cancel").exists()
 
 
-def test_a_run_that_starts_elsewhere_is_told_of(show: Callable[[], RunsPanel], write: Write) -> None:
+def test_a_run_that_starts_elsewhere_is_told_of(show: Show, write: Write) -> None:
     earlier = write(State.SUCCEEDED, [5.0, 4.0])
     panel = show()
     panel._handle_msg({"type": "open", "run": earlier})
-    assert not panel.bar.status
+    assert panel.bar.status["words"] == "done: 2 steps, loss 4.0000"
 
     write(losses=[6.0])
     panel.look()
@@ -215,10 +213,53 @@ def test_a_run_that_starts_elsewhere_is_told_of(show: Callable[[], RunsPanel], w
     assert panel.bar.status["running"]
     assert len(panel.runs) == 2
     assert panel.run["id"] == earlier, "what is being read stays"
+    assert panel.bar.status["words"] == f"{panel.runs[0]['name']}: step 1 of 1, loss 6.0000"
+
+
+def test_a_run_of_somebody_else_is_in_the_list_and_in_the_bar_by_its_name_and_shown_when_chosen(
+    show: Show, write: Write, session: Session, record: Record
+) -> None:
+    run = write(losses=[6.0, 5.0], spans=3)
+    shown: list[str] = []
+    panel = RunsPanel(session, LocalLauncher(record), record, on_show=shown.append)
+
+    assert (panel.run, session.measured) == ({}, None), "of the same design, but nobody asked for it"
+    assert panel.bar.status["words"] == f"{session.design.name}: step 2 of 2, loss 5.0000"
+    [row] = panel.runs
+    assert row["words"].startswith("2 of 2 steps, loss 5.0000, ")
+
+    panel._handle_msg({"type": "open", "run": run})
+    assert session.measured is not None
+    assert shown == [run]
+    assert panel.bar.status["words"] == "step 2 of 2, loss 5.0000"
+
+    record.move(run, State.CANCELLED, "cancelled after 2 of 2 steps")
+    panel.look()
+    assert panel.bar.status["words"] == "cancelled after 2 of 2 steps"
+
+
+def test_a_run_leaves_with_its_design_once_it_is_over(
+    show: Show, write: Write, session: Session, record: Record
+) -> None:
+    over, live = write(State.SUCCEEDED, [5.0], spans=3), write(losses=[6.0], spans=3)
+    panel = show(live)
+
+    session.replace(load_design(example("01-first-wave")), "open")
+    assert panel.run["id"] == live, "it is under way"
+    assert session.measured is None
+
+    panel._handle_msg({"type": "open", "run": over})
+    session.replace(load_design(example("02-two-waves")), "open")
+    panel.look()
+    assert (panel.run, session.measured, [row["shown"] for row in panel.runs]) == ({}, None, [False, False])
+
+    session.replace(load_design(example("03-gpt-on-two-cores")), "open")
+    panel.look()
+    assert (panel.run, session.measured) == ({}, None), "nothing is laid over a design unasked"
 
 
 def test_a_run_whose_launcher_was_killed_does_not_stay_in_the_bar(
-    show: Callable[[], RunsPanel], write: Write, record: Record, monkeypatch: pytest.MonkeyPatch
+    show: Show, write: Write, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write(losses=[6.0])
     record.hold(run, {"owner": own_handle()._replace(born="1"), "processes": []})
@@ -229,12 +270,8 @@ def test_a_run_whose_launcher_was_killed_does_not_stay_in_the_bar(
     assert not panel.bar.status.get("running")
 
 
-def test_what_a_run_measured_is_laid_over_the_same_design(
-    show: Callable[[], RunsPanel], write: Write, session: Session
-) -> None:
-    write(losses=[5.0], spans=3)
-
-    panel = show()
+def test_what_a_run_measured_is_laid_over_the_same_design(show: Show, write: Write, session: Session) -> None:
+    panel = show(write(losses=[5.0], spans=3))
 
     assert session.measured is not None
     assert (panel.comparison["same"], panel.comparison["whose"]) == (True, "")
@@ -257,11 +294,10 @@ def test_what_a_run_measured_is_laid_over_the_same_design(
     ],
 )
 def test_a_run_of_another_model_is_held_against_its_own_design(
-    path: str, value: Any, show: Callable[[], RunsPanel], write: Write, session: Session
+    path: str, value: Any, show: Show, write: Write, session: Session
 ) -> None:
     """Also where the order of actions, and so the program's digest, is the same."""
-    write(losses=[5.0], spans=3)
-    panel = show()
+    panel = show(write(losses=[5.0], spans=3))
     rows = panel.comparison["rows"]
 
     session.edit(path, value, path)
@@ -274,13 +310,13 @@ def test_a_run_of_another_model_is_held_against_its_own_design(
 
 
 def test_spans_are_read_only_where_there_is_more_of_them(
-    show: Callable[[], RunsPanel], write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
+    show: Show, write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings: list[Path] = []
     read = runs.read_recording
     monkeypatch.setattr(runs, "read_recording", lambda folder: readings.append(folder) or read(folder))
     run = write(losses=[5.0], spans=3)
-    panel = show()
+    panel = show(run)
     assert len(readings) == 1
 
     panel._shown._spans._next_s = 0.0  # type: ignore[union-attr]
@@ -297,7 +333,7 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     assert len(readings) == 2
 
 
-def test_a_text_is_brought_to_the_page_and_left_again(show: Callable[[], RunsPanel], session: Session) -> None:
+def test_a_text_is_brought_to_the_page_and_left_again(show: Show, session: Session) -> None:
     panel = show()
     assert panel.text["name"] is None
 
@@ -313,7 +349,7 @@ def test_a_text_is_brought_to_the_page_and_left_again(show: Callable[[], RunsPan
 
 
 def test_a_text_that_cannot_be_taken_changes_nothing(
-    show: Callable[[], RunsPanel], session: Session, monkeypatch: pytest.MonkeyPatch
+    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = show()
     said: list[Any] = []
@@ -330,7 +366,7 @@ def test_a_text_that_cannot_be_taken_changes_nothing(
 
 
 def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
-    show: Callable[[], RunsPanel], session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
+    show: Show, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.edit("training.data", "mine.txt", "data")
     panel = show()
@@ -348,7 +384,7 @@ def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
 
 
 def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
-    show: Callable[[], RunsPanel], session: Session, monkeypatch: pytest.MonkeyPatch
+    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.launch.local.has_gpu", lambda: False)
     monkeypatch.setattr("engine.launch.local.memory_bytes", lambda: 16e9)
@@ -361,9 +397,7 @@ def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
     assert "72.4 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
 
 
-def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(
-    show: Callable[[], RunsPanel], session: Session
-) -> None:
+def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Show, session: Session) -> None:
     document = session.design.model_dump(mode="json")
     document["model"]["vocab"] = 255
     session.replace(parse_design(document), "fewer words")

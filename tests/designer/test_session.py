@@ -118,3 +118,34 @@ def test_what_was_set_a_stage_goes_with_another_number_of_stages(session: Sessio
 def test_there_is_nothing_at_a_wrong_path(session: Session, path: str) -> None:
     with pytest.raises(InputError, match="there is nothing at"):
         session.edit(path, 1, "nothing")
+
+
+def test_what_is_tried_is_predicted_and_changes_nothing() -> None:
+    session = Session(load_design(example("01-first-wave")))
+    before, history = session.prediction, session.history
+
+    tried = session.tried("pipeline.stages", [2, 1, 3, 2, 2, 2, 2, 2])
+
+    assert tried is not None
+    assert tried.timeline.makespan > before.timeline.makespan
+    assert session.tried("model.layers", 3) is None
+    assert (session.prediction, session.history) == (before, history)
+
+
+def test_another_document_with_errors_shows_nothing_of_the_one_before() -> None:
+    session = Session(load_design(example("01-first-wave")))
+    broken = load_design(example("02-two-waves")).model_copy(update={"name": "broken"})
+    broken = broken.model_copy(update={"model": broken.model.model_copy(update={"layers": 3})})
+
+    session.edit("model.layers", 3, "layers 3")
+    assert session.prediction is not None, "the last good one of the same document"
+
+    session.replace(broken, "open")
+    assert session.prediction is None
+    assert session.errors
+    session.undo()
+    session.undo()
+    assert session.prediction.design.name == "One wave on four meshes"
+    session.redo()
+    session.redo()
+    assert session.prediction is None, "and not the one before either"

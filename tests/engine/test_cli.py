@@ -78,7 +78,7 @@ def test_check_says_one_line_a_problem(meshwave: Command, wrong: Path) -> None:
 
     assert (status, err) == (2, "")
     assert out.splitlines() == [
-        "model.heads: 7 heads do not divide a hidden width of 64; use a width of 63",
+        "model.heads: 7 heads do not divide a hidden width of 64; use 4 or 8 heads, or a width of 63",
         "pipeline.microbatches: 0 should be at least 1",
     ]
 
@@ -99,6 +99,37 @@ def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: 
     assert (status, err) == (2, "")
     assert (problem["where"], problem["code"]) == ("", "file")
     assert problem["message"].startswith("cannot read ")
+
+
+def test_check_takes_many_designs(meshwave: Command, write: Callable[..., Path], wrong: Path) -> None:
+    status, out, err = meshwave("check", "01-first-wave", wrong, "02-two-wave")
+
+    lines = out.splitlines()
+    assert (status, err) == (2, "")
+    assert lines[0] == "01-first-wave: no problems"
+    assert lines[1].startswith(f"{wrong}: model.heads: 7 heads do not divide")
+    assert lines[-1].startswith("02-two-wave: cannot read 02-two-wave: there is no such file, and no such example.")
+    assert lines[-1].endswith("Did you mean 02-two-waves?")
+
+    problems = json.loads(meshwave("check", "01-first-wave", wrong, "--json")[1])["problems"]
+    assert {problem["design"] for problem in problems} == {str(wrong)}
+
+
+def test_check_of_a_wrong_design_shows_its_warnings_and_what_is_wrong_with_its_order(
+    meshwave: Command, write: Callable[..., Path]
+) -> None:
+    made = document({"schedule": "custom", "microbatches": 1, "actions": [["0F0"]]}, 1)
+    made["cluster"]["nodes"] = 2
+    made["name"] = ""
+    made["cost"] = {"kind": "unit"}
+    made["model"] = {**made["model"], "moe": {"experts": 4}}
+    made["experts"] = {"ep": 3}
+
+    status, out, _ = meshwave("check", write(made))
+
+    places = [line.removeprefix("warning: ").partition(": ")[0] for line in out.splitlines()]
+    assert status == 2
+    assert {"name", "experts.ep", "pipeline.actions[0]"} <= set(places)
 
 
 def test_a_mesh_of_scattered_devices_is_told(meshwave: Command, write: Callable[..., Path]) -> None:
@@ -127,7 +158,7 @@ def test_check_finds_a_drawn_order_that_waits_for_ever(meshwave: Command, write:
     status, out, _ = meshwave("check", write(made))
 
     assert status == 2
-    assert out.startswith("pipeline.actions: rank 0 waits for ever at 0B0: it needs 0F0 first")
+    assert out.startswith("pipeline.actions[0][0]: mesh m0 waits for ever at 0B0: it needs 0F0 first")
 
 
 # ---- program ----
@@ -453,7 +484,13 @@ def test_a_file_that_is_no_design_is_told_with_status_2(
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("nothing.json", "cannot read {}: No such file or directory"), ("", "cannot read {}: Is a directory")],
+    [
+        (
+            "nothing.json",
+            "cannot read {}: there is no such file, and no such example. The examples are listed by: meshwave examples",
+        ),
+        ("", "cannot read {}: Is a directory"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_told_with_status_2(
     meshwave: Command, tmp_path: Path, command: tuple[str, ...], name: str, told: str

@@ -53,3 +53,14 @@ def test_layers_set_by_hand_are_written_out() -> None:
     pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [60, 60, 60, 60]}
 
     assert differences(made(), made(pipeline=pipeline)) == ["stages: automatic -> 60, 60, 60, 60"]
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"training": {"clip_norm": 1.0}}, "training.clip_norm: no clipping -> 1"),
+        ({"training": {"data": "a.txt"}}, "training.data: the text that comes with Meshwave -> a.txt"),
+    ],
+)
+def test_what_null_says_is_told_in_words(section: dict[str, Any], told: str) -> None:
+    assert differences(made(), made(**section)) == [told]

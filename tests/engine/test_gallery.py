@@ -203,6 +203,19 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
     assert notes([]) == []
 
 
+def test_a_search_on_another_path_that_is_faster_is_advised() -> None:
+    """On a wave of 4 meshes with 4 microbatches the first backward starts where the last forward ends."""
+    made = document({"schedule": "auto", "microbatches": 4}, 4)
+    made["model"] = {**made["model"], "layers": 16}
+    found = {note.title: note for note in notes(entries(parse_design(made), "auto"))}
+    note = found["Auto with other options"]
+
+    assert note.advised.startswith("auto ")
+    assert note.advised_title.startswith("Auto, ")
+    assert "% shorter than Auto, 1 chunk" in note.text
+    assert not any(note.advised for note in notes(entries(drawn(), "zb-h1")))
+
+
 def test_where_nothing_fits_the_leanest_is_told() -> None:
     design = drawn()
     small = design.model_dump(mode="json")

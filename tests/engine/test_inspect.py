@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.cost import Costs
 from engine.design import load_design, parse_design
 from engine.errors import InputError
-from engine.inspect import Change, Inspector, Query, parse_query, what_if, what_ifs
+from engine.inspect import Change, Inspector, Query, parse_query, what_if, what_ifs, work
 from engine.predict import Prediction, predict
 from engine.program.action import Op, backward, forward, overlapped
 from engine.program.program import Program, build
@@ -347,3 +347,36 @@ def test_costs_stay_as_they_are_when_asked() -> None:
     what_ifs(found.program, found.costs, inspector(found).path)
 
     np.testing.assert_array_equal(found.costs.seconds, before.seconds)
+
+
+# what computations compute
+
+
+@pytest.mark.parametrize("name", ["11-eight-by-32", "09-bert-masked", "06-data-parallel"])
+def test_the_work_of_all_computations_is_that_of_the_model(name: str) -> None:
+    """To some percent: the model's FLOPs are counted by the convention of papers, which leaves small products out."""
+    of = PREDICTIONS[name]
+    found = work(of.design, of.program, of.costs)
+    assert found is not None
+
+    devices = len(of.design.meshes[0].devices)
+    step = found.flops[[Op.F, Op.B], 0].sum() * of.design.pipe.microbatches * devices
+    assert step == pytest.approx(of.costs.model_flops, rel=0.05)
+    assert found.flops[Op.I] + found.flops[Op.W] == pytest.approx(found.flops[Op.B])
+    assert (found.placement == of.program.placement).all()
+
+
+def test_recomputing_runs_the_forward_once_more() -> None:
+    plain = load_design(example("11-eight-by-32")).model_dump(mode="json")
+    again = parse_design({**plain, "pipeline": {**plain["pipeline"], "recompute": "full"}})
+    of = predict(again)
+    found = work(again, of.program, of.costs)
+    assert found is not None
+
+    assert (found.flops[Op.B] > 2.9 * found.flops[Op.F]).all()
+
+
+def test_unit_costs_know_no_work() -> None:
+    of = PREDICTIONS["01-first-wave"]
+
+    assert work(of.design, of.program, of.costs) is None

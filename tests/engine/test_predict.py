@@ -166,8 +166,6 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
             {"model": {"moe": {"experts": 4}}},
             [
                 "warning: model.moe: experts are not priced yet: every layer is counted as a dense one",
-                "warning: model.moe: this version plans mixture-of-experts models but does not run them; "
-                "set model.moe to null",
             ],
         ),
         (
@@ -194,7 +192,49 @@ def test_meshes_of_different_dp_are_predicted_with_a_warning() -> None:
     design = document({"schedule": "gpipe", "microbatches": 4}, 2, dp=2)
     design["meshes"][1] = {"name": "m1", "devices": [2], "axes": {"dp": 1}}
 
-    assert [problem.code for problem in check(parse_design(design))] == ["unused_devices", "unequal_dp"]
+    assert [problem.code for problem in check(parse_design(design))] == ["unused_devices", "unequal_meshes"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "way_out"),
+    [
+        (
+            {"pipeline": {"schedule": "gpipe", "microbatches": 64}},
+            "use 1f1b instead of gpipe, recompute full, or more meshes",
+        ),
+        ({"pipeline": {"schedule": "hanayo", "microbatches": 64}}, "use recompute full or more meshes"),
+        (
+            {"pipeline": {"schedule": "hanayo", "microbatches": 64}, "training": {"micro_batch_size": 2}},
+            "use a smaller micro_batch_size, recompute full, or more meshes",
+        ),
+    ],
+)
+def test_the_way_out_of_too_many_activations_is_one_that_this_design_does_not_go_yet(
+    changes: dict[str, Any], way_out: str
+) -> None:
+    small = {"device": {"memory_bytes": 1e6}}
+    base = document({"schedule": "gpipe", "microbatches": 4}, 2, cost={"kind": "roofline"}, training={})
+    base["pipeline"] = changes["pipeline"]
+
+    long = {"sequence": 1024}
+    told = [str(each) for each in check(parse_design(laid_over(base, {**changes, "cluster": small, "model": long})))]
+
+    assert "most of it activations" in told[0]
+    assert "would hold" in told[0] and "of its 1 MB" in told[0]
+    assert told[0].endswith(way_out)
+
+
+def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
+    made = document({"schedule": "gpipe", "microbatches": 4}, 3, cost={"kind": "unit"})
+    made["model"] = {**made["model"], "layers": 32}
+
+    (warning,) = check(parse_design(made))
+
+    assert (warning.where, warning.severity) == ("pipeline.stages", "warning")
+    assert "all 3 stages at equal shares, though 32 layers do not divide over them (10 or 11 each)" in warning.message
+    assert check(parse_design(laid_over(made, {"pipeline": {"stages": [11, 11, 10]}}))) == []
+    assert check(parse_design(laid_over(made, {"model": {"layers": 33}}))) == []
+    assert str(warning) in predict(parse_design(made)).numbers["warnings"]
 
 
 # ---- what cannot be predicted ----
@@ -214,6 +254,6 @@ def test_a_cost_model_of_a_later_version_is_refused_in_words() -> None:
 def test_a_drawn_order_that_waits_for_ever_is_a_problem_of_the_design() -> None:
     drawn = Drawn({"schedule": "custom", "microbatches": 1, "actions": [["0B0", "0F0"]]}, 1)
 
-    with pytest.raises(DesignError, match="rank 0 waits for ever at 0B0"):
+    with pytest.raises(DesignError, match="mesh m0 waits for ever at 0B0"):
         predict(drawn.design())
-    assert [problem.where for problem in check(drawn.design())] == ["pipeline.actions"]
+    assert [problem.where for problem in check(drawn.design())] == ["pipeline.actions[0][0]"]

@@ -17,9 +17,38 @@ def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pyte
     name = next(iter(examples()))
 
     assert find_design(name) == example(name)
-    assert find_design("mine.json") == Path("mine.json")
     (tmp_path / name).touch()
     assert find_design(name) == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("02-two-wave", "Did you mean 02-two-waves?"),
+        ("02-two-wave.json", "Did you mean 02-two-waves?"),
+        ("min.json", "Did you mean mine.json?"),
+        ("drawn/min.json", "Did you mean drawn/mine.json?"),
+        ("zzz", "The examples are listed by: meshwave examples"),
+    ],
+)
+def test_a_name_that_is_neither_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drawn").mkdir()
+    for path in ("mine.json", "drawn/mine.json"):
+        (tmp_path / path).touch()
+
+    with pytest.raises(InputError) as refused:
+        find_design(name)
+
+    assert str(refused.value) == f"cannot read {name}: there is no such file, and no such example. {hint}"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        find_design(name)
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_bytes_a_parameter_that_a_step_moves(precision: str, optimizer: str, cli
     assert flops.optimizer_traffic_bytes(optimizer, precision, clipped=clipped) == moved
 
 
-SMALL = SimpleNamespace(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ffn_hidden=192)
+SMALL = SimpleNamespace(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ffn_hidden=192, moe=None)
 
 
 @pytest.mark.torch

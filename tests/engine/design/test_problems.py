@@ -157,9 +157,18 @@ NAMES = [
     (
         put("pipeline.recompute", "ful"),
         "pipeline.recompute",
-        "'ful' is not known here. Did you mean 'full'? Known: full, none.",
+        "'ful' is not known here. Did you mean 'full'? Known: full, none; or a list of stages such as [0, 3].",
     ),
-    (put("pipeline.recompute", 3), "pipeline.recompute", "3 should be one of none, full or a list"),
+    (
+        put("pipeline.recompute", "sometimes"),
+        "pipeline.recompute",
+        "'sometimes' is not known here. Known: full, none; or a list of stages such as [0, 3].",
+    ),
+    (
+        put("pipeline.recompute", 3),
+        "pipeline.recompute",
+        "3 should be one of none, full or a list of stages such as [0, 3]",
+    ),
     (
         put("transfer.strategy", ["broadcast"]),
         "transfer.strategy",
@@ -192,7 +201,7 @@ NAMES = [
     (
         put("experts.load", "zip"),
         "experts.load",
-        "'zip' is not known here. Did you mean 'zipf'? Known: uniform, zipf.",
+        "'zip' is not known here. Did you mean 'zipf'? Known: uniform, zipf; or a list with a share for each expert.",
     ),
     (
         put("transfer.strategy", "broadcst"),
@@ -339,7 +348,7 @@ MESHES = [
         "mesh C is drawn over 1 device, but dp=2 x tp=2 needs 4; resize the mesh or change an axis",
     ),
     (
-        put("meshes[2].devices", [2, 3]),
+        all_of(put("cluster.nodes", 3), put("meshes[2].devices", [2, 4])),
         "meshes[2].devices",
         "mesh C is drawn over 2 devices, but dp=1 x tp=1 needs 1; resize the mesh or change an axis",
     ),
@@ -349,7 +358,7 @@ MESHES = [
             put("cluster.devices_per_node", 4), put("meshes[3].devices", [3, 4, 5]), put("meshes[3].axes", {"tp": 3})
         ),
         "meshes[3].axes.tp",
-        "tp=3 of mesh D does not divide the 32 heads of the model; change one",
+        "tp=3 of mesh D does not divide the 32 heads of the model; use tp=2 or 4",
     ),
 ]
 
@@ -472,7 +481,11 @@ ACTIONS = [
 ]
 
 MODELS = [
-    (put("model.heads", 7), "model.heads", "7 heads do not divide a hidden width of 2560; use a width of 2562"),
+    (
+        put("model.heads", 7),
+        "model.heads",
+        "7 heads do not divide a hidden width of 2560; use 5 or 8 heads, or a width of 2562",
+    ),
     (
         put("model.moe.top_k", 9),
         "model.moe.top_k",
@@ -524,6 +537,96 @@ def test_mistakes_between_parts_are_listed_at_once_too(document: dict[str, Any])
     assert [problem.where for problem in found] == ["meshes[1].devices", "meshes[3].name", "experts.ep"]
 
 
+def test_a_part_that_is_wrong_does_not_hide_what_is_wrong_between_the_others(document: dict[str, Any]) -> None:
+    mistakes = all_of(
+        put("cluster.device.efficiency", 1.5),  # no check between parts looks at these five
+        put("model.vocab", 0),
+        put("pipeline.recompute", "sometimes"),
+        put("training.lr", -1),
+        put("zz", 1),
+        put("meshes[1].devices", [0]),
+        put("meshes[3].name", "A"),
+        put("pipeline.stages", [16, 16]),
+    )
+
+    found = refused(document, mistakes)
+
+    assert {problem.where for problem in found} == {
+        "cluster.device.efficiency",
+        "model.vocab",
+        "pipeline.recompute",
+        "training.lr",
+        "zz",
+        "meshes[1].devices",
+        "meshes[3].name",
+        "pipeline.stages",
+    }
+
+
+@pytest.mark.parametrize(
+    ("hidden", "beside"),
+    [
+        (put("pipeline.waves", 0), put("meshes[1].devices", [0])),
+        (drop("", "pipeline"), put("meshes[1].devices", [0])),
+        (put("meshes[2].axes", {"dp": 2}), put("meshes[1].devices", [0])),
+        (put("model.heads", 7), put("pipeline.placement", [0, 1])),
+        (put("meshes[2].axes", {"dp": 2}), put("pipeline.stages", [32])),
+        (put("pipeline.stages", [16, 16]), put("pipeline.recompute", [3, 16])),
+        (put("pipeline.stages", [16, 16]), put("pipeline.placement", [0, 1])),
+        (put("cost", {"kind": "unit", "forward": -1}), put("meshes[3].name", "A")),
+        (put("experts.load", "zip"), put("experts.ep", 3)),
+    ],
+)
+def test_two_mistakes_are_two_problems(document: dict[str, Any], hidden: Change, beside: Change) -> None:
+    alone = [*refused(document, hidden), *refused(document, beside)]
+
+    assert refused(document, all_of(hidden, beside)) == alone
+
+
+def test_what_is_wrong_a_thousand_times_is_told_twenty_times(document: dict[str, Any]) -> None:
+    cells = [["zz"] * 1000, *[["0F0", "0B0"]] * 3]
+
+    found = refused(document, pipeline(schedule="custom", microbatches=1, actions=cells))
+
+    assert [problem.where for problem in found] == [
+        *(f"pipeline.actions[0][{n}]" for n in range(20)),
+        "pipeline.actions",
+    ]
+    assert found[-1].message == "and 980 more like this"
+
+
+def test_thousands_of_unknown_keys_are_told_at_once(document: dict[str, Any]) -> None:
+    found = refused(document, put("training", {f"key{number}": 1 for number in range(50_000)}))
+
+    assert len(found) == 21
+    assert found[-1].where == "training.key0"
+
+
+def test_heads_are_advised_that_every_mesh_can_cut(document: dict[str, Any]) -> None:
+    document["cluster"]["devices_per_node"] = 4
+    document["experts"]["ep"] = 4
+    wide = put("meshes", [{"name": "A", "devices": [0, 1, 2, 3], "axes": {"tp": 4}}])
+
+    (problem,) = refused(document, all_of(wide, put("model.heads", 7)))
+
+    assert problem.message == "7 heads do not divide a hidden width of 2560; use 4 or 8 heads, or a width of 2562"
+
+
+@pytest.mark.parametrize("key", ["ep", "esp"])
+def test_experts_of_a_model_that_has_none_are_a_warning(document: dict[str, Any], key: str) -> None:
+    document["model"]["moe"], document["experts"] = None, {}
+
+    assert warnings(document, put("experts", {key: 3})) == [(f"experts.{key}", "experts_unused")]
+    assert warnings(document, put("experts", {"schedule": "ppmoe"})) == []
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_design_without_a_name_is_a_warning(document: dict[str, Any], name: str) -> None:
+    document["model"]["moe"], document["experts"] = None, {}
+
+    assert warnings(document, put("name", name)) == [("name", "name_empty")]
+
+
 def test_a_code_stays_the_same_for_forms_to_hang_it_on(document: dict[str, Any]) -> None:
     (problem,) = refused(document, put("meshes[2].axes", {"dp": 2}))
 
@@ -545,7 +648,7 @@ def test_a_mesh_that_is_no_rectangle_is_a_warning(
 ) -> None:
     """Nodes are rows and their devices columns: 0 1 2 3 over 4 5 6 7."""
     document["cluster"]["devices_per_node"] = 4
-    document["model"]["moe"] = None
+    document["model"]["moe"], document["experts"] = None, {}
     mesh = {"name": "A", "devices": devices, "axes": {"dp": len(devices)}}
 
     found = warnings(document, put("meshes", [mesh]))

@@ -9,9 +9,10 @@ from engine.design.runnable import runnable
 from engine.resources import example, examples
 
 
-def changed(part: str, **values: object) -> Design:
+def changed(part: str, experts: dict[str, int] | None = None, **values: object) -> Design:
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     document[part].update(values)
+    document["experts"].update(experts or {})
     return parse_design(document)
 
 
@@ -23,7 +24,7 @@ def test_every_example_can_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("design", "where", "code"),
     [
-        (changed("model", moe={"experts": 4}), "model.moe", "moe_not_run"),
+        (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "experts_mesh"),
         (changed("model", vocab=255), "model.vocab", "vocabulary"),
         (changed("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
     ],

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import cli
+from engine.design import load_design
 from engine.launch import Record, Run, State, commands
 from engine.launch.local import LocalLauncher
+from engine.predict import predict
+from engine.timeline import Timeline
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, until
 
 
@@ -90,6 +95,59 @@ def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureF
     assert len(newest().metrics()) == 3
     assert cli.main(["runs", "show"]) == 0
     assert "at the last of 3" in capsys.readouterr().out
+
+
+class Slow:
+    """What a run records that took three times as long as it was predicted to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._predicted = predict(load_design(folder / "design.json")).timeline
+
+    def timeline(self) -> Timeline:
+        known = self._predicted
+        return replace(known, source="measured", start=3 * known.start, end=3 * known.end)
+
+
+def test_a_run_is_compared_in_words_and_with_one_sign(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "read_recording", Slow)
+    design = write(home, cost={"kind": "roofline"})
+
+    assert cli.main(["run", design]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"iteration .* predicted, .* measured, 3 times as long\n", out)
+    assert re.search(r"  forward +.* predicted, .* measured, 3 times as long\n", out)
+    assert "SEND_F" not in out and "STEP" not in out
+
+    assert cli.main(["runs", "show", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert found["error"] == pytest.approx(2)
+    assert found["by_kind"]["F"]["error"] == pytest.approx(2)
+    assert found["by_kind"]["F"]["words"] == "forward"
+    assert found["error_is"] == "(measured - predicted) / predicted, above 0 where it took longer"
+    assert found["no_error_since"] is None
+
+
+def test_units_are_not_held_against_seconds(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "read_recording", Slow)
+
+    assert cli.main(["run", write(home, cost={"kind": "unit"}), "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert found["error"] is None
+    assert {kind["error"] for kind in found["by_kind"].values()} == {None}
+    assert found["no_error_since"].startswith("the prediction is in units, which are no seconds")
+
+
+def test_each_step_is_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home)]) == 0
+
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert len(said) == len(set(said))
+    assert said[-1].startswith("step 3 of 3")
 
 
 @pytest.mark.parametrize(

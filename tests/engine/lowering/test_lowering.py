@@ -237,28 +237,62 @@ def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize(
-    ("actions", "told"),
+    ("actions", "where", "told"),
     [
-        ([["0F0", "0F1", "0B0"]], ["0B1 is missing; every stage runs every microbatch forward and backward"]),
+        (
+            [["0F0", "0F1", "0B0"]],
+            "[0]",
+            "0B1 is missing; every stage runs every microbatch forward and backward",
+        ),
         (
             [["0B0", "0F0", "0F1", "0B1"]],
-            ["rank 0 waits for ever at 0B0: it needs 0F0 first, which rank 0 runs only after 0B0. Move 0B0 after 0F0"],
+            "[0][0]",
+            "mesh m0 waits for ever at 0B0: it needs 0F0 first, which mesh m0 runs only after 0B0. Move 0B0 after 0F0",
+        ),
+        (
+            [["0F0", "0F1", "0B0", "0B1"], ["1F1", "1B1", "1B0", "1F0"]],
+            "[1][2]",
+            "mesh m1 waits for ever at 1B0: it needs 1F0 first, which mesh m1 runs only after 1B0. Move 1B0 after 1F0",
         ),
         (
             [["0F0", "0B0", "0F1", "0B1"], []],
-            ["rank 1 computes nothing; give it actions such as 0F0 0B0, or take its mesh away"],
+            "[1]",
+            "mesh m1 computes nothing; give it actions such as 0F0 0B0, or take its mesh away",
         ),
+        (
+            [["0F0", "0B0", "0F1", "0B1", "0F1"], ["1F0", "1B0", "1F1", "1B1"]],
+            "[0][4]",
+            "0F1 stands 2 times; keep one",
+        ),
+        (
+            [["0F0", "0B0", "0F1", "0B1"], ["0F1", "1F0", "1B0", "1F1", "1B1"]],
+            "[1][0]",
+            "0F1 stands 2 times (meshes m0 and m1); keep one",
+        ),
+        (
+            [["0F0", "(0F1;0B0)OVERLAP_F_B"], ["1F0", "1B0", "1F1", "1B1"]],
+            "[0]",
+            "0B1 is missing; every stage runs every microbatch forward and backward",
+        ),
+        (
+            [["0F0", "0F1", "0B0"], ["0B1", "1F0", "1B0", "1F1", "1B1"]],
+            "[0][1]",
+            "0F1 is on mesh m0, but mesh m1 holds stage 0 of microbatch 1; "
+            "a stage's forward and backward belong on one rank",
+        ),
+        ([[], []], "", "there is not a single computation; give every mesh its actions, such as 0F0 0B0"),
     ],
 )
-def test_a_drawn_order_that_cannot_run_is_refused_with_what_is_wrong(actions: list[list[str]], told: list[str]) -> None:
+def test_a_drawn_order_that_cannot_run_is_refused_at_its_cell_with_meshes_by_their_names(
+    actions: list[list[str]], where: str, told: str
+) -> None:
     drawn = Drawn({"schedule": "custom", "microbatches": 2, "actions": actions}, len(actions))
 
     with pytest.raises(DesignError) as refused:
         lower(drawn.design())
 
-    assert [(problem.where, problem.message) for problem in refused.value.problems] == [
-        ("pipeline.actions", message) for message in told
-    ]
+    found = [(problem.where, problem.message) for problem in refused.value.problems]
+    assert found[0] == (f"pipeline.actions{where}", told)
 
 
 def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:

@@ -193,6 +193,43 @@ def test_a_model_that_is_cut_trains_like_one_process(
     assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
 
 
+@pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
+def test_every_schedule_trains_a_model_that_is_cut(name: str, crew: Any, draw: Callable[..., Document]) -> None:
+    document = draw({"schedule": name, "microbatches": 4}, pp=2, tp=2, layers=8, clip_norm=0.5)
+    assert_equal(crew.play(document), reference(document))
+
+
+WIDE = [
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 4, {"clip_norm": 0.5}),
+    ({"schedule": "zb-v", "microbatches": 4}, 1, 2, 4, {}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 3, {"kind": "bert"}),
+    ({"schedule": "zb-h1", "microbatches": 4, "recompute": "full"}, 2, 2, 2, {"clip_norm": 0.5, "steps": 3}),
+    ({"schedule": "chimera", "microbatches": 4, "recompute": [1, 2]}, 4, 1, 2, {"clip_norm": 0.5}),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 2, 2, {"precision": "bf16", "optimizer": "sgd"}),
+]
+"""As above, and how many cuts."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), WIDE, ids=name)
+def test_more_cuts_and_uneven_ones_train_like_one_process(
+    pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """The feed-forward block of 34 units is cut unevenly in three and in four, the vocabulary in all."""
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=8, **others)
+    document["model"] |= {"hidden": 24, "heads": 12, "ffn": 34}
+    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+
+
+def test_the_cuts_of_a_copy_agree_to_the_last_bit(crew: Any, draw: Callable[..., Document]) -> None:
+    """What is held whole is updated by each alone: it may not drift apart."""
+    found = crew.play(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))
+
+    for rank in (found[:4], found[4:]):
+        for name, weight in rank[0]["parameters"].items():
+            same = [other["parameters"][name] for other in rank if name not in other["cuts"]]
+            assert all(np.array_equal(weight, other) for other in same), name
+
+
 MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
 EXPERTS = [
     ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),

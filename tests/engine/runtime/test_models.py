@@ -24,7 +24,7 @@ from engine.runtime.optimizers import OPTIMIZERS
 
 def shape(**changes: Any) -> Any:
     sizes = {"kind": "gpt", "layers": 4, "hidden": 8, "heads": 2, "sequence": 20, "vocab": 257, "ffn_hidden": 16}
-    return SimpleNamespace(**{**sizes, **changes})
+    return SimpleNamespace(**{**sizes, "moe": None, **changes})
 
 
 def batches(kind: str = "gpt", *, microbatches: int = 2, rows: int = 3, copy: int = 0, seed: int = 5) -> Batches:

@@ -34,7 +34,7 @@ class Trained(NamedTuple):
 
 
 def shape(kind: str = "gpt") -> Any:
-    return SimpleNamespace(kind=kind, layers=4, hidden=16, heads=2, sequence=12, vocab=257, ffn_hidden=48)
+    return SimpleNamespace(kind=kind, layers=4, hidden=16, heads=2, sequence=12, vocab=257, ffn_hidden=48, moe=None)
 
 
 def make(kind: str, stage: int | None, precision: str, **how: bool) -> tuple[torch.nn.Module, LocalStage]:

@@ -1,0 +1,199 @@
+"""The schedules of the expert layer side by side, to look at and to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import param
+
+from designer import expert_edits as edits
+from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases.experts import Known
+from designer.session import Session
+from engine.design import Design
+from engine.design.experts import Experts
+from engine.errors import InputError
+from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, play
+from engine.palette import OPS
+from engine.units import quantity
+
+KINDS = {
+    "experts": (StepOp.EXPERTS,),
+    "dispatch": (StepOp.DISPATCH,),
+    "combine": (StepOp.COMBINE,),
+    "gather": tuple(op for op in StepOp if op.name.startswith(("GATHER", "SCATTER", "REDUCE"))),
+}
+WORDS = {
+    "experts": "experts",
+    "dispatch": "dispatch",
+    "combine": "combine",
+    "gather": "gather and reduce",
+    "other": "gate and order",
+}
+COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
+LANES = ("compute", "in the node", "between nodes")
+
+
+def _kind_colours() -> str:
+    colours = [f"--step-{kind}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for kind, op in COLOURS.items()]
+    return f".mw-expert-schedules {{ {' '.join(colours)} }}"
+
+
+class ExpertSchedules(Canvas):
+    """An overlay with a card a schedule: its timeline on the slowest device, time, bytes, memory; a
+    click chooses it, as one edit."""
+
+    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
+    about = param.String(default="", doc="Which layer it is.")
+    cards = param.List(default=[], doc="See cards().")
+    words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
+    lanes = param.List(default=list(LANES), constant=True)
+
+    _esm = read_static("expert_schedules.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _stylesheets: ClassVar = [
+        read_static("canvas.css"), read_static("shell.css"), read_static("expert_schedules.css"), _kind_colours(),
+    ]  # fmt: skip
+    _gestures = ("close", "choose")
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self._session = session
+        self._rank = 0
+        session.param.watch(lambda *_: self._show(), "design")
+
+    def open(self, rank: int = 0) -> None:
+        """Show the schedules of the open design's layer on a mesh."""
+        self._rank = rank
+        self.shown = True
+        self._show()
+
+    def _show(self) -> None:
+        if not self.shown:
+            return
+        design = self._session.design
+        rank = min(self._rank, design.ranks - 1)
+        self.param.update(about=about(design, rank), cards=cards(design, rank))
+
+    # one method a gesture
+
+    def _on_close(self, gesture: Mapping[str, Any]) -> None:
+        self.shown = False
+
+    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
+        name, design = str(gesture["name"]), self._session.design
+        section = edits.with_setting(design, "schedule", name)
+        self.shown = False
+        self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
+
+
+# ---- plain functions ----
+
+
+def about(design: Design, rank: int) -> str:
+    """The layer in words."""
+    moe, mesh = design.model.moe, design.meshes[rank]
+    if moe is None:
+        return "This model has no experts."
+    tokens = design.training.micro_batch_size * design.model.sequence
+    room = "no token dropped" if moe.capacity_factor is None else f"capacity factor {moe.capacity_factor:g}"
+    size = f"{moe.experts} experts of {design.model.hidden} x {design.model.ffn_hidden}, top {moe.top_k}, {room}"
+    return f"{size}; {tokens} tokens a microbatch on mesh {mesh.name}, dp {mesh.dp} x tp {mesh.tp}"
+
+
+def cards(design: Design, rank: int) -> list[dict[str, Any]]:
+    """A card a schedule, the fastest first and those that cannot run last."""
+    if design.model.moe is None:
+        return []
+    found = [card(design, rank, name) for name in by_age()]
+    fastest = min((entry["total"] for entry in found if not entry["reason"]), default=0.0)
+    longest = max((entry["total"] for entry in found if not entry["reason"]), default=0.0)
+    present = next((entry["total"] for entry in found if entry["present"] and not entry["reason"]), None)
+    for entry in found:
+        entry["axis"] = longest
+        if not entry["reason"]:
+            entry["best"] = entry["total"] <= fastest * (1 + 1e-9)
+            entry["change"] = _change(entry["total"], present) if not entry["present"] else ""
+    return sorted(found, key=lambda entry: (bool(entry["reason"]), entry["total"]))
+
+
+def card(design: Design, rank: int, name: str) -> dict[str, Any]:
+    """One schedule of the layer, or why it cannot run it."""
+    present = name == design.experts.schedule
+    schedule = expert_schedules[name]
+    common = {"name": name, "title": schedule.title, "help": _sentence(schedule.help()), "present": present}
+    section = edits.with_setting(design, "schedule", name) if not present else design.experts.model_dump(mode="json")
+    try:
+        changed = design.model_copy(update={"experts": Experts.model_validate(section, strict=False)})
+        layer = edits.drawn_layer(changed, rank)
+        for problem in expert_schedules[changed.experts.member]().problems(edits.as_given(changed, layer)):
+            raise InputError(problem.message)
+        known = Known.of(changed, rank, layer)
+    except InputError as error:
+        return {**common, "reason": f"{error}.", "total": 0.0}
+    price = known.price
+    inside, outside = price.sent_bytes(price.forward)
+    total = known.forward_s + known.backward_s
+    return {
+        **common,
+        "reason": "",
+        "total": total,
+        "time": quantity(total, "s"),
+        "parts": f"{quantity(known.forward_s, 's')} + {quantity(known.backward_s, 's')}",
+        "inter": quantity(outside, "B"),
+        "intra": quantity(inside, "B"),
+        "memory": quantity(known.memory, "B"),
+        "buffers": quantity(_buffers(price), "B"),
+        "choice": price.choice.reason if price.choice else "",
+        "layout": _layout(design, changed, layer),
+        "picture": picture(price),
+    }
+
+
+def picture(price: Price) -> dict[str, Any]:
+    """The lanes of the device that is done last, the forward and behind it the backward, as columns."""
+    parts, offset = [], 0.0
+    for direction in (price.forward, price.backward):
+        played = play(price, direction)
+        parts.append((played, offset))
+        offset += played.makespan
+    device = int(parts[0][0].device[np.argmax(parts[0][0].end)])
+    columns: dict[str, list[Any]] = {"lane": [], "kind": [], "start": [], "end": []}
+    for played, begun in parts:
+        mine = np.flatnonzero(played.device == device)
+        columns["lane"] += played.lane[mine].tolist()
+        columns["kind"] += [_kind(played, span) for span in mine]
+        columns["start"] += (played.start[mine] + begun).tolist()
+        columns["end"] += (played.end[mine] + begun).tolist()
+    return {**columns, "turn": parts[1][1]}
+
+
+def _kind(played: Played, span: int) -> str:
+    op = LAYER_OPS[int(played.op[span])]
+    return next((kind for kind, ops in KINDS.items() if op in ops), "other")
+
+
+def _buffers(price: Price) -> float:
+    """Bytes of the largest exchange of a device, as it leaves and as it comes in."""
+    return 2 * max((each.buffer_bytes for each in price.collectives(price.forward)), default=0.0)
+
+
+def _layout(design: Design, changed: Design, layer: Layer) -> str:
+    """Over which devices the experts lie, where that is another than now."""
+    now, then = design.experts, changed.experts
+    if expert_schedules[then.member].places == "mp":
+        return f"experts over tp {layer.mp}"
+    return f"ep {then.ep}, esp {then.esp}" if (now.ep, now.esp) != (then.ep, then.esp) else ""
+
+
+def _change(total: float, present: float | None) -> str:
+    if not present or abs(total / present - 1) < 0.005:
+        return ""
+    ratio = total / present
+    return f"{100 * (ratio - 1):+.0f} %" if ratio < 2 else f"{ratio:.3g}×"
+
+
+def _sentence(help: str) -> str:
+    return " ".join(help.split("\n\n")[0].split())

@@ -1,0 +1,144 @@
+"""Expert schedules side by side: for one layer, for a layer of a design, and over a grid of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from engine.design.expert_layer_spec import ExpertLayerSpec
+from engine.design.moe_problems import drops, rounding
+from engine.moe import Collective, Layer, Links, Price, by_age, expert_schedules, price
+from engine.units import quantity
+
+UNCUT = "whole_experts"
+"""What plain expert parallelism says of a layout with shards. Where a layer alone is asked about, it
+is priced all the same: each of those devices has whole experts, and its lane exchanges for itself."""
+
+
+class Compared(NamedTuple):
+    """All schedules of a layer: their prices, and why the others cannot run it."""
+
+    prices: Mapping[str, Price]
+    refused: Mapping[str, str]
+
+
+def compared(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> Compared:
+    """Every schedule, and every variant of one that can run the layer; problems with the code
+    ``ignored`` keep nobody from it."""
+    prices, refused = {}, {}
+    for name in by_age(option=False):
+        found = next((each for each in expert_schedules[name]().problems(layer) if each.code != ignored), None)
+        if found is None:
+            prices[name] = priced(name)
+        else:
+            refused[name] = found.message
+    return Compared(prices, refused)
+
+
+# ---- one layer alone: meshwave moe ----
+
+
+def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
+    """What ``meshwave moe --json`` prints; bytes are of one rank, the busiest, and seconds those of communication."""
+    layer, links = spec.layer, spec.lines
+    found = compared(layer, lambda name: price(name, layer, links), UNCUT)
+    auto = found.prices["parm-auto"]
+    assert auto.choice is not None
+    return {
+        "format": spec.format,
+        "capacity": layer.capacity,
+        "input_bytes": layer.input_bytes,
+        "slots_bytes": layer.slots_bytes,
+        "schedules": {name: figures(priced) for name, priced in found.prices.items()},
+        "refused": dict(found.refused),
+        "choice": auto.choice.name,
+        "reason": auto.choice.reason,
+        "notes": list(_notes(spec, layer, links)),
+    }
+
+
+def figures(priced: Price) -> dict[str, Any]:
+    """A schedule's collectives in both directions, and what the experts of one device compute and hold."""
+    return {
+        "title": expert_schedules[priced.name].title,
+        "runs": priced.name,
+        "forward": [_collective(each) for each in priced.collectives(priced.forward)],
+        "backward": [_collective(each) for each in priced.collectives(priced.backward)],
+        "communication_s": {
+            "forward": priced.communication_s(priced.forward),
+            "backward": priced.communication_s(priced.backward),
+        },
+        "flops": priced.flops,
+        "parameters": priced.parameters,
+    }
+
+
+def _collective(each: Collective) -> dict[str, Any]:
+    return each._asdict()
+
+
+def _notes(spec: ExpertLayerSpec, layer: Layer, links: Links) -> Iterator[str]:
+    """What was assumed on the way to the answer."""
+    if rounding(layer):
+        yield rounding(layer)
+    if layer.esp > 1:
+        yield (
+            f"expert-parallel keeps experts whole: esp={layer.esp} plays no part in it, each lane of ep={layer.ep} "
+            "exchanges for itself"
+        )
+    crossing = [kind for kind in ("mp", "esp") if _crosses(layer, kind)]
+    if crossing:
+        yield f"groups of {' and '.join(crossing)} go from node to node; their rings take the links between nodes"
+    if links.fit:
+        yield f"measured lines are used for {', '.join(links.fit)}; all else is by the links"
+    if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
+        yield "no overlap was measured, so that parm-s2 hides nothing here: its gather follows its exchange"
+    if layer.capacity_factor is not None and layer.mp > 1:
+        yield f"parm-s1 {drops(layer)}"
+
+
+def _crosses(layer: Layer, kind: str) -> bool:
+    return any(len({layer.node(device) for device in group}) > 1 for group in layer.groups(kind))
+
+
+# ---- as text ----
+
+
+def to_text(found: Mapping[str, Any]) -> list[str]:
+    """The lines in which a terminal shows an :func:`answer`."""
+    lines = [
+        f"capacity {found['capacity']:,} slots an expert; X = {quantity(found['input_bytes'], 'B')}, "
+        f"D = {quantity(found['slots_bytes'], 'B')}",
+        "",
+        f"{'schedule':<20}{'forward':>10}{'backward':>10}{'inside':>10}{'between':>10}{'compute':>13}{'parameters':>12}",
+    ]
+    for name, each in found["schedules"].items():
+        inside, between = (sum(c[key] for c in each["forward"]) for key in ("intra_bytes", "inter_bytes"))
+        cells = (
+            quantity(each["communication_s"]["forward"], "s"),
+            quantity(each["communication_s"]["backward"], "s"),
+            quantity(inside, "B"),
+            quantity(between, "B"),
+        )
+        flops, parameters = quantity(each["flops"], "FLOP"), quantity(each["parameters"], "")
+        lines.append(f"{name:<20}{''.join(f'{cell:>10}' for cell in cells)}{flops:>13}{parameters:>12}")
+    for name, each in found["schedules"].items():
+        if each["runs"] == name:
+            lines += ["", f"{name}: {each['title']}", *_told(each)]
+    lines += ["", f"parm-auto chooses {found['choice']}. {found['reason']}"]
+    lines += [f"{name} cannot run it: {reason}" for name, reason in found["refused"].items()]
+    return lines + [f"note: {note}" for note in found["notes"]]
+
+
+def _told(each: Mapping[str, Any]) -> Iterator[str]:
+    for direction in ("forward", "backward"):
+        for number, c in enumerate(each[direction]):
+            group = f"{c['group']} of {c['group_size']}"
+            sent = f"sends {quantity(c['intra_bytes'], 'B')} inside, {quantity(c['inter_bytes'], 'B')} between"
+            hidden = " more, under the exchange" if c["hidden"] else ""
+            yield (
+                f"  {direction if not number else '':<10}{c['name']:<16}{group:<14}"
+                f"buffer {quantity(c['buffer_bytes'], 'B'):<10}{sent:<36}{quantity(c['time_s'], 's')}{hidden}"
+            )
+        if not each[direction]:
+            yield f"  {direction:<10}nothing is sent"

@@ -1,0 +1,120 @@
+// The schedules of the expert layer side by side: a card each, with what its slowest device does when.
+
+import { followTheme, h, s, send } from "static/canvas.js";
+import { Tips, tool } from "static/shell.js";
+
+const BOX = { width: 300, lane: 20, gap: 3 };
+
+export function render({ model }) {
+  const schedules = new ExpertSchedules(model);
+  model.on("remove", () => schedules.unfollow?.());
+  return schedules.root;
+}
+
+class ExpertSchedules {
+  constructor(model) {
+    this.model = model;
+    this.build();
+    model.on("shown", () => this.toggle());
+    model.on(["cards", "about"], () => this.draw());
+    model.on("msg:custom", (message) => this.answered(message));
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    this.toggle();
+  }
+
+  build() {
+    const { words } = this.model;
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.dialog.close() });
+    this.about = h("p", { class: "mw-es-about" });
+    this.refusal = h("span", { class: "mw-es-refusal", role: "alert" });
+    this.grid = h("div", { class: "mw-es-cards", role: "group", "aria-label": "Expert schedules" });
+    this.grid.addEventListener("keydown", (event) => this.key(event));
+    const legend = h("div", { class: "mw-es-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", {}, h("i", { style: { background: `var(--step-${kind})` } }), word)));
+    this.dialog = h(
+      "dialog",
+      { class: "mw-es-dialog", "aria-labelledby": "mw-es-title" },
+      h("header", {}, h("div", {}, h("h2", { id: "mw-es-title" }, "Expert schedules"), this.about), h("span", { class: "mw-grow" }), this.refusal, legend, close),
+      this.grid,
+    );
+    this.dialog.addEventListener("close", () => this.model.shown && send(this.model, { type: "close" }));
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.root = h("div", { class: "mw-canvas mw-shell mw-expert-schedules" }, this.dialog);
+    this.tips = new Tips(this.dialog);
+  }
+
+  toggle() {
+    if (this.model.shown === this.dialog.open) return;
+    if (!this.model.shown) return this.dialog.close();
+    this.refusal.textContent = "";
+    this.draw();
+    this.dialog.showModal();
+    (this.picks().find((pick) => pick.ariaCurrent === "true") ?? this.picks()[0])?.focus();
+  }
+
+  answered({ type, refused }) {
+    if (type === "answered") this.refusal.textContent = refused ?? "";
+  }
+
+  draw() {
+    this.about.textContent = this.model.about;
+    this.grid.replaceChildren(...this.model.cards.map((card) => this.card(card)));
+    const picks = this.picks();
+    const current = picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
+    for (const pick of picks) pick.tabIndex = pick === current ? 0 : -1;
+  }
+
+  card(card) {
+    const { name, title, help, present, best, reason, layout, change, choice } = card;
+    const marks = [present && h("span", { class: "mw-es-mark", "data-kind": "now" }, "now"), best && h("span", { class: "mw-es-mark", "data-kind": "best" }, "fastest")];
+    const head = h("div", { class: "mw-es-head" }, h("strong", {}, title), ...marks.filter(Boolean), h("span", { class: "mw-grow" }), layout ? h("span", { class: "mw-quiet" }, layout) : "");
+    const spoken = reason ? `${title}: cannot run this layer. ${reason}` : `${title}${present ? ", what you have" : ""}: ${card.time}, between nodes ${card.inter}, inside ${card.intra}, memory ${card.memory}`;
+    const body = reason ? [h("p", { class: "mw-es-help" }, help), h("p", { class: "mw-es-reason" }, reason)] : [drawLayer(card, this.model.lanes), ...figures(card, change), h("p", { class: "mw-es-help" }, choice || help)];
+    const pick = h("button", { class: "mw-es-card", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, "data-name": name, tabindex: -1 }, head, ...body);
+    pick.toggleAttribute("data-refused", Boolean(reason));
+    pick.addEventListener("click", () => (present ? this.dialog.close() : send(this.model, { type: "choose", name })));
+    return pick;
+  }
+
+  picks() {
+    return [...this.grid.querySelectorAll(".mw-es-card")];
+  }
+
+  /** Arrows walk over the cards as they lie, Enter chooses: walking alone edits nothing. */
+  key(event) {
+    const picks = this.picks();
+    const at = picks.indexOf(event.target.closest(".mw-es-card"));
+    const top = picks[0]?.offsetTop;
+    const row = Math.max(1, picks.filter((pick) => pick.offsetTop === top).length);
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: row, ArrowUp: -row, Home: -at, End: picks.length - 1 - at }[event.key];
+    if (at < 0 || step === undefined) return;
+    const next = picks[Math.max(0, Math.min(picks.length - 1, at + step))];
+    for (const pick of picks) pick.tabIndex = pick === next ? 0 : -1;
+    next.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}
+
+/** Three lanes of one device: computing, links inside its node, links to others; the forward, then the backward. */
+function drawLayer({ picture, axis }, lanes) {
+  const height = lanes.length * (BOX.lane + BOX.gap);
+  const svg = s("svg", { class: "mw-es-picture", viewBox: `0 0 ${BOX.width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const scale = BOX.width / axis;
+  lanes.forEach((_, lane) => svg.append(s("rect", { class: "mw-es-lane", x: 0, y: lane * (BOX.lane + BOX.gap), width: BOX.width, height: BOX.lane })));
+  picture.lane.forEach((lane, i) => {
+    const width = Math.max(0.6, (picture.end[i] - picture.start[i]) * scale - 0.4);
+    svg.append(s("rect", { x: picture.start[i] * scale, y: lane * (BOX.lane + BOX.gap), width, height: BOX.lane, fill: `var(--step-${picture.kind[i]})` }));
+  });
+  const turn = picture.turn * scale;
+  svg.append(s("line", { class: "mw-es-turn", x1: turn, x2: turn, y1: 0, y2: height }));
+  return h("div", { class: "mw-es-lanes" }, h("div", { class: "mw-es-names" }, ...lanes.map((lane) => h("span", {}, lane))), svg);
+}
+
+function figures({ time, parts, inter, intra, memory, buffers }, change) {
+  const better = change?.startsWith("-");
+  const row = (name, value, small) => [h("dt", {}, name), h("dd", {}, value, small ? h("span", { class: "mw-quiet" }, ` ${small}`) : "")];
+  return [
+    h("div", { class: "mw-es-time" }, h("strong", {}, time), h("span", { class: "mw-quiet" }, ` ${parts}`), h("span", { class: "mw-grow" }), h("span", { class: "mw-es-change", "data-better": better ? "" : null }, change ?? "")),
+    h("dl", {}, ...row("Between nodes", inter, "a device, forward"), ...row("Inside nodes", intra, "a device, forward"), ...row("Memory", memory, `+ ${buffers} of buffers`)),
+  ];
+}

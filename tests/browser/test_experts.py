@@ -1,0 +1,338 @@
+"""Experts on devices in a real browser: by hand and by keyboard, refused at the chip, one step of undo each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.test_canvases import centre, document, drag, eventually, press_and_drag
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from designer.session import Session
+
+pytestmark = pytest.mark.browser
+PATIENCE_MS = 20_000
+
+
+def experts_document(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> dict[str, Any]:
+    devices = dp * tp
+    design = document(nodes=2, per_node=devices // 2, meshes=[list(range(devices))], schedule="1f1b", microbatches=4)
+    del design["pipeline"]["waves"]
+    design["meshes"][0]["axes"] = {"dp": dp, "tp": tp}
+    design["model"]["moe"] = {"experts": experts}
+    design["experts"] = {"schedule": "parm-auto", "ep": 4, **section}
+    return design
+
+
+class Shown:
+    """The canvas on a page, and the session behind it."""
+
+    def __init__(self, page: Page, session: Session) -> None:
+        self.page, self.session = page, session
+
+    def chip(self, expert: int, place: int | None = None) -> Locator:
+        at = f'.mw-xplace[data-place="{place}"] ' if place is not None else ""
+        return self.page.locator(f'{at}.mw-xchip[data-expert="{expert}"]').first
+
+    def place(self, number: int) -> Locator:
+        return self.page.locator(f'.mw-xplace[data-place="{number}"]')
+
+    @property
+    def homes(self) -> list[list[int]]:
+        places = self.page.locator(".mw-experts").evaluate("each => each.mw.picture.places")
+        found: list[list[int]] = [place["held"] for place in places]
+        return found
+
+    @property
+    def drawn(self) -> list[list[int]] | None:
+        placement = self.session.design.experts.placement
+        return None if placement is None else [list(held) for held in placement]
+
+    @property
+    def last(self) -> str:
+        return str(self.session.history[0])
+
+    def does(self, words: str) -> None:
+        """Wait until the last edit is called so."""
+        eventually(self.page, lambda: self.last == words)
+        self.page.wait_for_timeout(60)  # drawn
+
+    def says(self, words: str) -> None:
+        notice = self.page.locator('.mw-experts .mw-notice[data-kind="no"]')
+        notice.filter(has_text=words).wait_for()
+
+    @property
+    def focused(self) -> str:
+        return str(
+            self.page.evaluate(
+                "() => { let e = document.activeElement; while (e?.shadowRoot?.activeElement) e = e.shadowRoot.activeElement;"
+                " return e?.dataset?.key ?? e?.dataset?.place ?? e?.tagName ?? '' }"
+            )
+        )
+
+
+@pytest.fixture
+def shown(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Iterator[Callable[..., Shown]]:
+    def open_page(design: dict[str, Any]) -> Shown:
+        from designer.session import Session
+        from engine.design import parse_design
+
+        session = Session(parse_design(design, draft=True))
+        page.set_default_timeout(PATIENCE_MS)
+        page.set_viewport_size({"width": 1120, "height": 300})
+        visit(serve(lambda: _page(session)))
+        page.locator(".mw-experts").wait_for()
+        page.locator(".mw-xchip, .mw-xempty").first.wait_for()
+        return Shown(page, session)
+
+    yield open_page
+    page.goto("about:blank")
+
+
+def _page(session: Session) -> Any:
+    import panel as pn
+
+    from designer.canvases.experts import ExpertsCanvas
+
+    canvas = ExpertsCanvas(session.edit, width=1120, height=300)
+    session.param.watch(lambda *_: canvas.show(session.design), "design")
+    canvas.show(session.design)
+    return pn.Column(canvas, margin=0)
+
+
+def test_drag_an_expert_to_another_device_and_undo(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+
+    press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
+    page.page.locator('.mw-xplace[data-place="3"][data-target="yes"]').wait_for()
+    page.page.locator(".mw-notice", has_text="load 1× → 1.5×").wait_for()
+    page.page.mouse.up()
+
+    page.does("move expert 0 to device 3")
+    assert page.drawn == [[1], [2, 3], [4, 5], [0, 6, 7]]
+    assert page.homes == page.drawn
+    page.session.undo()
+    assert page.drawn is None
+    eventually(page.page, lambda: page.homes == [[0, 1], [2, 3], [4, 5], [6, 7]])
+
+
+def test_control_makes_a_replica_and_a_second_one_there_is_refused_at_the_device(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    page.page.keyboard.down("Control")
+    drag(page.page, centre(page.chip(0)), centre(page.place(2)))
+    page.does("replicate expert 0 on device 2")
+    assert page.drawn == [[0, 1], [2, 3], [0, 4, 5], [6, 7]]
+
+    press_and_drag(page.page, centre(page.chip(0, 0)), centre(page.place(2)))
+    page.page.locator('.mw-xplace[data-place="2"][data-target="no"]').wait_for()
+    page.page.mouse.up()
+    page.page.keyboard.up("Control")
+
+    page.says("device 2 holds expert 0 already")
+    assert page.last == "replicate expert 0 on device 2"
+
+
+def test_a_band_selects_and_all_that_is_selected_moves_as_one(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    box = page.place(0).bounding_box()
+    assert box
+    left_of_board = (box["x"] - 3, box["y"] - 3)
+    last = page.chip(1).bounding_box()
+    assert last
+    drag(page.page, left_of_board, (last["x"] + last["width"] + 2, last["y"] + last["height"] + 2))
+    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 2
+    page.page.keyboard.down("Shift")
+    page.chip(2).click()
+    page.page.keyboard.up("Shift")
+    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 3
+
+    drag(page.page, centre(page.chip(1)), centre(page.place(3)))
+
+    page.does("move experts 0, 1, 2 to device 3")
+    assert page.drawn == [[], [3], [4, 5], [0, 1, 2, 6, 7]]
+    page.session.undo()
+    assert page.drawn is None
+
+
+def test_escape_gives_a_drag_up(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
+    page.page.keyboard.press("Escape")
+    page.page.mouse.up()
+    page.page.wait_for_timeout(150)
+    assert page.drawn is None
+    assert page.session.history == ("", "")
+
+
+def test_keys_pick_up_carry_put_down_replicate_and_remove(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    press = page.page.keyboard.press
+    page.chip(0).click()
+    press("ArrowRight")
+    assert page.focused == "1@0"
+
+    press("Space")
+    press("ArrowRight")
+    page.page.locator(".mw-notice", has_text="move to device 1").wait_for()
+    press("Enter")
+    page.does("move expert 1 to device 1")
+    assert page.drawn == [[0], [1, 2, 3], [4, 5], [6, 7]]
+    eventually(page.page, lambda: page.focused == "1@1")
+
+    press("r")
+    page.does("replicate expert 1")
+    assert page.drawn == [[0], [1, 2, 3], [1, 4, 5], [6, 7]]  # on the other node
+    press("Delete")
+    page.does("remove a replica of expert 1")
+    eventually(page.page, lambda: sum(1 in held for held in page.homes) == 1)
+    eventually(page.page, lambda: page.focused.startswith("1@"))
+    press("Delete")
+    page.says("holds the only replica of expert 1")
+
+    press("Space")
+    press("ArrowLeft")
+    press("Escape")
+    assert page.last == "remove a replica of expert 1"
+    press("Control+a")
+    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 8
+
+
+def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document(load="zipf"))
+    imbalance = page.page.locator('[data-figure="load"] b')
+    before = float(imbalance.inner_text()[:-1])
+
+    page.page.get_by_role("button", name="Balance").click()
+    page.does("balance the experts, up to 1 replica a device")
+    assert float(imbalance.inner_text()[:-1]) < before / 1.4
+    assert page.page.locator(".mw-xchip[data-copied]").count() >= 2
+
+    page.page.get_by_role("button", name="Balance").click()
+    page.says("as balanced as this can make them")
+    page.page.get_by_role("button", name="Equal blocks").click()
+    page.does("experts in equal blocks")
+    assert page.drawn is None
+    page.page.get_by_role("button", name="one replica a device less").click()
+    page.page.get_by_role("button", name="Balance").click()
+    page.does("balance the experts")
+    assert page.page.locator(".mw-xchip[data-copied]").count() == 0
+
+
+def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    for control, item, key, value in (
+        ("schedule", "Parm S2", "schedule", "parm-s2"),
+        ("esp", "2 (ep 2)", "esp", 2),
+        ("degree", "automatic", "degree", None),
+        ("load", "Zipf", "load", "zipf"),
+    ):
+        page.page.locator(f'[data-control="{control}"]').click()
+        page.page.get_by_role("menuitemradio", name=item, exact=True).click()
+        eventually(page.page, lambda key=key, value=value: getattr(page.session.design.experts, key) == value)  # type: ignore[misc]
+    assert page.session.design.experts.ep == 2
+    page.page.locator(".mw-xplace").nth(1).wait_for()
+    assert page.page.locator(".mw-xplace").count() == 2
+
+
+def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document(dp=4, tp=2, ep=4, esp=2))
+    page.page.locator('.mw-xdevice[data-device="2"]').hover()
+
+    def inside(kind: str) -> list[int]:
+        found: list[int] = page.page.locator(f'.mw-xdevice[data-in~="{kind}"]').evaluate_all(
+            "all => all.map((each) => Number(each.dataset.device))"
+        )
+        return found
+
+    assert inside("mp") == inside("esp") == [2, 3]
+    assert inside("ep") == [0, 2, 4, 6]
+    page.page.get_by_text("ep (other experts) 0 2 4 6").wait_for()
+
+
+def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> None:
+    design = experts_document()
+    del design["model"]["moe"], design["experts"]
+    page = shown(design)
+
+    page.page.get_by_role("button", name="Add experts to the model").click()
+
+    page.does("add experts to the model")
+    page.chip(7).wait_for()
+    assert page.session.design.model.moe.experts == 8
+    page.session.undo()
+    page.page.get_by_text("This model has no experts").wait_for()
+
+
+# ---- on the page ----
+
+
+@pytest.fixture
+def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any]], str]]:
+    """Start the designer as ``meshwave serve`` does, on a document; returns its link."""
+    import json
+
+    from designer.server import read_design, served
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with ExitStack() as stack:
+
+        def start(design: dict[str, Any]) -> str:
+            path = tmp_path / "design.json"
+            path.write_text(json.dumps(design))
+            return stack.enter_context(served(read_design(str(path)), "a-token-for-tests"))
+
+        yield start
+
+
+def test_x_turns_the_pane_to_the_experts_and_back(
+    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
+) -> None:
+    for _ in range(2):  # what the first session loads, the second must find too
+        page = visit(designer(experts_document()))
+        page.locator(".mw-cluster").wait_for()
+    page.keyboard.press("x")
+    page.locator(".mw-xchip").first.wait_for()
+    box = page.locator(".mw-experts").bounding_box()
+    assert box and box["width"] > 1000 and box["y"] + box["height"] < 900
+    assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
+    assert not page.locator(".mw-cluster").is_visible()
+
+    page.keyboard.press("ArrowRight")  # the keyboard is there at once
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Undo: move expert").wait_for()
+    page.get_by_role("button", name="Cluster", exact=True).click()
+    page.locator(".mw-cluster").wait_for()
+    assert not page.locator(".mw-experts").is_visible()
+
+
+def test_the_schedules_side_by_side_and_one_of_them_chosen(
+    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
+) -> None:
+    page = visit(designer(experts_document(dp=4, tp=2, ep=4, esp=2)))
+    page.keyboard.press("x")
+    page.get_by_role("button", name="Compare schedules").click()
+    dialog = page.get_by_role("dialog", name="Expert schedules")
+    dialog.wait_for()
+    cards = dialog.locator(".mw-es-card")
+    cards.first.wait_for()
+    assert cards.count() == 7
+    assert cards.first.locator("[data-kind=best]").count() == 1
+    assert page.evaluate("() => document.activeElement !== document.body")  # the present one has the keyboard
+    assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40
+
+    page.keyboard.press("Home")
+    dialog.locator('[data-name="parm-s2"]').click()
+
+    dialog.wait_for(state="hidden")
+    page.get_by_role("button", name="Undo: experts: schedule Parm S2").wait_for()
+    page.locator('[data-control="schedule"]', has_text="Parm S2").wait_for()
+    page.keyboard.press("Control+z")
+    page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()

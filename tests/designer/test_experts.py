@@ -1,0 +1,302 @@
+"""Experts on devices: what gestures make of their homes, what is drawn, what a drop is told to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from designer import expert_edits as edits
+from designer.canvases.experts import ExpertsCanvas, Known, picture_of
+from designer.session import Session
+from designer.views.expert_schedules import ExpertSchedules, card, cards
+from engine.design import Design, load_design, parse_design
+from engine.errors import InputError
+from engine.moe import by_age
+from engine.resources import example
+from engine.units import quantity
+
+NAMES = [f"device {place}" for place in range(4)]
+HOMES = ((0, 1), (2, 3), (4, 5), (6, 7))
+
+
+def design(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> Design:
+    """One mesh over two nodes, with experts."""
+    document = load_design(example("01-first-wave")).model_dump(mode="json")
+    devices = dp * tp
+    document["cluster"] |= {"nodes": 2, "devices_per_node": devices // 2}
+    document["meshes"] = [{"name": "A", "devices": list(range(devices)), "axes": {"dp": dp, "tp": tp}}]
+    document["pipeline"] = {"schedule": "1f1b", "microbatches": 4}
+    document["model"]["moe"] = {"experts": experts}
+    document["experts"] = {"schedule": "parm-auto", "ep": 4, **section}
+    return parse_design(document, draft=True)
+
+
+class Opened:
+    """A canvas on a session, gestures by name, and what it answered last."""
+
+    def __init__(self, opened: Design) -> None:
+        self.session = Session(opened)
+        self.canvas = ExpertsCanvas(self.session.edit)
+        self.told: list[dict[str, Any]] = []
+        self.canvas._send_msg = self.told.append  # type: ignore[method-assign, assignment]
+        self.session.param.watch(lambda *_: self.canvas.show(self.session.design), "design")
+        self.canvas.show(opened)
+
+    def do(self, name: str, **gesture: Any) -> str | None:
+        """A gesture; the words with which it was refused."""
+        self.canvas._handle_msg({"type": name, **gesture})
+        refused: str | None = self.told[-1]["refused"]
+        return refused
+
+    @property
+    def homes(self) -> list[list[int]]:
+        return [place["held"] for place in self.canvas.picture["places"]]
+
+
+# plain functions
+
+
+def test_experts_move_together() -> None:
+    assert edits.move(HOMES, [(0, 0), (3, 1)], 2, NAMES) == ((1,), (2,), (0, 3, 4, 5), (6, 7))
+
+
+def test_a_drop_where_it_lies_changes_nothing() -> None:
+    assert edits.move(HOMES, [(0, 0)], 0, NAMES) == HOMES
+
+
+def test_a_place_holds_an_expert_once() -> None:
+    twice = ((0, 1), (0, 2), (3,), ())
+    with pytest.raises(InputError, match="device 1 holds expert 0 already"):
+        edits.move(twice, [(0, 0)], 1, NAMES)
+    with pytest.raises(InputError, match="device 1 holds expert 0 already"):
+        edits.replicate(twice, [0], 1, NAMES)
+
+
+def test_the_last_replica_stays() -> None:
+    twice = ((0, 1), (0, 2), (3,), ())
+    assert edits.remove(twice, [(0, 1)], NAMES) == ((0, 1), (2,), (3,), ())
+    with pytest.raises(InputError, match="device 0 holds the only replica of expert 1; move it instead"):
+        edits.remove(twice, [(1, 0)], NAMES)
+    with pytest.raises(InputError, match="only replica"):
+        edits.remove(twice, [(0, 0), (0, 1)], NAMES)
+
+
+def test_what_is_not_there_is_refused() -> None:
+    for place, expert in ((0, 7), (9, 0)):
+        with pytest.raises(InputError, match=f"does not hold expert {expert}"):
+            edits.move(HOMES, [(expert, place)], 2, NAMES)
+
+
+def test_a_replica_goes_to_a_node_that_has_none_and_there_where_least_is_done() -> None:
+    homes = edits.replicate_hot(HOMES, [0], load=[2.0, 0.1, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    assert homes == ((0, 1), (2, 3), (4, 5), (0, 6, 7))
+    homes = edits.replicate_hot(homes, [0], load=[1.0, 0.5, 1.2, 0.7], nodes=[0, 0, 1, 1])
+    assert homes == ((0, 1), (0, 2, 3), (4, 5), (0, 6, 7))
+    with pytest.raises(InputError, match="expert 0 is on every device already"):
+        edits.replicate_hot(((0,),), [0], [1.0], [0])
+
+
+def test_loads_are_made_hotter_in_even_shares() -> None:
+    assert edits.heat([0.5, 0.25, 0.25], [1, 1], 2.0) == [1.5, 1.5, 0.75]
+
+
+# sections
+
+
+def test_a_model_gets_experts_that_its_meshes_can_hold() -> None:
+    bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
+    session = Session(bare)
+
+    session.edit("", edits.add_experts(bare), "add experts to the model")
+
+    assert session.design.model.moe.experts == 8
+    assert session.design.experts.ep == 4
+    assert [problem for problem in session.errors if problem.where.startswith("experts")] == []
+    session.undo()
+    assert session.design.model.moe is None
+
+
+def test_group_sizes_give_way_to_each_other() -> None:
+    section = edits.with_setting(design(), "esp", 2)
+    assert (section["ep"], section["esp"]) == (2, 2)
+    section = edits.with_setting(design(ep=2, esp=2), "ep", 4)
+    assert (section["ep"], section["esp"]) == (4, 1)
+
+
+def test_homes_that_no_longer_fit_go_back_to_equal_blocks() -> None:
+    drawn = design(placement=[[0, 1, 2], [3], [4, 5], [6, 7]])
+    assert edits.fits(drawn)
+    assert edits.with_setting(drawn, "degree", 2)["placement"] is not None
+    assert edits.with_setting(drawn, "ep", 2)["placement"] is None
+    session = Session(drawn)
+    session.edit("experts.ep", 2, "ep 2")
+    assert session.design.experts.placement is None
+    session.undo()
+    session.edit("model.moe.experts", 12, "12 experts")
+    assert session.design.experts.placement is None
+
+
+def test_equal_blocks_are_not_written_down() -> None:
+    opened = design()
+    assert edits.placement(edits.drawn_layer(opened, 0), HOMES) is None
+
+
+def test_devices_that_share_experts_are_given_the_same() -> None:
+    opened = Opened(design(ep=2, esp=2))
+
+    assert opened.do("move", chips=[[0, 0]], to=1) is None
+
+    assert opened.session.design.experts.placement == ((1, 2, 3), (1, 2, 3), (0, 4, 5, 6, 7), (0, 4, 5, 6, 7))
+    assert opened.canvas.picture["places"][1]["name"] == "devices 2-3"
+
+
+# gestures
+
+
+def test_every_gesture_is_one_step_of_undo_with_its_words() -> None:
+    opened = Opened(design(load="zipf"))
+    before = opened.session.design
+    for gesture, words in (
+        (("move", {"chips": [[0, 0]], "to": 3}), "move expert 0 to device 3"),
+        (("replicate", {"chips": [[0, 3], [1, 0]], "to": 2}), "replicate experts 0, 1 on device 2"),
+        (("remove", {"chips": [[0, 2]]}), "remove a replica of expert 0"),
+        (("balance", {"extra": 1}), "balance the experts, up to 1 replica a device"),
+        (("blocks", {}), "experts in equal blocks"),
+        (("heat", {"chips": [[3, 1]], "factor": 1.5}), "expert 3 hotter"),
+        (("setting", {"key": "schedule", "value": "parm-s2"}), "experts: schedule Parm S2"),
+        (("setting", {"key": "degree", "value": None}), "experts: degree automatic"),
+    ):
+        name, what = gesture
+        assert opened.do(name, **what) is None
+        assert opened.session.history[0] == words
+    for _ in range(8):
+        opened.session.undo()
+    assert opened.session.design == before
+
+
+def test_balance_makes_the_fullest_device_less_full_and_says_when_there_is_nothing_to_do() -> None:
+    opened = Opened(design(load="zipf"))
+    before = max(float(place["load"][:-1]) for place in opened.canvas.picture["places"])
+
+    assert opened.do("balance", extra=1) is None
+
+    assert max(float(place["load"][:-1]) for place in opened.canvas.picture["places"]) < before / 1.4
+    assert opened.do("balance", extra=1) is not None
+
+
+def test_a_try_tells_what_a_drop_would_do_and_edits_nothing() -> None:
+    opened = Opened(design(load="zipf"))
+
+    opened.canvas._handle_msg({"type": "try", "number": 7, "chips": [[0, 0]], "to": 3, "copy": False})
+
+    told = opened.told[0]
+    assert (told["type"], told["number"], told["refused"]) == ("tried", 7, None)
+    assert "load" in told["words"] and "→" in told["words"]
+    assert opened.session.history == ("", "")
+
+
+def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
+    opened = Opened(design(dp=2, tp=4, schedule="ppmoe"))
+
+    assert [place["devices"] for place in opened.canvas.picture["places"]] == [[0], [1], [2], [3]]
+    assert opened.do("move", chips=[[0, 0]], to=2) is None
+    assert opened.do("replicate", chips=[[3, 1]], to=0) is None
+    assert opened.homes == [[1, 3], [2, 3], [0, 4, 5], [6, 7]]
+    assert [place["load"] for place in opened.canvas.picture["places"]] == ["0.75×", "0.75×", "1.5×", "1×"]
+
+
+def test_what_the_schedule_cannot_run_is_said_and_the_controls_stay() -> None:
+    picture = picture_of(design(dp=8, experts=8, schedule="expert-parallel", ep=4, esp=2), 0)
+
+    assert "set esp to 1" in picture["problem"]
+    assert picture["figures"] == []
+    assert [control["key"] for control in picture["controls"]] == ["schedule", "ep", "esp", "degree", "load"]
+
+
+def test_groups_that_do_not_divide_a_mesh_are_said() -> None:
+    picture = picture_of(design(dp=6, ep=4), 0)
+
+    assert picture["state"] == "unfit"
+    assert picture["reason"] == "groups of ep 4 x esp 1 devices do not divide the 6 devices of mesh A"
+
+
+def test_more_experts_than_a_place_for_each_are_placed_by_hand() -> None:
+    opened = Opened(design(experts=6))
+    assert "ep=4 does not divide 6 experts" in opened.canvas.picture["problem"]
+
+    assert opened.do("balance", extra=0) is None
+
+    assert [len(held) for held in opened.homes] == [2, 2, 1, 1]
+    assert opened.canvas.picture["problem"] == ""
+    assert opened.canvas.picture["figures"]
+
+
+def test_groups_are_told_by_the_devices_of_the_cluster() -> None:
+    groups = picture_of(design(dp=4, tp=2, ep=4, esp=2), 0)["groups"]
+
+    assert groups["mp"] == groups["esp"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert groups["ep"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_figures_are_those_of_the_price() -> None:
+    figures = {row["key"]: row["value"] for row in picture_of(design(), 0)["figures"]}
+
+    # D = E T M b = 8 x ceil(1.25 x 2 x tokens / 8) slots; 3 of 4 devices are others, 2 of them on the other node,
+    # and slots go there and back
+    layer = edits.drawn_layer(design(), 0)
+    assert figures["inter"] == quantity(2 * 4 * layer.slots_bytes * 2 / 4, "B")
+    assert figures["intra"] == quantity(2 * 4 * layer.slots_bytes * 1 / 4, "B")
+    assert figures["load"] == "1×"
+
+
+def test_without_experts_it_offers_some() -> None:
+    bare = design().model_copy(update={"model": design().model.model_copy(update={"moe": None})})
+    assert picture_of(bare, 0) == {
+        "state": "none",
+        "offer": "8 experts in every second block, spread over 4 devices of each mesh",
+    }
+
+
+# the schedules side by side
+
+
+def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None:
+    found = cards(design(dp=4, tp=2, ep=4, esp=2, load="zipf"), 0)
+
+    assert {entry["name"] for entry in found} == set(by_age())
+    times = [entry["total"] for entry in found if not entry["reason"]]
+    assert times == sorted(times)
+    assert [entry["name"] for entry in found if entry["present"]] == ["parm-auto"]
+    assert next(entry for entry in found if entry["name"] == "parm-auto")["choice"].startswith("S")
+    assert next(entry for entry in found if entry["name"] == "expert-parallel")["layout"] == "ep 8, esp 1"
+
+
+def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
+    opened = design(dp=4, tp=2, ep=4, esp=2, schedule="parm-s1")
+    found = card(opened, 0, "parm-s1")
+
+    known = Known.of(opened, 0, edits.drawn_layer(opened, 0))
+    assert found["total"] == pytest.approx(known.forward_s + known.backward_s)
+    assert max(found["picture"]["end"]) == pytest.approx(found["total"])
+    assert {"experts", "dispatch", "combine", "gather"} <= set(found["picture"]["kind"])
+
+
+def test_a_schedule_that_cannot_run_the_layer_says_why() -> None:
+    found = card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
+    assert found["reason"] == "3 tensor-parallel devices do not divide 8 experts; use a divisor."
+
+
+def test_choosing_a_schedule_is_one_edit() -> None:
+    session = Session(design(dp=4, tp=2, ep=4, esp=2))
+    view = ExpertSchedules(session)
+    view._send_msg = lambda message: None  # type: ignore[method-assign, assignment]
+    view.open()
+
+    view._handle_msg({"type": "choose", "name": "expert-parallel"})
+
+    assert not view.shown
+    assert (session.design.experts.ep, session.design.experts.esp) == (8, 1)
+    assert session.history[0] == "experts: schedule Expert parallel"
+    session.undo()
+    assert (session.design.experts.schedule, session.design.experts.ep) == ("parm-auto", 4)
