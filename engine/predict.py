@@ -167,7 +167,4 @@ def _warnings(design: Design) -> Iterator[Problem]:
         message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
         yield Problem("meshes", "unused_devices", message, "warning")
     yield from _equal_shares(design)
-    if design.model.moe:
-        message = "experts are not priced yet: every layer is counted as a dense one"
-        yield Problem("model.moe", "experts_unpriced", message, "warning")
     yield from (problem._replace(severity="warning") for problem in runnable(design))

@@ -88,6 +88,10 @@ class MeshPrices:
         dense = self.layer.times(layers - experts) + self.ends(first=first, last=last)
         return dense + self.expert_layer.times(experts) if experts else dense
 
+    def part(self, operators: Iterable[Operator]) -> Seconds:
+        """Any operators of a stage."""
+        return self._price(operators)
+
     def _price(self, operators: Iterable[Operator]) -> Seconds:
         """Operators run one after the other, each bound by its own roof; reductions are not overlapped."""
         return sum(map(self._operator, operators), start=Seconds())
