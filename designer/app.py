@@ -25,11 +25,12 @@ from designer.session import Session
 from designer.views.comparison import Comparison
 from designer.views.expert_schedules import ExpertSchedules
 from designer.views.gallery import Gallery
+from designer.views.layers import inside_of
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
 from designer.views.side import Side
-from designer.views.timeline import Layer, TimelineChart
+from designer.views.timeline import Layer, Pin, TimelineChart
 from designer.views.topbar import TopBar
 from engine.design import Design, parse_design, save_design
 from engine.errors import InputError, MeshwaveError, RunError
@@ -213,7 +214,8 @@ class Widgets:
         self.session = session
         fill = {"sizing_mode": "stretch_both"}
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
-        self.timeline = TimelineChart(can_edit=True, **fill)
+        self.timeline = TimelineChart(can_edit=True, on_open=self._look_into, **fill)
+        self._block: Pin | None = None  # into which one looks
         self.drawing = Drawing(session, self.timeline.tell)
         self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
@@ -284,7 +286,28 @@ class Widgets:
         if session.prediction is None and session.errors:
             number = len(session.errors)
             stale = f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {stale}"
-        self.timeline.show(layers(session), stale)
+        inner = self._inside()
+        if inner is not None:
+            self.timeline.show([inner[0]], stale, inner[1])
+        else:
+            self.timeline.show(layers(session), stale)
+
+    def _look_into(self, block: Pin | None) -> None:
+        """Show the inside of a block of the iteration, or the iteration again."""
+        if block is not None:
+            inside_of(_of_pin(self.session, block), block.rank, block.action)  # what cannot be shown is refused
+        self._block = block
+        self._show_timeline()
+
+    def _inside(self) -> tuple[Layer, list[str]] | None:
+        """The inside of the block that one looks into, as long as the design has it."""
+        if self._block is None:
+            return None
+        try:
+            return inside_of(_of_pin(self.session, self._block), self._block.rank, self._block.action)
+        except InputError:
+            self._block = None
+            return None
 
     def _try_layers(self, counts: Sequence[int] | None) -> Prediction | None:
         """Show the step with other layers a stage while they are dragged; None shows it as it stands."""
@@ -294,7 +317,7 @@ class Widgets:
         self.numbers.preview(tried)
         if tried is None:
             self._show_timeline()
-        else:
+        elif self._block is None:
             self.timeline.show(layers(session, tried))
         return tried
 
@@ -356,6 +379,24 @@ def layers(session: Session, tried: Prediction | None = None) -> list[Layer]:
     return shown
 
 
+def _of_pin(session: Session, block: Pin) -> Prediction:
+    """The prediction whose block was pinned.
+
+    Raises:
+        InputError: it is no longer shown, or has no such block any more.
+    """
+    shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
+    predictions = [*shown, session.prediction]
+    found = predictions[block.layer] if block.layer < len(predictions) else None
+    if found is None:
+        raise InputError("that timeline is no longer shown, or is of a run")
+    program, action = found.program, block.action
+    here = (program.rank == block.rank) & (program.op == action.op)
+    if not (here & (program.stage == action.stage) & (program.microbatch == action.microbatch)).any():
+        raise InputError(f"there is no {action} on this mesh any more")
+    return found
+
+
 def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
     """Units and seconds have no axis in common; the numbers still tell what changed."""
     return prediction is None or pinned.costs.unit == prediction.costs.unit
@@ -386,4 +427,5 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         bytes=prediction.costs.bytes[prediction.program.spans],
         work=work(prediction.design, prediction.program, prediction.costs),
         played=(prediction.program, prediction.costs),
+        opens=prediction.costs.unit == "s",
     )

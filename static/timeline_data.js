@@ -305,7 +305,7 @@ export class Layer {
 
   /** "2F5" */
   notation(span, names) {
-    if (this.labels) return this.labels[this.label[span]];
+    if (this.labels) return this.labels[this.text[span]];
     const [stage, mb] = [this.stage[span], this.microbatch[span]];
     return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}`;
   }

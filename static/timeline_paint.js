@@ -395,7 +395,7 @@ export class Shapes {
     const [op, microbatch] = [layer.op[span], layer.microbatch[span]];
     const whole = op === OP.STEP && !layer.labels ? "step" : layer.notation(span, this.names);
     const width = this._width(whole, size) + 10;
-    if (layer.labels) return width <= room ? { text: whole, size } : null;
+    if (layer.labels) return [whole, whole.split(" ", 1)[0]].map((text) => ({ text, size })).find(({ text }) => this._width(text, size) + 10 <= room) ?? null;
     if (width <= room && (microbatch < 0 || width <= shortest || room >= 90)) return { text: whole, size };
     if (microbatch < 0) return null;
     const fits = [size, 9].find((size) => this._width(String(microbatch), size) + 3 <= room);

@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from designer.views.timeline import Layer, Steps
-from engine.program.action import Op
-from engine.timeline import Floats, Timeline
+from engine.lowering.layers import Inside, inside
+from engine.moe import Step, StepOp
+from engine.predict import Prediction
+from engine.program.action import Action, Op
+from engine.timeline import Floats
 
 KINDS: Mapping[Op, str] = {
-    Op.F: "experts",
+    Op.F: "experts, feed-forward",
     Op.B: "dispatch",
     Op.I: "combine",
     Op.W: "gather and reduce",
-    Op.STEP: "attention, gate, order",
+    Op.STEP: "attention, gate and others",
 }
 """What the colours of computations mean inside a block: the same as on the cards of expert schedules."""
 
 
-def as_layer(
-    timeline: Timeline, kinds: Sequence[Op], words: Sequence[str], sent: Floats, tones: Sequence[int]
-) -> Layer:
-    """The chart's form of a timeline whose ranks are lanes and whose spans are steps.
+def inside_of(prediction: Prediction, rank: int, action: Action) -> tuple[Layer, list[str]]:
+    """The inside of a computation for the chart, and the words that lead to it from the iteration.
 
-    ``kinds`` and ``words`` are of each span, ``sent`` the bytes that it sends, ``tones`` the device of each lane.
+    Raises:
+        InputError: the design is priced in units.
     """
-    labels = list(dict.fromkeys(words))
-    number = {label: place for place, label in enumerate(labels)}
-    op = np.array([int(kind) for kind in kinds], np.int8)
+    found = inside(prediction.design, rank, action.stage, action.op)
+    mesh = prediction.design.meshes[rank].name
+    return as_layer(found, f"{action} on mesh {mesh}"), ["iteration", f"{action} on mesh {mesh}"]
+
+
+def as_layer(found: Inside, label: str) -> Layer:
+    """The chart's form: lanes as ranks, kinds of steps as ops."""
+    op = np.array([_kind(word, step) for word, step in zip(found.words, found.steps, strict=True)], np.int8)
+    timeline = found.timeline
+    labels = list(dict.fromkeys(found.words))
+    number = {each: place for place, each in enumerate(labels)}
     shown = replace(
         timeline,
         op=op,
-        peer=np.full(len(op), -1, np.int32),
         stage=timeline.rank.astype(np.int32),
         microbatch=_places(timeline.rank, op, timeline.start),
-        fused=np.zeros(len(op), np.bool_),
     )
-    label = np.array([number[each] for each in words], np.int32)
-    met = {kind: KINDS[kind] for kind in KINDS if (op == kind).any()}
-    return Layer(shown, "", steps=Steps(met, labels, label, sent, list(tones)))
+    devices = {device: place for place, device in enumerate(dict.fromkeys(found.devices))}
+    steps = Steps(
+        kinds={kind: words for kind, words in KINDS.items() if (op == kind).any()},
+        labels=labels,
+        label=np.array([number[word] for word in found.words], np.int32),
+        bytes=found.sent,
+        tones=[devices[device] for device in found.devices],
+    )
+    return Layer(shown, label, steps=steps)
+
+
+def _kind(word: str, step: StepOp | None) -> Op:
+    if step == StepOp.EXPERTS or (step is None and word.startswith("feed-forward")):
+        return Op.F
+    if step == StepOp.DISPATCH:
+        return Op.B
+    if step == StepOp.COMBINE:
+        return Op.I
+    return Op.W if step is not None and Step(step).collective else Op.STEP
 
 
 def _places(lane: NDArray[np.int32], op: NDArray[np.int8], start: Floats) -> NDArray[np.int32]:
     """[spans] the place of each among those of its kind on its lane, by time: with these it has a name."""
     order = np.lexsort((start, op, lane))
     group = lane[order].astype(np.int64) * (int(Op.STEP) + 1) + op[order]
-    first = np.searchsorted(group, group)
     places = np.empty(len(order), np.int32)
-    places[order] = np.arange(len(order)) - first
+    places[order] = np.arange(len(order)) - np.searchsorted(group, group)
     return places

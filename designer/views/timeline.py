@@ -152,7 +152,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored |= _pack_memory(layer.memory, columns, ticks)
     steps: dict[str, Any] = {}
     if layer.steps is not None:
-        stored["label"] = columns.add(layer.steps.label[order], "int32")
+        stored["text"] = columns.add(layer.steps.label[order], "int32")
         stored["carried"] = columns.add(layer.steps.bytes[order], "float32")
         kinds = {op.name: words for op, words in layer.steps.kinds.items()}
         steps = {"labels": list(layer.steps.labels), "kinds": kinds, "tones": list(layer.steps.tones)}
@@ -231,7 +231,9 @@ class TimelineChart(JSComponent):
 
     _esm = read_static("timeline.js")
     _importmap: ClassVar = shared_modules("canvas.js", "palette.js", *(f"timeline_{part}.js" for part in PARTS))
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("timeline.css"), read_static("timeline_edit.css")]
+    _stylesheets: ClassVar = [
+        read_static("canvas.css"), *(read_static(f"timeline{part}.css") for part in ("", "_edit", "_depth")),
+    ]  # fmt: skip
 
     def __init__(
         self,

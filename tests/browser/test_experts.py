@@ -336,3 +336,84 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(
     page.locator('[data-control="schedule"]', has_text="Parm S2").wait_for()
     page.keyboard.press("Control+z")
     page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()
+
+
+# ---- inside a block of the timeline ----
+
+
+@pytest.fixture
+def opened(designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]) -> Page:
+    design = experts_document(dp=2, tp=2, ep=2, esp=2, schedule="parm-s2")
+    design["cluster"]["nodes"] = 4
+    design["meshes"].append({"name": "B", "devices": [4, 5, 6, 7], "axes": {"dp": 2, "tp": 2}})
+    page = visit(designer(design))
+    page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
+    return page
+
+
+def block(page: Page, rank: int, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box = page.evaluate(f"window.meshwaveTimeline.blockAt({rank}, {stage}, {mb}, '{op}')")
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def lanes(page: Page, number: int) -> None:
+    page.wait_for_function(f"window.meshwaveTimeline.layers[0]?.ranks === {number}")
+
+
+def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_leads_back_to_the_same_view(opened: Page) -> None:
+    page = opened
+    x, y = block(page, 0, 0, 0)
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -400)
+    page.mouse.click(*block(page, 0, 0, 0))
+    before = page.evaluate("window.meshwaveTimeline.view")
+    assert not before["whole"]
+
+    page.keyboard.press("Enter")
+
+    lanes(page, 12)  # of four devices: computing, links in the node, links between nodes
+    crumbs = page.locator(".mw-timeline-crumbs")
+    crumbs.get_by_text("0F0 on mesh A").wait_for()
+    assert page.evaluate("window.meshwaveTimeline.view.whole")
+    for words in ("dispatch", "combine", "experts, feed-forward"):
+        assert page.locator(".mw-timeline-legend", has_text=words).is_visible()
+    assert not page.get_by_role("button", name="Edit order").is_visible()
+
+    page.keyboard.press("Backspace")
+
+    lanes(page, 2)
+    after = page.evaluate("window.meshwaveTimeline.view")
+    assert after["from"] == pytest.approx(before["from"]) and after["to"] == pytest.approx(before["to"])
+    pinned = page.evaluate("window.meshwaveTimeline.pinned")
+    assert (pinned["stage"], pinned["mb"], pinned["op"]) == (0, 0, 0)
+    assert not crumbs.is_visible()
+
+
+def test_a_double_click_opens_and_the_crumb_leads_back(opened: Page) -> None:
+    page = opened
+    page.mouse.dblclick(*block(page, 1, 1, 2, "B"))
+    lanes(page, 12)
+    page.locator(".mw-timeline-crumbs").get_by_text("1B2 on mesh B").wait_for()
+
+    page.get_by_role("button", name="iteration", exact=True).click()
+    lanes(page, 2)
+
+
+def test_the_layers_follow_an_edit_of_their_experts(opened: Page) -> None:
+    page = opened
+    page.mouse.click(*block(page, 0, 0, 0))
+    page.get_by_role("button", name="open its layers").click()
+    lanes(page, 12)
+    before = page.evaluate("window.meshwaveTimeline.layers[0].makespan")
+
+    page.locator(".mw-timeline-stage").evaluate("each => each.blur()")
+    page.keyboard.press("x")
+    page.locator('[data-control="schedule"]').click()
+    page.get_by_role("menuitemradio", name="DeepSpeed-MoE", exact=True).click()
+    page.wait_for_function(f"window.meshwaveTimeline.layers[0].makespan > {before}")
+    page.locator(".mw-timeline-crumbs").get_by_text("0F0 on mesh A").wait_for()
+
+    page.locator(".mw-timeline-stage").focus()
+    page.keyboard.press("Escape")
+    lanes(page, 2)
