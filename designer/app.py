@@ -212,7 +212,7 @@ class Widgets:
         on_show_run: Callable[[str], Any] = lambda run: None,
     ) -> None:
         self.session = session
-        fill = {"sizing_mode": "stretch_both"}
+        fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
         self.timeline = TimelineChart(can_edit=True, on_open=self._look_into, **fill)
         self._block: Pin | None = None  # into which one looks
@@ -386,7 +386,7 @@ def _of_pin(session: Session, block: Pin) -> Prediction:
         InputError: it is no longer shown, or has no such block any more.
     """
     shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
-    predictions = [*shown, session.prediction]
+    predictions: list[Prediction | None] = [*shown, session.prediction]
     found = predictions[block.layer] if block.layer < len(predictions) else None
     if found is None:
         raise InputError("that timeline is no longer shown, or is of a run")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.design.expert_layer_spec import ExpertLayerSpec
 from engine.design.moe_problems import drops, rounding
-from engine.moe import Collective, Layer, Links, Price, by_age, expert_schedules, price
+from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, expert_schedules, price
 from engine.units import quantity
 
+Floats = NDArray[np.float64]
 UNCUT = "whole_experts"
 """What plain expert parallelism says of a layout with shards. Where a layer alone is asked about, it
 is priced all the same: each of those devices has whole experts, and its lane exchanges for itself."""
@@ -142,3 +148,109 @@ def _told(each: Mapping[str, Any]) -> Iterator[str]:
             )
         if not each[direction]:
             yield f"  {direction:<10}nothing is sent"
+
+
+# ---- a grid of layers ----
+
+GRID: Mapping[str, tuple[float, ...]] = {
+    "mp": (2, 4),
+    "esp": (2, 4),
+    "top_k": (1, 2),
+    "capacity_factor": (1.2, 2.4),
+    "batch": (2, 4, 8),
+    "sequence": (512, 1024, 2048),
+    "hidden": (1024, 2048, 4096),
+    "width": (2, 3, 4),  # of an expert over hidden
+}
+"""1296 layers, as many as Parm's paper configured; which those were is not known to us."""
+
+SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
+"""Schedules that spread the experts over all ranks, so that they need the same memory."""
+
+RANKS, RANKS_PER_NODE = 32, 4
+GRID_LINKS = Links(Line(1.07e-5, 2.24e-10), Line(5.1e-6, 3.26e-10))
+"""What the fits of FSMoE's second testbed (8 nodes of 4 RTX 2080 Ti, PCIe 3.0, 100 Gb/s a node) come to
+for one message: 4.5 GB/s inside a node and 3.1 GB/s a GPU between nodes."""
+GRID_RATES = Rates(flops=0.5 * 13.45e12, memory=616e9)
+"""An RTX 2080 Ti in fp32, at half of its peak."""
+
+
+class Grid(NamedTuple):
+    """A layer a row: what it is, and how long a forward and a backward of it take."""
+
+    axes: Mapping[str, Floats]  # [layers] of each
+    seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
+    communication_s: Mapping[str, Floats]  # [layers] of them those in which something is sent
+
+    @property
+    def auto(self) -> Floats:
+        """[layers] seconds of what Parm chooses."""
+        return np.where(self._chooses_one(), self.seconds["parm-s1"], self.seconds["parm-s2"])
+
+    def _chooses_one(self) -> NDArray[np.bool_]:
+        return self.communication_s["parm-s1"] <= self.communication_s["parm-s2"]
+
+    @property
+    def winner(self) -> NDArray[np.int64]:
+        """[layers] which of :data:`SPREAD` is the fastest."""
+        return np.argmin([self.seconds[name] for name in SPREAD], axis=0)
+
+    def gain(self, over: str = "deepspeed") -> Floats:
+        """[layers] how many times as fast Parm's choice is."""
+        return self.seconds[over] / self.auto
+
+
+@lru_cache(maxsize=1)
+def grid() -> Grid:
+    """Price every layer of :data:`GRID` under all that spread their experts, and under PPMoE."""
+    points = np.array(list(product(*GRID.values())))
+    axes = dict(zip(GRID, points.T, strict=True))
+    names = (*SPREAD, "ppmoe")
+    known: dict[Layer, list[tuple[float, float]]] = {}  # many differ in what makes no difference to them
+    found = []
+    for point in points.tolist():
+        layer = _grid_layer(dict(zip(GRID, point, strict=True)))
+        if layer not in known:
+            known[layer] = [_both_ways(price(name, layer, GRID_LINKS, GRID_RATES)) for name in names]
+        found.append(known[layer])
+    times = np.array(found)  # [layers, schedules, whole and communication]
+    seconds, communication = ({name: times[:, number, part] for number, name in enumerate(names)} for part in range(2))
+    return Grid(axes, seconds, communication)
+
+
+def _grid_layer(point: Mapping[str, float]) -> Layer:
+    """A layer of the grid, its slots counted: layers of as many slots cost the same."""
+    esp, hidden = int(point["esp"]), int(point["hidden"])
+    tokens, ep = int(point["batch"] * point["sequence"]), RANKS // esp
+    routes = point["top_k"] * point["capacity_factor"]
+    return Layer(
+        mp=int(point["mp"]),
+        ep=ep,
+        esp=esp,
+        experts=ep,
+        tokens=tokens,
+        hidden=hidden,
+        ffn_hidden=int(point["width"] * hidden),
+        capacity_factor=round(routes, 6),
+        item_bytes=4,
+        nodes=tuple(rank // RANKS_PER_NODE for rank in range(RANKS)),
+    )
+
+
+def _both_ways(priced: Price) -> tuple[float, float]:
+    ways = (priced.forward, priced.backward)
+    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways))
+
+
+def grid_as_data() -> dict[str, Any]:
+    """The grid as plain data, the form in which it travels to a page."""
+    found = grid()
+    return {
+        "axes": {name: values.tolist() for name, values in found.axes.items()},
+        "schedules": list(SPREAD),
+        "winner": found.winner.tolist(),
+        "seconds": {name: values.tolist() for name, values in found.seconds.items()},
+        "gain": found.gain().tolist(),
+        "gain_over_a2a": found.gain("a2a-allgather").tolist(),
+        "printed": [1.13, 5.77],
+    }

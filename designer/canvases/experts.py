@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from designer import expert_edits as edits
 from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
+from engine.cost.expert_blocks import expert_parameters
 from engine.cost.flops import PRECISIONS, optimizer_state_bytes
 from engine.design import Design
 from engine.design.expert_layers import DEGREES, expert_schedule, folded, mesh_links, rates, resolved
@@ -269,7 +270,7 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
         ("load", "Imbalance", f"{most / mean:.3g}×", "fullest over mean"),
         ("inter", "Between nodes", quantity(outside.sum(), "B"), _busiest(outside)),
         ("intra", "Inside nodes", quantity(inside.sum(), "B"), _busiest(inside)),
-        ("memory", "Memory", quantity(known.memory, "B"), "on the fullest device"),
+        ("memory", "Memory", quantity(known.memory, "B"), "on the fullest"),
         ("time", "Time", quantity(known.forward_s, "s"), f"+ {quantity(known.backward_s, 's')} backward"),
     ]
     return {
@@ -319,8 +320,8 @@ def expert_bytes(design: Design, layer: Layer) -> float:
     """Weights, gradients and optimizer states of one expert on one of the devices that share it."""
     size, training = PRECISIONS[design.training.precision], design.training
     states = optimizer_state_bytes(training.optimizer, training.precision)
-    numbers = 2 * layer.hidden * layer.ffn_hidden / layer.esp
-    return float(numbers * (size.weights + size.gradients + states))
+    cut = layer.esp if expert_schedule(design).cuts else 1
+    return expert_parameters(layer, cut) * (size.weights + size.copy + size.gradients + states)
 
 
 def level(shares: float) -> int:

@@ -164,7 +164,7 @@ def picture(price: Price) -> dict[str, Any]:
     for played, begun in parts:
         mine = np.flatnonzero(played.device == device)
         columns["lane"] += played.lane[mine].tolist()
-        columns["kind"] += [_kind(played, span) for span in mine]
+        columns["kind"] += [_kind(played, span) for span in mine.tolist()]
         columns["start"] += (played.start[mine] + begun).tolist()
         columns["end"] += (played.end[mine] + begun).tolist()
     return {**columns, "turn": parts[1][1]}

@@ -14,7 +14,7 @@ SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
 
 def runnable(design: Design) -> list[Problem]:
     """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
-    return [*_torn_experts(design), *_unequal_meshes(design), *_vocabulary(design)]
+    return [*_torn_experts(design), *_unequal_meshes(design), *_vocabulary(design), *_copies_at_the_gate(design)]
 
 
 def _torn_experts(design: Design) -> Iterator[Problem]:
@@ -34,6 +34,18 @@ def _unequal_meshes(design: Design) -> Iterator[Problem]:
         drawn = ", ".join(f"{mesh.name} is dp={mesh.dp} x tp={mesh.tp}" for mesh in design.meshes)
         message = f"meshes of different shape cannot run together yet ({drawn}); give all the same dp and tp"
         yield Problem("meshes", "unequal_meshes", message)
+
+
+def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
+    """A gate behind the gather sees an input as often as devices hold it, and drops of the later copies more."""
+    moe, esp = design.model.moe, design.experts.esp
+    copied = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
+    if moe is not None and moe.capacity_factor is not None and copied:
+        message = (
+            "gathering before the gate brings together copies of one input, of which others are dropped than of "
+            "the first; set model.moe.capacity_factor to null, or the variant to paper"
+        )
+        yield Problem("experts.variant", "pregate_copies", message)
 
 
 def _vocabulary(design: Design) -> Iterator[Problem]:

@@ -110,7 +110,20 @@ class Layer:
 
     def groups(self, group: str) -> list[tuple[int, ...]]:
         """All groups of a kind."""
-        return sorted({self.members(group, device) for device in range(self.devices)})
+        if group == "ep":
+            return [self.members(group, first) for first in range(self.esp)]
+        return [self.members(group, first) for first in range(0, self.devices, self.size(group))]
+
+    def group_table(self, group: str) -> NDArray[np.int64]:
+        """[groups, members] the same as a table."""
+        if group == "ep":
+            return np.arange(self.devices).reshape(self.ep, self.esp).T
+        return np.arange(self.devices).reshape(-1, self.size(group))
+
+    @cached_property
+    def node_of(self) -> NDArray[np.int64]:
+        """[devices] the node of each."""
+        return np.asarray(self.nodes if self.nodes else np.zeros(self.devices), np.int64)
 
     def node(self, device: int) -> int:
         return self.nodes[device] if self.nodes else 0

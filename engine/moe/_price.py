@@ -8,7 +8,7 @@ last piece is always exposed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -192,20 +192,24 @@ def _ring(layer: Layer, links: Links, costed: Costed) -> Costed:
     part = step.bytes / n if name == "all_reduce" else step.bytes
     rounds = (n - 1) * (2 if name == "all_reduce" else 1)
     fitted = links.fitted(str(name), step.group)
-    intra_s, inter_s = costed.intra_s.copy(), costed.inter_s.copy()
-    sent, startup = costed.sent.copy(), costed.startup.copy()
-    piece = 0.0
-    for group in layer.groups(step.group):
-        across = len({layer.node(device) for device in group}) > 1
-        line = links.inter if across else links.intra
-        buffer = step.bytes * (1 if name == "all_reduce" else n)
-        members = list(group)
-        (inter_s if across else intra_s)[members] = fitted.seconds(buffer) if fitted else rounds * line.seconds(part)
-        sent[int(across), members] = rounds * part
-        startup[int(across), members] = fitted.alpha if fitted else rounds * line.alpha
-        alone = fitted.seconds(buffer / layer.ep) if fitted else rounds * line.seconds(part / layer.ep)
-        piece = max(piece, alone)
-    costed = replace(costed, intra_s=intra_s, inter_s=inter_s, sent=sent, startup=startup)
+    buffer = step.bytes * (1 if name == "all_reduce" else n)
+    members = layer.group_table(step.group)
+    nodes = layer.node_of[members]
+    across = np.empty(layer.devices, np.int64)  # which lane: 0 inside the node, 1 between nodes
+    across[members] = (nodes != nodes[:, :1]).any(axis=1, keepdims=True)
+
+    def of_lanes(of: Callable[[Line], float], measured: float) -> Floats:
+        return np.array([measured if fitted else of(line) for line in (links.intra, links.inter)])
+
+    whole = of_lanes(lambda line: rounds * line.seconds(part), fitted.seconds(buffer) if fitted else 0.0)
+    alone = of_lanes(lambda line: rounds * line.alpha, fitted.alpha if fitted else 0.0)
+    pieces = of_lanes(
+        lambda line: rounds * line.seconds(part / layer.ep), fitted.seconds(buffer / layer.ep) if fitted else 0.0
+    )
+    each, (took, startup, sent) = np.arange(layer.devices), np.zeros((3, 2, layer.devices))
+    took[across, each], startup[across, each], sent[across, each] = whole[across], alone[across], rounds * part
+    piece = float(pieces[across].max())
+    costed = replace(costed, intra_s=took[0], inter_s=took[1], sent=sent, startup=startup)
     if not step.hidden or (fitted and not links.fitted("overlap", "ep_esp")):
         return costed  # what was measured without its overlap says nothing of what hides
     return replace(costed, piece_s=piece, overlap=links.fitted("overlap", "ep_esp"))
@@ -216,7 +220,7 @@ def _all_to_all(layer: Layer, links: Links, costed: Costed) -> Costed:
     step = costed.step
     pairs = traffic(layer, step)
     busy = np.maximum(pairs, pairs.T)
-    node = np.array([layer.node(device) for device in range(layer.devices)])
+    node = layer.node_of
     near = node[:, None] == node[None, :]
     np.fill_diagonal(busy, 0)
     np.fill_diagonal(pairs, 0)
@@ -238,8 +242,8 @@ def traffic(layer: Layer, step: Step) -> Floats:
     n, devices = layer.size(step.group), layer.devices
     pairs: Floats = np.zeros((devices, devices))
     if layer.homes is None:
-        for group in layer.groups(step.group):
-            pairs[np.ix_(group, group)] = step.bytes / n
+        members = layer.group_table(step.group)
+        pairs[members[:, :, None], members[:, None, :]] = step.bytes / n
         return pairs
     slots = step.bytes / layer.experts  # of one expert, from one source, to all who need it
     if step.group == "ep_esp":  # every shard of the expert's place gets a copy

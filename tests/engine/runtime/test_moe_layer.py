@@ -1,0 +1,185 @@
+"""The expert layer on eight processes against one that has all experts: outputs, gradients, bytes.
+
+Section by section what the sheet of the papers asks of an implementation of Parm and PPMoE.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.moe import Layer, Line, Links, expert_schedules, price
+from tests.engine.runtime.moe_reference import Case, Outcome, run
+
+pytestmark = pytest.mark.torch
+
+PAIRS = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4), (4, 4), (4, 1), (8, 4), (2, 8)]
+LINKS = Links(Line(1e-5, 1e-9), Line(5e-5, 1e-8))
+SCHEDULES = [name for name, schedule in expert_schedules.items() if not schedule.chooses]
+WORK = "tests.engine.runtime.moe_works:play"
+
+
+def layer(schedule: str, mp: int, esp: int, *, each: int = 2, **options: Any) -> Layer:
+    """A small layer over eight processes, ``each`` experts a place."""
+    folded = expert_schedules[schedule].places == "mp"
+    ep, esp = (mp, 1) if folded else (8 // esp, esp)
+    sizes: dict[str, Any] = {"tokens": 16, "hidden": 6, "ffn_hidden": 16, "top_k": 2, "capacity_factor": None}
+    return Layer(mp=mp, ep=ep, esp=esp, experts=each * ep, item_bytes=8, **{**sizes, **options})
+
+
+def can(case: Case) -> bool:
+    if next(expert_schedules[case.schedule]().problems(case.layer), None) or case.layer.experts < case.layer.top_k:
+        return False
+    gathers_first = case.schedule == "deepspeed-pregate" and case.layer.esp > 1
+    return not (gathers_first and (case.layer.capacity_factor is not None or case.aux))  # its gate sees other tokens
+
+
+@cache
+def reference(case: Case) -> Outcome:
+    return run(case)
+
+
+def differences(case: Case, found: list[Any]) -> float:
+    """The largest error of anything that any process has."""
+    expected, worst = reference(case), 0.0
+    for process, mine in enumerate(found):
+        shard = process // case.layer.mp
+        for got, wanted in ((mine.y, expected.y), (mine.dx, expected.dx)):
+            for microbatch, tensor in enumerate(got):
+                worst = max(worst, away(tensor, wanted[microbatch * case.shards + shard]))
+        for kind in ("gradients", "weights") if case.steps else ("gradients",):
+            for name, tensor in getattr(mine, kind).items():
+                assert tensor is not None, f"{name} has no gradient on process {process}"
+                whole = getattr(expected, kind)[name]
+                cut = mine.cuts.get(name)
+                worst = max(worst, away(tensor, cut.of(whole) if cut else whole))
+    return worst
+
+
+def away(one: Tensor, other: Tensor) -> float:
+    size = max(1.0, float(other.abs().max())) if other.dtype != torch.float64 else 1.0
+    return float((one - other).abs().max()) / size
+
+
+def check(crew: Any, cases: list[Case], tolerance: float = 1e-9) -> list[list[Any]]:
+    """Play all cases in one set of processes; what each process found of each case."""
+    outcomes = crew.call(WORK, 8, cases)
+    broken = [outcome for outcome in outcomes if not isinstance(outcome, list)]
+    assert not broken, broken
+    played = [list(found) for found in zip(*outcomes, strict=True)]
+    wrong = {
+        f"{case.schedule} mp={case.layer.mp} esp={case.layer.esp} k={case.layer.top_k} f={case.layer.capacity_factor}": far
+        for case, found in zip(cases, played, strict=True)
+        if not (far := differences(case, found)) < tolerance
+    }
+    assert not wrong, wrong
+    return played
+
+
+def grid() -> Iterator[Case]:
+    for mp, esp in PAIRS:
+        for schedule in SCHEDULES:
+            for each, k, f in ((1, 2, None), (2, 1, 1.0), (2, 2, 1.2))[: 3 if mp == 2 else 2]:
+                yield Case(schedule, layer(schedule, mp, esp, each=each, top_k=k, capacity_factor=f))
+
+
+def test_every_schedule_computes_what_one_process_does(crew: Any) -> None:
+    cases = [case for case in grid() if can(case)]
+    assert {case.schedule for case in cases} == set(SCHEDULES)
+    assert len(cases) > 100
+    check(crew, cases)
+
+
+def test_chunks_losses_replicas_and_odd_places_change_nothing(crew: Any) -> None:
+    homes = ((0, 1, 5), (2,), (), (3, 4, 5, 0), (6,), (7, 1), (2,), (0,))
+    odd = [
+        Case("parm-s1", layer("parm-s1", 2, 1, each=1, homes=homes)),
+        Case("parm-s2", layer("parm-s2", 4, 1, each=1, homes=homes, degree=2)),
+        Case("a2a-allgather", layer("a2a-allgather", 2, 2, homes=homes[:4] + ((),) * 0, each=2)),
+        Case("ppmoe", layer("ppmoe", 2, 1, each=4, homes=((0, 1, 2, 3, 4, 5, 6), (7, 0, 1)))),
+    ]
+    chunked = [
+        Case(schedule, layer(schedule, 2, 2, degree=degree, capacity_factor=f), aux=0.1, z=0.01)
+        for schedule in ("parm-s1", "parm-s2", "deepspeed", "a2a-allgather")
+        for degree, f in ((2, 1.2), (4, None))
+    ]
+    crowded = [
+        Case(schedule, layer(schedule, 2, 2 if schedule != "ppmoe" else 1), forced=(1, 2))
+        for schedule in ("parm-s1", "parm-s2", "deepspeed", "ppmoe")
+    ]
+    trained = [
+        Case(schedule, layer(schedule, 2, 2 if schedule != "ppmoe" else 1), depth=2, steps=5, microbatches=2)
+        for schedule in ("parm-s1", "parm-s2", "ppmoe")
+    ]
+    others = [
+        Case("parm-s2", layer("parm-s2", 4, 2), recomputed=True),
+        Case("parm-s1", layer("parm-s1", 4, 2, degree=2), split=True),
+        Case("ppmoe", layer("ppmoe", 4, 1), split=True),
+        Case("parm-s1", layer("parm-s1", 8, 1, tokens=8)),
+        Case("parm-s2", layer("parm-s2", 4, 2, tokens=10, capacity_factor=1.0)),
+    ]
+    check(crew, [case for case in odd + chunked + crowded + trained + others if can(case)])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
+def test_other_precisions_are_as_near_as_they_can_be(dtype: torch.dtype, tolerance: float, crew: Any) -> None:
+    names = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe")
+    sizes = {"top_k": 1} if dtype == torch.bfloat16 else {}
+    cases = [Case(name, layer(name, 2, 2, **sizes), dtype=dtype) for name in names]
+    check(crew, cases, tolerance)
+
+
+SPOILT = [
+    ("deepspeed", "every copy of a token counts"),
+    ("deepspeed", "identity for the sum of shards"),
+    ("parm-s1", "no sum of the gate"),
+    ("parm-s2", "a sum of the gate"),
+    ("ppmoe", "no sum of the input's gradient"),
+    ("ppmoe", "results assigned, not added"),
+]
+
+
+def test_each_rule_of_the_gradients_is_needed(crew: Any) -> None:
+    """What is broken on purpose is seen."""
+    cases = [Case(name, layer(name, 2, 2), spoilt=rule) for name, rule in SPOILT]
+    played = zip(*crew.call(WORK, 8, cases), strict=True)
+    for case, found in zip(cases, played, strict=True):
+        assert differences(case.same(spoilt=""), list(found)) > 1e-3, case.spoilt
+
+
+def test_what_is_sent_is_what_was_priced(crew: Any) -> None:
+    """Bytes of every collective, on every process, forwards and backwards; of a gather in pieces their sum."""
+    cases = [
+        Case(schedule, layer(schedule, mp, esp, capacity_factor=1.2))
+        for schedule in SCHEDULES
+        for mp, esp in ((2, 2), (4, 2), (2, 4), (1, 1))
+    ]
+    cases = [case for case in cases if can(case)]
+    for case, found in zip(cases, check(crew, cases), strict=True):
+        priced = price(case.schedule, case.layer, LINKS)
+        for way, direction in (("forward", priced.forward), ("backward", priced.backward)):
+            expected: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+            for collective in priced.collectives(direction):
+                expected[collective.name][0] += collective.buffer_bytes
+                expected[collective.name][1] += collective.sent_bytes
+            for mine in found:
+                counted: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+                for message in mine.messages[way]:
+                    counted[message.collective][0] += message.buffer_bytes
+                    counted[message.collective][1] += message.sent_bytes
+                assert counted == expected, (case.schedule, case.layer.mp, case.layer.esp, way)
+
+
+def test_the_same_seed_gives_the_same_bits(crew: Any) -> None:
+    cases = [Case("parm-s2", layer("parm-s2", 4, 2, degree=2)), Case("deepspeed", layer("deepspeed", 2, 2))]
+    one, other = (check(crew, cases) for _ in range(2))
+    for mine, theirs in zip(one, other, strict=True):
+        for here, there in zip(mine, theirs, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(here.y + here.dx, there.y + there.dx, strict=True))
+            assert all(torch.equal(g, there.gradients[name]) for name, g in here.gradients.items())
