@@ -193,7 +193,7 @@ class Grid(NamedTuple):
     @property
     def winner(self) -> NDArray[np.int64]:
         """[layers] which of :data:`SPREAD` is the fastest."""
-        return np.argmin([self.seconds[name] for name in SPREAD], axis=0)
+        return np.asarray(np.argmin([self.seconds[name] for name in SPREAD], axis=0))
 
     def gain(self, over: str = "deepspeed") -> Floats:
         """[layers] how many times as fast Parm's choice is."""

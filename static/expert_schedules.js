@@ -1,6 +1,7 @@
 // The schedules of the expert layer side by side: a card each, with what its slowest device does when.
 
 import { followTheme, h, s, send } from "static/canvas.js";
+import { ExpertMap } from "static/expert_map.js";
 import { Tips, tool } from "static/shell.js";
 
 const BOX = { width: 300, lane: 20, gap: 3 };
@@ -14,10 +15,14 @@ export function render({ model }) {
 class ExpertSchedules {
   constructor(model) {
     this.model = model;
+    this.tab = "layer";
+    this.map = new ExpertMap();
     this.build();
     model.on("shown", () => this.toggle());
+    model.on("map", () => this.tab === "map" && this.map.draw(this.model.map));
     model.on(["cards", "about"], () => this.draw());
     model.on("msg:custom", (message) => this.answered(message));
+    this.dialog.querySelector('[role="tablist"]').addEventListener("keydown", (event) => this.walkTabs(event));
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     this.toggle();
   }
@@ -30,11 +35,15 @@ class ExpertSchedules {
     this.grid = h("div", { class: "mw-es-cards", role: "group", "aria-label": "Expert schedules" });
     this.grid.addEventListener("keydown", (event) => this.key(event));
     const legend = h("div", { class: "mw-es-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", {}, h("i", { style: { background: `var(--step-${kind})` } }), word)));
+    this.tabs = [["layer", "This layer"], ["map", "1,296 layers"]].map(([tab, text]) => h("button", { type: "button", role: "tab", class: "mw-es-tab", "data-tab": tab, onclick: () => this.turn(tab) }, text));
+    this.legend = legend;
     this.dialog = h(
       "dialog",
       { class: "mw-es-dialog", "aria-labelledby": "mw-es-title" },
       h("header", {}, h("div", {}, h("h2", { id: "mw-es-title" }, "Expert schedules"), this.about), h("span", { class: "mw-grow" }), this.refusal, legend, close),
+      h("div", { class: "mw-es-tabs", role: "tablist", "aria-label": "What is compared" }, ...this.tabs),
       this.grid,
+      this.map.element,
     );
     this.dialog.addEventListener("close", () => this.model.shown && send(this.model, { type: "close" }));
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
@@ -46,6 +55,7 @@ class ExpertSchedules {
     if (this.model.shown === this.dialog.open) return;
     if (!this.model.shown) return this.dialog.close();
     this.refusal.textContent = "";
+    this.tab = "layer";
     this.draw();
     this.dialog.showModal();
     (this.picks().find((pick) => pick.ariaCurrent === "true") ?? this.picks()[0])?.focus();
@@ -55,8 +65,22 @@ class ExpertSchedules {
     if (type === "answered") this.refusal.textContent = refused ?? "";
   }
 
+  turn(tab) {
+    this.tab = tab;
+    if (tab === "map") send(this.model, { type: "map" });
+    this.draw();
+  }
+
   draw() {
-    this.about.textContent = this.model.about;
+    const onMap = this.tab === "map";
+    for (const tab of this.tabs) {
+      tab.setAttribute("aria-selected", String(tab.dataset.tab === this.tab));
+      tab.tabIndex = tab.dataset.tab === this.tab ? 0 : -1;
+    }
+    this.grid.hidden = this.legend.hidden = onMap;
+    this.map.element.hidden = !onMap;
+    if (onMap) this.map.draw(this.model.map);
+    this.about.textContent = onMap ? "Which schedule is the fastest over a grid of layers, and by how much" : this.model.about;
     this.grid.replaceChildren(...this.model.cards.map((card) => this.card(card)));
     const picks = this.picks();
     const current = picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
@@ -73,6 +97,15 @@ class ExpertSchedules {
     pick.toggleAttribute("data-refused", Boolean(reason));
     pick.addEventListener("click", () => (present ? this.dialog.close() : send(this.model, { type: "choose", name })));
     return pick;
+  }
+
+  walkTabs(event) {
+    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
+    const next = this.tabs.find((tab) => tab.dataset.tab !== this.tab);
+    this.turn(next.dataset.tab);
+    next.focus();
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   picks() {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import panel as pn
 import param
 
 from designer import expert_edits as edits
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.canvases.experts import Known
 from designer.session import Session
+from designer.views.expert_map import map_of_layers
 from engine.design import Design
 from engine.design.experts import Experts
 from engine.errors import InputError
@@ -33,11 +36,14 @@ WORDS = {
     "other": "gate and order",
 }
 COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
+OF_SCHEDULES = {"deepspeed": "STEP", "a2a-allgather": "B", "parm-s1": "F", "parm-s2": "W"}
 LANES = ("compute", "in the node", "between nodes")
 
 
 def _kind_colours() -> str:
-    colours = [f"--step-{kind}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for kind, op in COLOURS.items()]
+    named = {f"step-{kind}": op for kind, op in COLOURS.items()}
+    named |= {f"schedule-{name}": op for name, op in OF_SCHEDULES.items()}
+    colours = [f"--{name}: light-dark({OPS['light'][op]}, {OPS['dark'][op]});" for name, op in named.items()]
     return f".mw-expert-schedules {{ {' '.join(colours)} }}"
 
 
@@ -50,18 +56,20 @@ class ExpertSchedules(Canvas):
     cards = param.List(default=[], doc="See cards().")
     words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
     lanes = param.List(default=list(LANES), constant=True)
+    map = param.Dict(default={}, doc="See map_of_layers(); empty until somebody asks for it.")
 
     _esm = read_static("expert_schedules.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _importmap: ClassVar = shared_modules("canvas.js", "shell.js", "expert_map.js")
     _stylesheets: ClassVar = [
         read_static("canvas.css"), read_static("shell.css"), read_static("expert_schedules.css"), _kind_colours(),
     ]  # fmt: skip
-    _gestures = ("close", "choose")
+    _gestures = ("close", "choose", "map")
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self._session = session
         self._rank = 0
+        self._document = pn.state.curdoc
         session.param.watch(lambda *_: self._show(), "design")
 
     def open(self, rank: int = 0) -> None:
@@ -87,6 +95,22 @@ class ExpertSchedules(Canvas):
         section = edits.with_setting(design, "schedule", name)
         self.shown = False
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
+
+    def _on_map(self, gesture: Mapping[str, Any]) -> None:
+        """Price the grid of layers, beside the page: it takes a few seconds the first time."""
+        if not self.map:
+            threading.Thread(target=self._find_map, daemon=True, name="map of expert layers").start()
+
+    def _find_map(self) -> None:
+        found = map_of_layers()
+
+        def show() -> None:
+            self.map = found
+
+        if self._document is None:
+            show()
+        else:
+            self._document.add_next_tick_callback(show)
 
 
 # ---- plain functions ----

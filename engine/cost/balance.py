@@ -7,6 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.errors import InputError
 
 
@@ -51,9 +54,10 @@ def unequal_split(
 ) -> tuple[int, ...]:
     """The same where the layers ``blocks`` take ``block_seconds[s]`` on stage ``s``, all others ``layer_seconds[s]``.
 
-    As layers keep their order, a bound on the slowest stage can be kept if and only if it is when
-    every stage takes as many layers as fit; the least such bound is found by halving. Within it each
-    stage ends where an even share of the seconds does, or as near to that as the bound allows.
+    The least bound on the slowest stage that can be kept is found by halving. Where every stage may take
+    any one layer within it, it can be kept if and only if it is when every stage takes as many as fit;
+    below that, a stage that takes fewer can leave the next one a layer that it can take, and all ends are
+    tried. Each stage ends where an even share of the seconds does, or as near to that as the bound allows.
 
     Raises:
         InputError: a stage would be left without a layer.
@@ -67,6 +71,10 @@ def unequal_split(
             break
         low, high = (low, middle) if row.fits(middle) else (middle, high)
     return row.spread(high)
+
+
+SLACK = 1 + 1e-9
+"""On a bound, so that no sum is too large by its rounding."""
 
 
 class _Row:
@@ -92,20 +100,62 @@ class _Row:
         """No less than any split takes."""
         return max(self._before(self._layers, each) for each in self._each) + max(self._extra)
 
+    @property
+    def _any_layer(self) -> float:
+        """The bound from which on every stage may take any one layer."""
+        return max(max(each) + extra for each, extra in zip(self._each, self._extra, strict=True))
+
     def fits(self, bound: float) -> bool:
-        return self._ends(bound) is not None
+        if bound >= self._any_layer:
+            return self._ends(bound) is not None
+        return bool(self._reachable(bound)[-1][-1])
 
     def spread(self, bound: float) -> tuple[int, ...]:
-        bound *= 1 + 1e-9  # so that no sum is too large by its rounding
+        even = self._even()
+        ends = self._forth(bound * SLACK, even) if bound >= self._any_layer else self._back(bound * SLACK, even)
+        return tuple(end - start for start, end in pairwise([0, *ends]))
+
+    def _even(self) -> list[int]:
+        """[stages] where each ends if all take as long, whatever the bound."""
+        mean = [sum(part) / self._stages for part in zip(*self._each, strict=True)]
+        whole = self._before(self._layers, mean)
+        return [self._nearest(whole * (stage + 1) / self._stages, mean) for stage in range(self._stages)]
+
+    def _forth(self, bound: float, even: Sequence[int]) -> list[int]:
+        """[stages] where each ends, from the first to the last."""
         last, first = self._ends(bound), self._starts(bound)
         assert last is not None, "the bound is one that fits"
-        mean = [sum(part) / self._stages for part in zip(*self._each, strict=True)]
-        ends, at = [0], 0
+        ends, at = [], 0
         for stage in range(self._stages):
-            even = self._nearest(self._before(self._layers, mean) * (stage + 1) / self._stages, mean)
-            at = min(max(even, first[stage], at + 1), self._reach(stage, at, bound), last[stage])
+            at = min(max(even[stage], first[stage], at + 1), self._reach(stage, at, bound), last[stage])
             ends.append(at)
-        return tuple(end - start for start, end in pairwise(ends))
+        return ends
+
+    def _back(self, bound: float, even: Sequence[int]) -> list[int]:
+        """The same from the last to the first, among all ends that can be reached."""
+        reachable, ends = self._reachable(bound), [self._layers]
+        for stage in reversed(range(1, self._stages)):
+            starts = np.flatnonzero(reachable[stage - 1][: ends[-1]])
+            fit = [at for at in starts.tolist() if self._reach(stage, at, bound) >= ends[-1]]
+            ends.append(min(fit, key=lambda at, goal=even[stage - 1]: abs(at - goal)))  # type: ignore[misc]
+        return ends[::-1]
+
+    def _reachable(self, bound: float) -> list[NDArray[np.bool_]]:
+        """[stages][layers + 1] whether a stage can end there, with all before it within the bound."""
+        starts = np.zeros(self._layers + 1, np.bool_)
+        starts[0] = True
+        found = []
+        blocks, number = np.array(self._blocks), np.arange(self._layers + 1)
+        for (dense, with_experts), extra in zip(self._each, self._extra, strict=True):
+            taken = (number - blocks) * dense + blocks * with_experts
+            reach = np.searchsorted(taken, taken + (bound - extra), side="right") - 1
+            at = np.flatnonzero(starts & (reach > number))
+            change = np.zeros(self._layers + 2, np.int64)
+            np.add.at(change, at + 1, 1)
+            np.add.at(change, reach[at] + 1, -1)
+            starts = change.cumsum()[:-1] > 0
+            found.append(starts)
+        return found
 
     def _before(self, layer: int, each: Sequence[float]) -> float:
         """Seconds of all layers before one, where they take so long ``each``."""
@@ -115,6 +165,10 @@ class _Row:
     def _end_within(self, seconds: float, each: Sequence[float]) -> int:
         """How many of the first layers take no longer than that."""
         return bisect_right(range(self._layers + 1), seconds, key=lambda layer: self._before(layer, each)) - 1
+
+    def _end_before(self, seconds: float, each: Sequence[float]) -> int:
+        """How many of the first layers take that long at least."""
+        return bisect_left(range(self._layers + 1), seconds, key=lambda layer: self._before(layer, each))
 
     def _nearest(self, seconds: float, each: Sequence[float]) -> int:
         """How many of the first layers take as long as that, as nearly as can be."""
@@ -145,7 +199,7 @@ class _Row:
         for stage in reversed(range(self._stages)):
             earliest[stage], each = at, self._each[stage]
             room = self._before(at, each) - (bound - self._extra[stage])
-            at = max(stage, bisect_left(range(self._layers + 1), room, key=lambda n, each=each: self._before(n, each)))
+            at = max(stage, self._end_before(room, each))
         return earliest
 
 

@@ -56,7 +56,8 @@ def expert_layer(design: Design, mesh: Mesh, *, degree: int | None = None) -> La
     blocks = [mesh.devices[first : first + size] for first in range(0, len(mesh.devices), size)]
     widest = max(blocks, key=lambda block: len({design.cluster.node_of(device) for device in block}))
     samples = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp  # of one data-parallel copy
-    placement = experts.placement
+    torn = not folded(design) and (ep, esp) != (experts.ep, experts.esp)
+    placement = None if torn else experts.placement
     return Layer(
         mp=mesh.tp,
         ep=ep,

@@ -200,7 +200,7 @@ def _of_the_schedule(design: Design) -> Iterator[Problem]:
     """Why the schedule cannot run the layer, and what is worth knowing where it can; once for meshes alike."""
     told: set[str] = set()
     for number, mesh in _cut(design):
-        layer, schedule = _layer(design, mesh), expert_schedule(design)
+        layer, schedule = expert_layer(design, mesh), expert_schedule(design)
         found = list(schedule.problems(layer))
         for problem in found:
             where = FIELDS.get(problem.where, f"meshes[{number}].axes.tp")
@@ -213,15 +213,6 @@ def _of_the_schedule(design: Design) -> Iterator[Problem]:
             if problem.code not in told:
                 yield problem
             told.add(problem.code)
-
-
-def _layer(design: Design, mesh: Mesh) -> Layer:
-    """The layer as far as it can be laid out: homes are of groups that do not cross the mesh's border."""
-    ep, esp = group_sizes(design, mesh)
-    experts = design.experts
-    if experts.placement is not None and not folded(design) and (ep, esp) != (experts.ep, experts.esp):
-        design = design.model_copy(update={"experts": experts.model_copy(update={"placement": None})})
-    return expert_layer(design, mesh)
 
 
 def _rounded(layer: Layer) -> Iterator[Problem]:

@@ -10,14 +10,14 @@ their tokens stay at home (what FasterMoE, PPoPP 2022, does with every worker).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.moe._layer import Homes, Layer
+from engine.moe._layer import Homes, Layer, contiguous
 
 Floats = NDArray[np.float64]
 Item = tuple[float, int]
@@ -65,7 +65,7 @@ def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
     """
     load = np.asarray(layer.shares)
     nodes = [layer.node(place * layer.esp) for place in range(layer.ep)]
-    blocks = _blocks(layer.experts, layer.ep)
+    blocks = contiguous(layer.experts, layer.ep)
     options = [blocks]
     for more in range(min(extra, layer.experts) + 1):
         options += [hierarchical(load, nodes, more), flat(load, layer.ep, more), shadowed(load, nodes, more)]
@@ -182,9 +182,3 @@ def _make_room(bins: list[list[Item]], filled: Floats, weights: Sequence[int], f
 
 def _holds(held: Sequence[Item], expert: int) -> bool:
     return any(each == expert for _, each in held)
-
-
-def _blocks(experts: int, places: int) -> Homes:
-    """In blocks as equal as can be, in order."""
-    blocks: Iterator[NDArray[np.int64]] = iter(np.array_split(np.arange(experts), places))
-    return tuple(tuple(block.tolist()) for block in blocks)

@@ -226,9 +226,8 @@ class Layer:
 
 
 def contiguous(experts: int, places: int) -> Homes:
-    """Experts in equal blocks: place 0 has the first ones."""
-    each = experts // places
-    return tuple(tuple(range(place * each, (place + 1) * each)) for place in range(places))
+    """Experts in blocks that are equal, or as equal as can be: place 0 has the first ones."""
+    return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
 def shares(load: Load, experts: int) -> tuple[float, ...] | None:

@@ -59,9 +59,11 @@ class Shown:
         return str(self.session.history[0])
 
     def does(self, words: str) -> None:
-        """Wait until the last edit is called so."""
+        """Wait until the last edit is called so, and is drawn."""
         eventually(self.page, lambda: self.last == words)
-        self.page.wait_for_timeout(60)  # drawn
+        if self.drawn is not None:
+            eventually(self.page, lambda: self.homes == self.drawn)
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def says(self, words: str) -> None:
         notice = self.page.locator('.mw-experts .mw-notice[data-kind="no"]')
@@ -329,6 +331,16 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(
     assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40
 
     page.keyboard.press("Home")
+    dialog.get_by_role("tab", name="1,296 layers").click()
+    cells = dialog.locator(".mw-em-cell")
+    cells.nth(1295).wait_for()
+    cells.nth(0).focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    dialog.locator(".mw-em-words", has_text="mp 2 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
+    dialog.get_by_role("button", name="Against DeepSpeed-MoE").click()
+    dialog.get_by_text("the paper's: 1.13× to 5.77×").wait_for()
+    dialog.get_by_role("tab", name="This layer").click()
     dialog.locator('[data-name="parm-s2"]').click()
 
     dialog.wait_for(state="hidden")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.cli import main
 from engine.design.expert_layer_spec import ExpertLayerSpec, parse_expert_layer
 from engine.errors import DesignError
-from engine.moe_comparison import answer, to_text
+from engine.moe_comparison import GRID, SPREAD, answer, grid, grid_as_data, to_text
 
 SPEC: dict[str, Any] = {
     "format": "meshwave-expert-layer/1",
@@ -173,3 +175,64 @@ def test_without_drops_the_hottest_expert_sets_the_capacity(load: Any) -> None:
     hottest = {"uniform": 1 / 4, "zipf": 12 / 25}.get(load if isinstance(load, str) else "", 4 / 7)
     assert found["capacity"] - 4096 * hottest < 4 + 1
     assert found["capacity"] >= 4096 * hottest
+
+
+# ---- the grid ----
+
+
+def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
+    found = grid()
+
+    assert len(found.auto) == prod(map(len, GRID.values())) == 1296
+    rows = {tuple(row) for row in np.stack(list(found.axes.values()), axis=1).tolist()}
+    assert len(rows) == 1296
+
+
+def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
+    found = grid()
+    at = 1296 // 2 + 77
+    row = {name: float(values[at]) for name, values in found.axes.items()}
+    asked = spec(
+        ranks=32,
+        ranks_per_node=4,
+        mp=int(row["mp"]),
+        esp=int(row["esp"]),
+        ep=int(32 / row["esp"]),
+        experts=int(32 / row["esp"]),
+        batch=int(row["batch"]),
+        sequence=int(row["sequence"]),
+        hidden=int(row["hidden"]),
+        ffn_hidden=int(row["hidden"] * row["width"]),
+        top_k=int(row["top_k"]),
+        capacity_factor=row["capacity_factor"],
+        links={
+            "intra_node": {"latency_s": 1.07e-5, "bandwidth": 1 / 2.24e-10},
+            "inter_node": {"latency_s": 5.1e-6, "bandwidth": 1 / 3.26e-10},
+        },
+    )
+    alone = answer(asked)["schedules"]
+
+    for name in SPREAD:
+        assert found.communication_s[name][at] == pytest.approx(sum(alone[name]["communication_s"].values()))
+        assert found.seconds[name][at] > found.communication_s[name][at]
+
+
+def test_the_map_says_who_wins_and_by_how_much() -> None:
+    found, data = grid(), grid_as_data()
+
+    times = np.stack([found.seconds[name] for name in SPREAD])
+    assert (times[found.winner, np.arange(1296)] == times.min(axis=0)).all()
+    assert (found.auto >= times[2:].min(axis=0)).all()
+    assert data["gain"] == pytest.approx((found.seconds["deepspeed"] / found.auto).tolist())
+    assert min(data["gain"]) > 1
+    assert min(data["gain_over_a2a"]) < 1 < max(data["gain_over_a2a"])  # the paper does not tell of this peer
+    assert json.loads(json.dumps(data)) == data
+
+
+def test_gains_grow_with_the_tokens_that_are_sent_twice() -> None:
+    """N_MP copies of every token: no gain beyond twice what they and the gathers take."""
+    found = grid()
+
+    few, many = (found.gain()[found.axes["mp"] == mp] for mp in (2, 4))
+    assert few.max() < many.max()
+    assert few.mean() < many.mean()

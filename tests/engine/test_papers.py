@@ -113,3 +113,27 @@ def test_the_bench_prints_tables_that_a_terminal_shows(figures: dict[str, Any]) 
     assert any(line.startswith("Hanayo, figure 1") for line in lines)
     assert "none" in next(line for line in lines if "P=8, W=4, F=1 and B=2" in line)
     json.dumps(figures, allow_nan=False)
+
+
+def test_parms_grid_is_beside_the_papers_range(figures: dict[str, Any]) -> None:
+    found = rows(figures, "Parm:")
+
+    least, most = (found[f"the {end} over the grid"] for end in ("least", "most"))
+    assert (least["paper"], most["paper"]) == (1.13, 5.77)
+    assert 1.13 <= least["ours"] < most["ours"] < 7
+    assert "not known to us" in least["why"]
+
+
+def test_ppmoes_two_ratios_are_what_its_formulas_leave_out(figures: dict[str, Any]) -> None:
+    """64 devices, h = 10^4: 63/64 * 2 bytes over 12.5 GB/s against 16 h FLOP; 8 devices, h = 10^3: a ring."""
+    found = [row["ours"] for row in rows(figures, "PPMoE: seconds of a collective").values()]
+
+    assert found == pytest.approx([63 / 64 * 2 / 12.5e9 * 125e12 / 16e4, 2 * 7 / 8 * 2 / 300e9 * 125e12 * 8 / 16e3])
+
+
+def test_experts_in_pipelines_are_faster_here_as_well(figures: dict[str, Any]) -> None:
+    found = {what: row["ours"] for what, row in rows(figures, "PPMoE: experts folded").items()}
+
+    assert found["DPMoE, 143B: both all-to-alls, % of a forward"] == pytest.approx(65.5, abs=5)
+    assert found["PPMoE, 143B: over DPMoE (more than)"] > 1.75
+    assert found["PPMoE, 143B: % of the backbone's tokens/s (second-hand)"] > 90

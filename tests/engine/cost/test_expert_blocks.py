@@ -217,7 +217,7 @@ def seconds(split: Sequence[int], blocks: Sequence[int], each: Sequence[Sequence
     return max(found)
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(data=st.data(), layers=st.integers(1, 9), every=st.integers(1, 3))
 def test_the_slowest_stage_is_as_fast_as_in_any_split(data: st.DataObject, layers: int, every: int) -> None:
     stages = data.draw(st.integers(1, min(layers, 4)))
@@ -251,3 +251,31 @@ def test_a_large_model_is_split_at_once() -> None:
 def test_workloads_of_a_mesh_of_another_dp_have_as_many_tokens() -> None:
     load = Workload.of(design().model, batch=2, tp=2)
     assert load.tokens == 64
+
+
+@pytest.mark.torch
+def test_what_is_counted_is_what_the_runtime_builds() -> None:
+    torch = pytest.importorskip("torch")
+    from engine.runtime.moe.build import alone
+
+    of = design(dp=1, tp=1, ep=1, schedule="expert-parallel")
+    block = expert_block(of, of.meshes[0], workload(of, of.meshes[0]))
+    built = alone(of, 1.0, torch.float32)(1)
+    x = torch.randn(32, 64, requires_grad=True)
+    kept: dict[int, int] = {}
+
+    def seen(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(seen, lambda tensor: tensor):
+        built(x)
+
+    assert block is not None
+    (experts,) = (operator for operator in block.operators if operator.name == "experts")
+    assert sum(parameter.numel() for parameter in built.parameters()) == experts.parameters
+    assert experts.parameters - experts.copied == built.gate.weight.numel()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in built.parameters()}
+    of_autograd = sum(size for at, size in kept.items() if at not in weights)
+    rows = 8 * 10 * (64 + 2 * 256) * 4  # slots of all experts, which the journey of the slots keeps for itself
+    assert of_autograd + rows == pytest.approx(experts.kept_bytes, rel=0.03)
