@@ -91,6 +91,7 @@ class Gallery(Canvas):
         self._mark_pins()
         self._send_msg({"type": "reset", "about": about(design)})
         self._search = _Search(design, tell=self._tell)
+        self._search.start()
 
     def _tell(self, search: _Search, message: Mapping[str, Any]) -> None:
         """Called from the thread of a search: hand a message to the page's own."""
@@ -155,6 +156,9 @@ class _Search:
         self._tell = tell
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gallery", daemon=True)
+
+    def start(self) -> None:
+        """Begin, once whoever is told knows this search: one that fails at once is heard, too."""
         self._thread.start()
 
     def stop(self) -> None:

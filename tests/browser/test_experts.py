@@ -303,7 +303,7 @@ def test_x_turns_the_pane_to_the_experts_and_back(
     box = page.locator(".mw-experts").bounding_box()
     assert box and box["width"] > 1000 and box["y"] + box["height"] < 900
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
-    assert not page.locator(".mw-cluster").is_visible()
+    page.locator(".mw-cluster").wait_for(state="hidden")
 
     page.keyboard.press("ArrowRight")  # the keyboard is there at once
     page.keyboard.press("Space")
@@ -312,7 +312,7 @@ def test_x_turns_the_pane_to_the_experts_and_back(
     page.get_by_role("button", name="Undo: move expert").wait_for()
     page.get_by_role("button", name="Cluster", exact=True).click()
     page.locator(".mw-cluster").wait_for()
-    assert not page.locator(".mw-experts").is_visible()
+    page.locator(".mw-experts").wait_for(state="hidden")
 
 
 def test_the_schedules_side_by_side_and_one_of_them_chosen(
