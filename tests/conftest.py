@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 SERVED_S = 15.0
 """How long a served app may take to answer; it needs well under a second."""
@@ -115,15 +116,26 @@ def complaints() -> list[str]:
     return []
 
 
+def new_context(browser: Browser) -> BrowserContext:
+    return browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+
+
 @pytest.fixture
-def page(browser: Browser, complaints: list[str]) -> Iterator[Page]:
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser that has seen nothing yet."""
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, complaints: list[str]) -> Iterator[Page]:
     """A fresh page of 1440 x 900; the test fails at its end if there are complaints about it."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     watch(page, complaints)
     yield page
     before = len(complaints)
-    context.close()
+    page.close()
     complaints[before:] = [words for words in complaints[before:] if UNHEARD not in words]
     assert not complaints, "\n".join(complaints)
 
@@ -147,6 +159,13 @@ def serve() -> Iterator[Callable[..., str]]:
     In this process, so that a test looks at the Python objects themselves; on a free port of
     the loopback; stopped when the test ends. Keywords go to ``pn.serve``.
     """
+    with serving() as start:
+        yield start
+
+
+@contextmanager
+def serving() -> Iterator[Callable[..., str]]:
+    """The same for as long as it is entered."""
     servers: list[Any] = []
 
     def start(app: Any, **options: Any) -> str:

@@ -10,17 +10,16 @@ import numpy as np
 
 from engine.cost import flops
 from engine.cost.alpha_beta import (
-    boundary_messages,
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
-    transfer_seconds,
 )
 from engine.cost.balance import balanced_split, unequal_split
 from engine.cost.costs import CostModel, Floats, cost_models
+from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
-from engine.cost.sizes import Sizes, boundary_bytes, copies, gradient_bytes, workload
+from engine.cost.sizes import Sizes, copies, gradient_bytes, workload
 from engine.design import Cluster, Design, Device, Mesh
 from engine.design.problems import renaming
 from engine.program.action import Op
@@ -207,12 +206,10 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) ->
 
 def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
     """For each kind of SEND, from the mesh of its rank to that of its peer."""
-    size = boundary_bytes(design)
 
     @cache
     def between(source: int, destination: int) -> float:
-        messages = boundary_messages(design.meshes[source], design.meshes[destination], size)
-        return transfer_seconds(design.cluster, messages)
+        return crossing_seconds(design, source, destination)
 
     ends = zip(kinds.rank[kinds.sends].tolist(), kinds.peer[kinds.sends].tolist(), strict=True)
     return [between(source, destination) for source, destination in ends]

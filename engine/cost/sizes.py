@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cost import flops
+from engine.cost.crossings import crossing_bytes
 from engine.cost.expert_blocks import counts, expert_block, sparse
 from engine.cost.flops import PRECISIONS, Workload
 from engine.cost.kinds import Kinds
@@ -45,11 +46,6 @@ def workload(design: Design, mesh: Mesh) -> Workload:
         tp=mesh.tp,
         precision=design.training.precision,
     )
-
-
-def boundary_bytes(design: Design) -> float:
-    """Bytes that cross between two stages for one microbatch, all data-parallel copies together."""
-    return design.meshes[0].dp * workload(design, design.meshes[0]).hidden_bytes
 
 
 def copies(program: Program) -> Iterator[tuple[int, int]]:
@@ -139,12 +135,12 @@ def most_alive(program: Program, change: Floats) -> Floats:
 def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
     """[kinds] bytes that one device sends in a SEND, or reduces in a REDUCE_GRAD; 0 elsewhere.
 
-    A SEND is one data-parallel copy's ``[b, s, h]`` in the precision of the activations; with
-    tensor parallelism each device sends all of it (see :func:`alpha_beta.boundary_messages`).
+    Of a SEND what moves in all, over the devices that send: with tensor parallelism each device of the
+    receiver gets all of its copy's ``[b, s, h]``.
     """
     size = np.zeros(len(kinds))
-    message = np.array([workload(design, mesh).hidden_bytes for mesh in design.meshes])
-    size[kinds.sends] = message[kinds.rank[kinds.sends]]
+    ends = zip(kinds.rank[kinds.sends].tolist(), kinds.peer[kinds.sends].tolist(), strict=True)
+    size[kinds.sends] = [crossing_bytes(design, source, destination) for source, destination in ends]
     reduces = kinds.of(Op.REDUCE_GRAD)
     size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
     return size

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
+from typing import Any
 
 from engine.design.document import Design
 from engine.design.expert_layers import folded, group_sizes
@@ -14,7 +16,13 @@ SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
 
 def runnable(design: Design) -> list[Problem]:
     """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
-    return [*_torn_experts(design), *_unequal_meshes(design), *_vocabulary(design), *_copies_at_the_gate(design)]
+    return [
+        *_torn_experts(design),
+        *_torn_microbatches(design),
+        *_replicas_cut_otherwise(design),
+        *_vocabulary(design),
+        *_copies_at_the_gate(design),
+    ]
 
 
 def _torn_experts(design: Design) -> Iterator[Problem]:
@@ -29,11 +37,27 @@ def _torn_experts(design: Design) -> Iterator[Problem]:
             return
 
 
-def _unequal_meshes(design: Design) -> Iterator[Problem]:
-    if len({(mesh.dp, mesh.tp) for mesh in design.meshes}) > 1:
-        drawn = ", ".join(f"{mesh.name} is dp={mesh.dp} x tp={mesh.tp}" for mesh in design.meshes)
-        message = f"meshes of different shape cannot run together yet ({drawn}); give all the same dp and tp"
-        yield Problem("meshes", "unequal_meshes", message)
+def _torn_microbatches(design: Design) -> Iterator[Problem]:
+    """Copies of a mesh take the same number of sequences, so that the mean of their losses is the mean of all."""
+    rows = design.training.micro_batch_size * design.meshes[0].dp
+    for number, mesh in enumerate(design.meshes):
+        if rows % mesh.dp:
+            more = mesh.dp // gcd(mesh.dp, design.meshes[0].dp)
+            message = (
+                f"a microbatch has {rows} sequences (micro_batch_size x dp of mesh {design.meshes[0].name}), which the "
+                f"dp={mesh.dp} copies of mesh {mesh.name} cannot share evenly; set training.micro_batch_size to a "
+                f"multiple of {more}, or change dp"
+            )
+            yield Problem(f"meshes[{number}].axes.dp", "torn_microbatches", message)
+
+
+def _replicas_cut_otherwise(design: Design) -> Iterator[Problem]:
+    """Replicas of a stage add up their gradients cut by cut."""
+    pipeline: Any = design.pipeline
+    if len(pipeline.routes(design.pipe)) > 1 and len({mesh.tp for mesh in design.meshes}) > 1:
+        drawn = ", ".join(f"tp={mesh.tp} on {mesh.name}" for mesh in design.meshes)
+        message = f"{pipeline.schedule} keeps stages on several meshes, which must cut them alike ({drawn}); give all the same tp"
+        yield Problem("meshes", "unequal_replicas", message)
 
 
 def _copies_at_the_gate(design: Design) -> Iterator[Problem]:

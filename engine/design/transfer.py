@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engine.part import Part
+from engine.transfer import orderings, strategies
+
+if TYPE_CHECKING:
+    StrategyName = str
+    OrderingName = str
+else:
+    StrategyName = Literal[tuple(strategies)]
+    OrderingName = Literal[tuple(orderings)]
+    """Every one that lies in its folder."""
 
 
 class Transfer(Part):
     """A strategy over unit tasks, put in an ordering."""
 
-    strategy: Literal["send-recv", "local-allgather", "global-allgather", "broadcast"] = "broadcast"
+    strategy: StrategyName = "broadcast"
     """How one piece of the tensor travels to all that need it."""
-    ordering: Literal["naive", "load-balance", "dfs", "randomized", "ensemble"] = "load-balance"
+    ordering: OrderingName = "load-balance"
     """Who sends which piece, and when."""

@@ -47,7 +47,7 @@ from engine.runtime.clock import clock_of
 from engine.runtime.data import DEFAULT_TEXT, Batches
 from engine.runtime.deferred import settle
 from engine.runtime.executor import Executor
-from engine.runtime.layout import Layout
+from engine.runtime.layout import Layout, Shape
 from engine.runtime.memory import keep_freed_memory
 from engine.runtime.models import Stage, build_stage, models
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
@@ -113,7 +113,7 @@ class Ours(Side):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        design, world, layout = task.design, task.world, Layout(task.program, 1)
+        design, world, layout = task.design, task.world, Layout(task.program, (Shape(),) * task.program.ranks)
         training, model = design.training, design.model
         message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
         wire = world.wire(layout, message, layout.sharing())

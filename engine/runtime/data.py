@@ -59,10 +59,11 @@ class Batches:
         seed: int,
         microbatches: int,
         micro_batch_size: int,
-        copy: int = 0,
+        share: range | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """``copy`` is the data-parallel coordinate.
+        """``share`` are the rows of a microbatch of all copies that this copy takes, by default the first
+        ``micro_batch_size``.
 
         Raises:
             InputError: the text is missing or too short.
@@ -72,19 +73,24 @@ class Batches:
         self._seed = seed
         self._rows = micro_batch_size
         self._microbatches = microbatches
-        self._first = copy * microbatches * micro_batch_size
+        self._share = range(micro_batch_size) if share is None else share
         self._device = device
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """Inputs and targets of each microbatch, int64 ``[micro_batch_size, sequence]`` each."""
+        """Inputs and targets of each microbatch, int64 ``[rows of the share, sequence]`` each."""
         return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
     def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
         """One of them: a process that holds neither the first nor the last stage needs none."""
-        first = self._first + mb * self._rows
-        examples = [self._example(step, sequence) for sequence in range(first, first + self._rows)]
+        examples = [self._example(step, self._sequence(mb, row)) for row in self._share]
         inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+
+    def _sequence(self, mb: int, row: int) -> int:
+        """The number in the global batch of a row of a microbatch: each ``micro_batch_size`` rows are of another
+        copy of the first mesh, whose sequences follow each other."""
+        copy, place = divmod(row, self._rows)
+        return (copy * self._microbatches + mb) * self._rows + place
 
     def _example(self, step: int, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         chance = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))

@@ -82,7 +82,6 @@ class Executor:
     ) -> None:
         self._layout = layout
         self._rank = layout.rank(process)
-        self._lane = layout.lane(process)
         self._actions = layout.program.actions(self._rank)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         self._last = layout.program.stages - 1
@@ -145,7 +144,7 @@ class Executor:
             Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.reduce(stage),
             Op.STEP: lambda row, stage, mb: lambda: self._step(row),
         }
-        bound = [bind[op](row, stage, mb) for row, (op, stage, mb, _) in enumerate(self._actions)]
+        bound = [bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions)]
         slots: list[Slot] = []
         for row, (action, play) in enumerate(zip(self._actions, bound, strict=True)):
             if action.fused:
@@ -194,20 +193,17 @@ class Executor:
 
     def _send(self, made: Action, taker: int) -> Play:
         """Send what was made here to the rank of the stage that takes it."""
-        send, shelf = self._wire.sender(made, self._process_of(taker, made.microbatch)), self._shelf
+        send, shelf = self._wire.sender(made, self._layout.rank_of(taker, made.microbatch)), self._shelf
         return lambda: send(shelf.pop(made))
 
     def _receive(self, made: Action) -> Play:
         """Post it; the action that takes it waits."""
-        receive, coming = self._wire.receiver(made, self._process_of(made.stage, made.microbatch)), self._coming
+        receive, coming = self._wire.receiver(made, self._layout.rank_of(made.stage, made.microbatch)), self._coming
 
         def play() -> None:
             coming[made] = receive()
 
         return play
-
-    def _process_of(self, stage: int, mb: int) -> int:
-        return self._layout.process(self._layout.rank_of(stage, mb), self._lane)
 
     def _alone(self, op: Op, computation: Computation) -> Play:
         made, take, run = computation

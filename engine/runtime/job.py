@@ -11,7 +11,7 @@ from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError
 from engine.program.program import Program, from_json
 from engine.runtime.data import DEFAULT_TEXT
-from engine.runtime.layout import Layout
+from engine.runtime.layout import Layout, Shape
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,12 @@ class Job:
 
     @property
     def layout(self) -> Layout:
-        mesh = self.design.meshes[0]
-        return Layout(self.program, mesh.dp, mesh.tp)
+        return Layout(self.program, tuple(Shape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
 
     @property
     def sequences(self) -> int:
         """Of a step: the global batch."""
-        return self.layout.copies * self.program.microbatches * self.design.training.micro_batch_size
+        return self.design.sequences_per_step
 
 
 def read_job(folder: Path) -> Job:

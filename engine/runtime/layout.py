@@ -2,60 +2,78 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
 
 from engine.program.action import Op
 from engine.program.program import Program
 
 
+class Shape(NamedTuple):
+    """How many processes a mesh has: data-parallel copies, and tensor-parallel cuts of each."""
+
+    copies: int = 1
+    cuts: int = 1
+
+
 @dataclass(frozen=True)
 class Layout:
-    """The processes of a run: rank by rank, inside a rank copy by copy, inside a copy cut by cut.
+    """Where the processes of a run stand in its program.
 
-    A *copy* is a data-parallel coordinate and a *cut* a tensor-parallel one; both together are a
-    *lane*. Lane ``i`` of a rank talks to lane ``i`` of the next.
+    A rank is a mesh. Its processes are row-major over a data-parallel and a tensor-parallel coordinate;
+    both together are a *lane*. Processes are counted rank by rank.
     """
 
     program: Program
-    copies: int
-    cuts: int = 1
+    shapes: tuple[Shape, ...]  # [ranks]
 
-    @property
-    def lanes(self) -> int:
-        """The processes of one rank."""
-        return self.copies * self.cuts
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """``[ranks + 1]`` the first process of each rank, and how many there are."""
+        return tuple(accumulate((shape.copies * shape.cuts for shape in self.shapes), initial=0))
 
     @property
     def processes(self) -> int:
-        return self.program.ranks * self.lanes
+        return self._firsts[-1]
 
     def rank(self, process: int) -> int:
-        return process // self.lanes
+        return bisect_right(self._firsts, process) - 1
 
     def lane(self, process: int) -> int:
-        return process % self.lanes
+        return process - self._firsts[self.rank(process)]
+
+    def shape(self, process: int) -> Shape:
+        """That of its mesh."""
+        return self.shapes[self.rank(process)]
 
     def copy(self, process: int) -> int:
-        return self.lane(process) // self.cuts
+        return self.lane(process) // self.shape(process).cuts
 
     def cut(self, process: int) -> int:
-        return process % self.cuts
+        return self.lane(process) % self.shape(process).cuts
 
     def process(self, rank: int, lane: int) -> int:
-        return rank * self.lanes + lane
+        return self._firsts[rank] + lane
 
     def mesh(self, rank: int) -> tuple[int, ...]:
         """The processes of a rank."""
-        return tuple(range(rank * self.lanes, (rank + 1) * self.lanes))
+        return tuple(range(self._firsts[rank], self._firsts[rank + 1]))
 
     def cut_groups(self) -> list[tuple[int, ...]]:
         """Every copy's processes: together they compute what one would."""
-        return [tuple(range(first, first + self.cuts)) for first in range(0, self.processes, self.cuts)]
+        return [
+            self.mesh(rank)[copy * cuts : (copy + 1) * cuts]
+            for rank, (copies, cuts) in enumerate(self.shapes)
+            for copy in range(copies)
+        ]
 
     def cut_group(self, process: int) -> tuple[int, ...]:
         """That of a process."""
         first = process - self.cut(process)
-        return tuple(range(first, first + self.cuts))
+        return tuple(range(first, first + self.shape(process).cuts))
 
     def rank_of(self, stage: int, microbatch: int) -> int:
         """The rank that ``microbatch`` meets ``stage`` on."""
@@ -63,8 +81,11 @@ class Layout:
 
     def holders(self, stage: int, cut: int = 0) -> tuple[int, ...]:
         """The processes that hold the same cut of ``stage`` and so share its gradients, ascending."""
-        lanes = range(cut, self.lanes, self.cuts)
-        return tuple(self.process(rank, lane) for rank in self.program.ranks_of(stage) for lane in lanes)
+        return tuple(
+            process
+            for rank in self.program.ranks_of(stage)
+            for process in self.mesh(rank)[cut :: self.shapes[rank].cuts]
+        )
 
     def microbatches(self, rank: int) -> list[int]:
         """The microbatches whose first or last stage is on ``rank``: it needs their tokens or targets."""
@@ -73,7 +94,11 @@ class Layout:
 
     def sharing(self) -> list[tuple[int, tuple[int, ...]]]:
         """Every stage that is reduced, with the processes that share a cut of it."""
-        found = [(stage, self.holders(stage, cut)) for stage in self.reduced_stages() for cut in range(self.cuts)]
+        found = [
+            (stage, self.holders(stage, cut))
+            for stage in self.reduced_stages()
+            for cut in range(self.shapes[self.program.ranks_of(stage)[0]].cuts)
+        ]
         return [(stage, members) for stage, members in found if len(members) > 1]
 
     def split_stages(self) -> set[int]:
@@ -86,13 +111,8 @@ class Layout:
         program = self.program
         return sorted(set(program.stage[program.op == Op.REDUCE_GRAD].tolist()))
 
-    def wires(self) -> list[tuple[int, int]]:
-        """Every pair of processes (from, to) that the program sends something along, ascending."""
+    def boundaries(self) -> list[tuple[int, int]]:
+        """Every pair of ranks (from, to) that the program sends something along, ascending."""
         program = self.program
         sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
-        ranks = set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True))
-        return sorted(
-            (self.process(source, lane), self.process(target, lane))
-            for source, target in ranks
-            for lane in range(self.lanes)
-        )
+        return sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))

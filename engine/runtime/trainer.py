@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from engine.cost.crossings import crossing, is_direct, renamed, tensor_of
+from engine.design import Design
 from engine.errors import InputError
 from engine.runtime.clock import clock_of
 from engine.runtime.data import Batches
@@ -21,7 +23,7 @@ from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.streams import streams_of
 from engine.runtime.tensor_parallel import Cut, cut_of
 from engine.runtime.update import Sharers, Update, Watch
-from engine.runtime.wire import Message
+from engine.runtime.wire import Message, Routes
 from engine.runtime.world import World
 
 
@@ -48,20 +50,22 @@ class Trainer:
         if world.size != layout.processes:
             raise InputError(
                 f"{world.size} processes were started, but the design draws {layout.processes} devices "
-                f"({program.ranks} meshes of dp={layout.copies} x tp={layout.cuts})"
+                f"in {program.ranks} meshes"
             )
         training, model = design.training, design.model
+        copies, copy = layout.shape(world.process).copies, layout.copy(world.process)
+        rows = tensor_of(design).shape[0] // copies  # of a microbatch, here
         self._batches = Batches(
             job.text,
             models[model.kind](model),
             seed=training.seed,
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,
-            copy=layout.copy(world.process),
+            share=range(copy * rows, (copy + 1) * rows),
             device=world.device,
         )
         dtype = DTYPES[training.precision]
-        self._scale = 1 / (layout.copies * program.microbatches)
+        self._scale = 1 / (copies * program.microbatches)
         self._cut = layout.cut(world.process)
         experts = ExpertLayers(design, layout) if model.moe else None
         groups = world.groups([*layout.cut_groups(), *(experts.groups() if experts else ())])
@@ -71,9 +75,9 @@ class Trainer:
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
             for stage in program.stages_of(layout.rank(world.process))
         }
-        message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
+        message = Message((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
         sharing = [*layout.sharing(), *(experts.sharing(layout.reduced_stages()) if experts else ())]
-        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)))
+        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)), _routes(design, layout))
         sharers = _sharers(layout, world.process, self._modules, experts)
         self._update = Update(self._modules, sharers, world.process, self._wire, training, watch)
         stages = {
@@ -105,8 +109,12 @@ class Trainer:
 
     def routed(self) -> dict[int, list[float]]:
         """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.routed`."""
+        return {number: layer.routed for number, layer in self._expert_layers().items()}
+
+    def _expert_layers(self) -> dict[int, ExpertLayer]:
+        """Those of this process, by their number in the model."""
         return {
-            int(name.split(".")[1]): part.routed
+            int(name.split(".")[1]): part
             for module in self._modules.values()
             for name, part in module.named_modules()
             if isinstance(part, ExpertLayer)
@@ -120,6 +128,20 @@ class Trainer:
     def parameters(self) -> dict[str, Tensor]:
         """The weights of this process under their names in the whole model."""
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
+
+
+def _routes(design: Design, layout: Layout) -> Routes:
+    """The boundaries at which tensors change their cuts, with processes for devices."""
+    process = {
+        device: layout.process(rank, lane)
+        for rank, mesh in enumerate(design.meshes)
+        for lane, device in enumerate(mesh.devices)
+    }
+    return {
+        (source, target): renamed(crossing(design, source, target), process)
+        for source, target in layout.boundaries()
+        if not is_direct(design.meshes[source], design.meshes[target])
+    }
 
 
 def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None) -> Sharers:

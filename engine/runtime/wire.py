@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from engine.program.action import Action, Op
 from engine.runtime.clock import Stamp
 from engine.runtime.layout import Layout
+from engine.runtime.resharding import Carrier, GlooCarrier, Moving, NcclCarrier, Resharding
+from engine.transfer import Transfer
 
 Work = Any  # torch.distributed's handle of something that is on its way
 
@@ -28,6 +31,9 @@ class Message(NamedTuple):
 
 Sharing = Sequence[tuple[int, tuple[int, ...]]]
 """Stages, each with processes that share gradients of it."""
+Routes = Mapping[tuple[int, int], Transfer]
+"""Between which ranks (from, to) tensors are cut and put together again, with processes as the plan's ranks;
+between all others lane ``i`` sends to lane ``i``."""
 
 
 class Pending(ABC):
@@ -50,22 +56,71 @@ class Wire(ABC):
     stage 2, ``backward(2, 0)`` the gradient of its input.
     """
 
-    def __init__(self, layout: Layout, process: int, message: Message, device: torch.device, sharing: Sharing) -> None:
+    _carrier: Carrier  # brings the bytes of what is cut and put together again
+
+    def __init__(
+        self, layout: Layout, process: int, message: Message, device: torch.device, sharing: Sharing, routes: Routes
+    ) -> None:
         """``sharing`` are the stages and processes that sum gradients together, the same list for all."""
         self._sharing = sharing
         self._layout = layout
+        self._routes = routes
         self._process = process
+        self._rank, self._lane = layout.rank(process), layout.lane(process)
         self._message = message
         self._device = device
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # stage and members -> who reduce gradients
         self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
+        self._moving: list[Moving] = []
+        self._reshardings: dict[tuple[int, int], Resharding] = {}
+        self._tags = max(map(_tags, routes.values()), default=0)
+
+    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
+        """What starts to send ``made`` to a rank; it never waits for the receivers."""
+        resharding = self._resharding(self._rank, rank)
+        if resharding is None:
+            return self._sender(made, self._layout.process(rank, self._lane))
+        tag, moving = self._first_tag(made), self._moving
+        return lambda tensor: moving.append(resharding.start(tensor, tag=tag))
+
+    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
+        """What starts to receive ``made`` from a rank."""
+        resharding = self._resharding(rank, self._rank)
+        if resharding is None:
+            return self._receiver(made, self._layout.process(rank, self._lane))
+        tag, moving = self._first_tag(made), self._moving
+
+        def receive() -> Pending:
+            moving.append(resharding.start(tag=tag))
+            return _Resharded(moving[-1])
+
+        return receive
+
+    def _resharding(self, source: int, target: int) -> Resharding | None:
+        """What takes tensors from a rank to another; none where lane ``i`` sends to lane ``i``."""
+        ends = source, target
+        if ends in self._routes and ends not in self._reshardings:
+            self._reshardings[ends] = Resharding(
+                self._routes[ends], self._process, self._message.dtype, self._carrier, self._device
+            )
+        return self._reshardings.get(ends)
+
+    def _tag(self, made: Action) -> int:
+        """A number for everything that is made in a step."""
+        program = self._layout.program
+        return ((made.op == Op.B) * program.stages + made.stage) * program.microbatches + made.microbatch
+
+    def _first_tag(self, made: Action) -> int:
+        """The same where each takes as many tags as any route does, beyond those that take one."""
+        program = self._layout.program
+        return 2 * program.stages * program.microbatches + self._tag(made) * self._tags
 
     @abstractmethod
-    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
-        """What starts to send ``made`` to a process; it never waits for the receiver."""
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+        """What starts to send ``made`` to a process."""
 
     @abstractmethod
-    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+    def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a process."""
 
     @abstractmethod
@@ -81,6 +136,18 @@ class Wire(ABC):
         for work, _ in self._sent:
             work.wait()
         self._sent.clear()
+        for moving in self._moving:
+            moving.wait()
+        self._moving.clear()
+
+    def _lanes_across(self) -> list[tuple[int, int]]:
+        """Every pair of processes (from, to) of which lane ``i`` sends to lane ``i``, ascending."""
+        direct = (ends for ends in self._layout.boundaries() if ends not in self._routes)
+        return sorted(
+            pair
+            for source, target in direct
+            for pair in zip(self._layout.mesh(source), self._layout.mesh(target), strict=True)
+        )
 
     def _make_groups(self, backend: str, timeout: timedelta) -> None:
         """Groups of its own for each stage: ranks may reduce their stages in different orders.
@@ -91,6 +158,11 @@ class Wire(ABC):
             group = dist.new_group(list(members), timeout=timeout, backend=backend)
             if self._process in members:
                 self._groups[stage, members] = group
+
+
+def _tags(route: Transfer) -> int:
+    """The most messages that any pair of processes has in it."""
+    return max(Counter((move.source, move.target) for move in route.moves).values(), default=0)
 
 
 class GlooWire(Wire):
@@ -107,14 +179,16 @@ class GlooWire(Wire):
         message: Message,
         device: torch.device,
         sharing: Sharing,
+        routes: Routes,
         timeout: timedelta,
     ) -> None:
-        super().__init__(layout, process, message, device, sharing)
+        super().__init__(layout, process, message, device, sharing, routes)
         self._make_groups("gloo", timeout)
+        self._carrier = GlooCarrier(timeout)
         # Straight to gloo: on the way there torch.distributed asks the same questions at every message.
         self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
 
-    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
         start, tag, sent = self._gloo.send, self._tag(made), self._sent
 
         def send(tensor: Tensor) -> None:
@@ -123,7 +197,7 @@ class GlooWire(Wire):
 
         return send
 
-    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+    def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         start, tag, device = self._gloo.recv, self._tag(made), self._device
         shape, dtype = self._message
 
@@ -145,9 +219,15 @@ class GlooWire(Wire):
         dist.all_reduce(sums)
         return sums
 
-    def _tag(self, made: Action) -> int:
-        program = self._layout.program
-        return ((made.op == Op.B) * program.stages + made.stage) * program.microbatches + made.microbatch
+
+class _Resharded(Pending):
+    def __init__(self, moving: Moving) -> None:
+        self._moving = moving
+
+    def wait(self) -> Tensor:
+        shard = self._moving.received()
+        assert shard is not None, "a process of the mesh that it goes to"
+        return shard
 
 
 class _Here(Pending):
@@ -198,16 +278,19 @@ class NcclWire(Wire):
         message: Message,
         device: torch.device,
         sharing: Sharing,
+        routes: Routes,
         timeout: timedelta,
     ) -> None:
-        super().__init__(layout, process, message, device, sharing)
+        super().__init__(layout, process, message, device, sharing, routes)
         self._lanes: dict[tuple[int, int], tuple[Any, torch.cuda.Stream]] = {}
-        for lane in layout.wires():
+        for lane in self._lanes_across():
             group = dist.new_group(lane, timeout=timeout, backend="nccl")
             if process in lane:
                 self._lanes[lane] = group, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._make_groups("nccl", timeout)
         self._warm_up()
+        pairs = {(move.source, move.target) for route in routes.values() for move in route.moves}
+        self._carrier = NcclCarrier(sorted(pairs), process, device, timeout)
 
     def _warm_up(self) -> None:
         """Make the communicators now, in one order for all: each waits for both its ends."""
@@ -222,7 +305,7 @@ class NcclWire(Wire):
         dist.all_reduce(token)
         torch.cuda.synchronize(self._device)
 
-    def sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
         group, _ = self._lanes[self._process, process]
 
         def send(tensor: Tensor) -> None:
@@ -231,7 +314,7 @@ class NcclWire(Wire):
 
         return send
 
-    def receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+    def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         group, side = self._lanes[process, self._process]
         shape, dtype = self._message
 

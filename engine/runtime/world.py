@@ -15,7 +15,7 @@ import torch.distributed as dist
 from engine.errors import InputError
 from engine.runtime.groups import Group, make_groups
 from engine.runtime.layout import Layout
-from engine.runtime.wire import GlooWire, Message, NcclWire, Sharing, Wire
+from engine.runtime.wire import GlooWire, Message, NcclWire, Routes, Sharing, Wire
 
 TIMEOUT = timedelta(minutes=5)  # the longest that one message or collective may take
 
@@ -30,9 +30,9 @@ class World:
     backend: str  # "gloo" or "nccl"
     note: str  # one sentence on what that means here
 
-    def wire(self, layout: Layout, message: Message, sharing: Sharing) -> Wire:
+    def wire(self, layout: Layout, message: Message, sharing: Sharing, routes: Routes | None = None) -> Wire:
         kind = NcclWire if self.backend == "nccl" else GlooWire
-        return kind(layout, self.process, message, self.device, sharing, TIMEOUT)
+        return kind(layout, self.process, message, self.device, sharing, routes or {}, TIMEOUT)
 
     def groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
         """See :func:`engine.runtime.groups.make_groups`."""

@@ -8,8 +8,10 @@ After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arX
 Nothing here needs torch: a plan is data, the same on every rank for the same input.
 """
 
-from engine.transfer._boxes import Box, Mesh, SpecError, boxes
+from engine.transfer._boxes import Box, Mesh, SpecError, boxes, is_empty, volume
+from engine.transfer._lanes import Held, Hops, Lane, hops, lanes, sides_of
 from engine.transfer._links import Link, Links
+from engine.transfer._moves import Move, Transfer, moves, transfer
 from engine.transfer._plan import Plan, Planned, every_plan, plan
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
 from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
@@ -18,22 +20,34 @@ from engine.transfer.strategies import strategies
 
 __all__ = [
     "Box",
+    "Held",
+    "Hops",
     "Job",
+    "Lane",
     "Link",
     "Links",
     "Mesh",
+    "Move",
     "Placed",
     "Plan",
     "Planned",
     "SpecError",
     "Tensor",
+    "Transfer",
     "UnitTask",
     "boxes",
     "every_plan",
+    "hops",
+    "is_empty",
+    "lanes",
     "lower_bound",
+    "moves",
     "orderings",
     "plan",
     "run_in_order",
+    "sides_of",
     "strategies",
+    "transfer",
     "unit_tasks",
+    "volume",
 ]

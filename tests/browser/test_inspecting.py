@@ -13,9 +13,14 @@ from tests.browser.drawn import Drawn, layer, wait_for
 from tests.conftest import IDLE
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import BrowserContext, Locator, Page
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def context(kept_context: BrowserContext) -> BrowserContext:
+    return kept_context
 
 
 def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
@@ -55,7 +60,9 @@ def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> Non
 
     shift_drag(drawn, drawn.block(1, 1, 2), drawn.block(2, 2, 5, "B"))
 
-    drawn.until("chart.area?.found")
+    drawn.until(
+        "Math.abs(chart.area?.found?.seconds / (chart.area.to - chart.area.from) - 1) < 1e-3"
+    )  # the last answer
     area = drawn.ask("area")
     assert area["ranks"] == [1, 2]
     expect(panel(drawn)).to_contain_text("2 meshes")
@@ -63,7 +70,6 @@ def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> Non
         expect(panel(drawn)).to_contain_text(words)
     found = area["found"]
     assert found["busy_s"] + found["idle_s"] == pytest.approx(found["seconds"] * 2)
-    assert found["seconds"] == pytest.approx(area["to"] - area["from"], rel=1e-3)
 
     drawn.page.get_by_role("button", name="Zoom to it").click()
     drawn.settle()
@@ -439,7 +445,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(
     drawn.page.goto(drawn.page.url + "?token=secret&draft=abc")
     drawn.page.wait_for_function(IDLE)
     drawn.page.wait_for_function("window.meshwaveTimeline")
-    wait_for(drawn.page, lambda: drawn.visits == 3)
+    wait_for(drawn.page, lambda: drawn.visits == 2)
     drawn.show(layer(4, 8))
     for key in ("w", "w", "d"):
         drawn.key(key)
@@ -466,7 +472,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(
     drawn.page.goto(link)
     drawn.page.wait_for_function(IDLE)
     drawn.page.wait_for_function("window.meshwaveTimeline")
-    wait_for(drawn.page, lambda: drawn.visits == 4)
+    wait_for(drawn.page, lambda: drawn.visits == 3)
     drawn.show(layer(4, 8))
     drawn.until("chart.pinned && chart.hits.total === 16")
     drawn.settle()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from tests.browser.drawn import Drawn, layer, wait_for
 from tests.designer.timelines import one_f_one_b
 
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext
+
 pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def context(kept_context: BrowserContext) -> BrowserContext:
+    return kept_context
 
 
 def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:

@@ -183,11 +183,25 @@ def test_what_is_unwise_is_listed_and_still_simulated(sections: dict[str, Any], 
     assert warnings(**sections) == told
 
 
-def test_meshes_of_different_dp_are_predicted_with_a_warning() -> None:
+def test_meshes_may_have_different_shapes() -> None:
     design = document({"schedule": "gpipe", "microbatches": 4}, 2, dp=2)
     design["meshes"][1] = {"name": "m1", "devices": [2], "axes": {"dp": 1}}
 
-    assert [problem.code for problem in check(parse_design(design))] == ["unused_devices", "unequal_meshes"]
+    assert [problem.code for problem in check(parse_design(design))] == ["unused_devices"]
+
+
+def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warning() -> None:
+    design = document({"schedule": "gpipe", "microbatches": 4}, 2, dp=3)
+    design["meshes"][1] = {"name": "m1", "devices": [3, 4], "axes": {"dp": 2}}
+    design["training"] = {**design.get("training", {}), "micro_batch_size": 1}
+
+    told = {problem.code: problem for problem in check(parse_design(design))}
+    assert set(told) == {"unused_devices", "torn_microbatches"}
+    assert told["torn_microbatches"].where == "meshes[1].axes.dp"
+    assert told["torn_microbatches"].message == (
+        "a microbatch has 3 sequences (micro_batch_size x dp of mesh m0), which the dp=2 copies of mesh m1 cannot share "
+        "evenly; set training.micro_batch_size to a multiple of 2, or change dp"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from engine.registry import Registry
 from engine.transfer._schedule import Job
 
+CLOSE = 1e-9
 Order = list[tuple[int, int]]
 """Pairs of job and sender host."""
 
@@ -54,6 +55,59 @@ def balanced(jobs: Sequence[Job], weight: Callable[[Job, int], float], *, longes
         load[host] += weight(job, host)
         hosts[number] = host
     return hosts
+
+
+def evened(jobs: Sequence[Job], hosts: Sequence[int]) -> list[int]:
+    """[jobs] the senders of ``hosts``, jobs passed on until no busiest host gets less by it.
+
+    A job goes straight to a host with less to do or along others, each of which passes one of its own on: an
+    augmenting path, which for jobs of one length ends at the best there is.
+    """
+    chosen = list(hosts)
+    load: dict[int, float] = defaultdict(float)
+    held: dict[int, set[int]] = defaultdict(set)
+    for number, job in enumerate(jobs):
+        if job.receivers:
+            load[chosen[number]] += job.options[chosen[number]]
+            held[chosen[number]].add(number)
+    for _ in range(len(jobs)):
+        path = _relief(jobs, chosen, load, held)
+        if not path:
+            break
+        for number, host in path:
+            own = chosen[number]
+            load[own] -= jobs[number].options[own]
+            load[host] += jobs[number].options[host]
+            held[own].remove(number)
+            held[host].add(number)
+            chosen[number] = host
+    return chosen
+
+
+def _relief(
+    jobs: Sequence[Job], chosen: Sequence[int], load: Mapping[int, float], held: Mapping[int, set[int]]
+) -> list[tuple[int, int]]:
+    """Moves of a job to a host, from a busiest host on; none where they would only make another as busy."""
+    busiest = max(load, key=lambda host: (load[host], -host), default=0)
+    most = load.get(busiest, 0.0)
+    seen = {busiest}
+    ends: deque[tuple[int, list[tuple[int, int]]]] = deque([(busiest, [])])
+    while ends:
+        host, path = ends.popleft()
+        came = jobs[path[-1][0]].options[host] if path else 0.0
+        for number in sorted(held.get(host, ()), key=lambda number: (jobs[number].options[host], number)):
+            job = jobs[number]
+            if path and load[host] + came - job.options[host] >= most * (1 - CLOSE):
+                continue  # the host would be as busy as the one that is relieved
+            for other in job.options:
+                if other in seen:
+                    continue
+                moves = [*path, (number, other)]
+                if load.get(other, 0.0) + job.options[other] < most * (1 - CLOSE):
+                    return moves
+                seen.add(other)
+                ends.append((other, moves))
+    return []
 
 
 def dispatched(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: np.ndarray | None = None) -> Order:

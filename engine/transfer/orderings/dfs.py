@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from engine.transfer._schedule import Job, lower_bound, makespan, run_in_order
-from engine.transfer.orderings._base import Answer, Order, Ordering, balanced, dispatched, orderings
+from engine.transfer.orderings._base import CLOSE, Answer, Order, Ordering, balanced, dispatched, evened, orderings
 
 MOST_WORK = 60_000
 """Prefixes that are looked at, times the kinds of jobs in each: about a second. A limit in seconds would
 give each rank another plan."""
 MOST_JOBS = 200
 """Of more, the greedy answer is given: no search of that depth comes to an end."""
-CLOSE = 1e-9
 
 
 @orderings.register("dfs")
@@ -26,7 +25,7 @@ class DepthFirst(Ordering):
 
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
         bound = lower_bound(jobs, nics)
-        hosts = balanced(jobs, lambda job, host: job.options[host], longest_first=True)
+        hosts = evened(jobs, balanced(jobs, lambda job, host: job.options[host], longest_first=True))
         search = _Search(jobs, nics, bound)
         for order in (dispatched(jobs, hosts, nics), [(n, next(iter(job.options))) for n, job in enumerate(jobs)]):
             search.offer(order, makespan(run_in_order(jobs, order, nics)))

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from engine.transfer._schedule import Job, lower_bound, makespan, run_in_order
-from engine.transfer.orderings._base import Answer, Ordering, orderings
+from engine.transfer.orderings._base import CLOSE, Answer, Ordering, orderings
 
 MEMBERS = ("load-balance", "naive", "randomized", "dfs")
-CLOSE = 1e-9
 
 
 @orderings.register("ensemble")

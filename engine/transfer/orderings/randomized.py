@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from engine.transfer._schedule import Job, lower_bound, makespan, run_in_order
-from engine.transfer.orderings._base import Answer, Ordering, balanced, dispatched, orderings
+from engine.transfer.orderings._base import CLOSE, Answer, Order, Ordering, balanced, dispatched, evened, orderings
+from engine.transfer.orderings._colouring import coloured
 
 WORK = 400_000
 """Decisions in all rounds together; a decision looks at all jobs, so large problems get few rounds."""
 MOST_ROUNDS = 60
-CLOSE = 1e-9
 
 
 @orderings.register("randomized")
@@ -24,12 +24,9 @@ class Randomized(Ordering):
     title: ClassVar = "Randomized"
 
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
-        chance = np.random.default_rng(0)
         bound = lower_bound(jobs, nics)
-        rounds = max(2, min(MOST_ROUNDS, WORK // max(1, len(jobs)) ** 2))
         best, shortest = Answer([]), np.inf
-        for number in range(rounds):
-            order = _round(jobs, nics, chance if number else None)
+        for order in _orders(jobs, nics):
             length = makespan(run_in_order(jobs, order, nics))
             if length < shortest:
                 best, shortest = Answer(order, length <= bound * (1 + CLOSE)), length
@@ -38,11 +35,20 @@ class Randomized(Ordering):
         return best
 
 
-def _round(jobs: Sequence[Job], nics: int, chance: np.random.Generator | None) -> list[tuple[int, int]]:
-    if chance is None:
-        return dispatched(jobs, balanced(jobs, lambda job, host: job.options[host], longest_first=True), nics)
+def _orders(jobs: Sequence[Job], nics: int) -> Iterator[Order]:
+    """Without chance, in rounds of an edge colouring, then with chance."""
+    hosts = evened(jobs, balanced(jobs, lambda job, host: job.options[host], longest_first=True))
+    yield dispatched(jobs, hosts, nics)
+    if order := coloured(jobs, hosts):
+        yield order
+    chance = np.random.default_rng(0)
+    for _ in range(max(1, min(MOST_ROUNDS, WORK // max(1, len(jobs)) ** 2) - 1)):
+        yield _drawn(jobs, nics, chance)
+
+
+def _drawn(jobs: Sequence[Job], nics: int, chance: np.random.Generator) -> Order:
     stretch = chance.uniform(0.8, 1.25, len(jobs))
     place = {id(job): number for number, job in enumerate(jobs)}
     hosts = balanced(jobs, lambda job, host: job.options[host] * stretch[place[id(job)]], longest_first=True)
     scale = max((job.shortest for job in jobs), default=0.0)
-    return dispatched(jobs, hosts, nics, chance.uniform(0, 2 * scale, len(jobs)))
+    return dispatched(jobs, evened(jobs, hosts), nics, chance.uniform(0, 2 * scale, len(jobs)))

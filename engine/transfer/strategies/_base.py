@@ -1,8 +1,9 @@
-"""What a strategy is: the seconds of one unit task, and in how many chunks."""
+"""What a strategy is: the seconds of one unit task, in how many chunks, and the messages that it is made of."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
@@ -14,6 +15,15 @@ from engine.transfer._tasks import UnitTask
 class Latency(NamedTuple):
     seconds: float
     chunks: int = 1
+
+
+class Leg(NamedTuple):
+    """One message of a unit task: elements ``start`` to ``stop`` of the slice, flattened row-major."""
+
+    source: int  # ranks
+    target: int
+    start: int
+    stop: int
 
 
 class Strategy(ABC):
@@ -28,6 +38,10 @@ class Strategy(ABC):
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         """Seconds until the last receiver has the slice; ``chunks`` none: the best number of them."""
 
+    @abstractmethod
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        """Every message, none of them empty: one that hands a range on comes after the one that brought it."""
+
     @classmethod
     def help(cls) -> str:
         return cleandoc(cls.__doc__ or "")
@@ -41,3 +55,40 @@ def pieces(task: UnitTask, parts: int) -> list[float]:
     item = task.bytes / task.elements if task.elements else 0.0
     each = -(-task.elements // parts)
     return [max(0, min(each, task.elements - number * each)) * item for number in range(parts)]
+
+
+def spans(elements: int, parts: int) -> list[tuple[int, int]]:
+    """Start and stop of each of :func:`pieces`, in elements."""
+    each = -(-elements // parts)
+    return [(min(number * each, elements), min((number + 1) * each, elements)) for number in range(parts)]
+
+
+def chunked(elements: int, chunks: int) -> list[tuple[int, int]]:
+    """``elements`` in chunks as equal as can be, none empty; fewer where there are fewer elements."""
+    count = min(chunks, elements)
+    return [(number * elements // count, (number + 1) * elements // count) for number in range(count)]
+
+
+def dealt(sender: int, ranks: Sequence[int], elements: int) -> Iterator[Leg]:
+    """A piece to each rank, one after another."""
+    for rank, (start, stop) in zip(ranks, spans(elements, len(ranks)), strict=True):
+        if start < stop:
+            yield Leg(sender, rank, start, stop)
+
+
+def gathered(ranks: Sequence[int], elements: int) -> Iterator[Leg]:
+    """A ring of ranks that hold a piece each: in each step every rank hands on what it got last."""
+    size = len(ranks)
+    parts = spans(elements, size)
+    for step in range(size - 1):
+        for place, rank in enumerate(ranks):
+            start, stop = parts[(place - step) % size]
+            if start < stop:
+                yield Leg(rank, ranks[(place + 1) % size], start, stop)
+
+
+def flowing(edges: Sequence[tuple[int, int]], elements: int, chunks: int) -> Iterator[Leg]:
+    """Chunk by chunk down a tree, whose ``edges`` of source and target go outwards."""
+    for start, stop in chunked(elements, chunks):
+        for source, target in edges:
+            yield Leg(source, target, start, stop)

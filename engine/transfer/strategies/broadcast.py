@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Strategy, strategies
+from engine.transfer.strategies._base import Latency, Leg, Strategy, flowing, strategies
 
 MOST_CHUNKS = 1024
 
@@ -32,6 +33,10 @@ class Broadcast(Strategy):
         seconds = hop_s.sum(axis=0) + (tried - 1) * hop_s.max(axis=0)
         best = int(np.argmin(seconds))
         return Latency(float(seconds[best]), int(tried[best]))
+
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        chain = chain_of(task, sender, links)
+        return flowing(list(zip(chain[:-1], chain[1:], strict=True)), task.elements, chunks)
 
 
 def chain_of(task: UnitTask, sender: int, links: Links) -> list[int]:

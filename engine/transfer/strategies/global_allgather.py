@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Strategy, pieces, strategies
+from engine.transfer.strategies._base import Latency, Leg, Strategy, dealt, gathered, pieces, strategies
 
 
 @strategies.register("global-allgather")
@@ -16,7 +17,7 @@ class GlobalAllGather(Strategy):
     title: ClassVar = "Global all-gather"
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
-        ranks = [rank for held in links.by_host(task.receivers).values() for rank in held]
+        ranks = _host_by_host(task, links)
         if not ranks:
             return Latency(0.0)
         parts = pieces(task, len(ranks))
@@ -25,3 +26,13 @@ class GlobalAllGather(Strategy):
             return Latency(sent)
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
         return Latency(sent + (len(ranks) - 1) * max(links.between(*edge).seconds(parts[0]) for edge in ring))
+
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        ranks = _host_by_host(task, links)
+        if ranks:
+            yield from dealt(sender, ranks, task.elements)
+            yield from gathered(ranks, task.elements)
+
+
+def _host_by_host(task: UnitTask, links: Links) -> list[int]:
+    return [rank for held in links.by_host(task.receivers).values() for rank in held]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Strategy, strategies
+from engine.transfer.strategies._base import Latency, Leg, Strategy, flowing, strategies
 from engine.transfer.strategies.broadcast import MOST_CHUNKS
 
 
@@ -39,3 +40,12 @@ class Hierarchical(Strategy):
         seconds = np.max(first, axis=0) + (tried - 1) * slowest
         best = int(np.argmin(seconds))
         return Latency(float(seconds[best]), int(tried[best]))
+
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        by_host = links.by_host(task.receivers)
+        own = by_host.pop(links.host[sender], [])
+        heads = [sender, *(ranks[0] for ranks in by_host.values())]
+        edges = list(zip(heads[:-1], heads[1:], strict=True))
+        for chain in ([sender, *own], *by_host.values()):
+            edges += zip(chain[:-1], chain[1:], strict=True)
+        return flowing(edges, task.elements, chunks)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Strategy, pieces, strategies
+from engine.transfer.strategies._base import Latency, Leg, Strategy, dealt, gathered, pieces, strategies
 
 
 @strategies.register("local-allgather")
@@ -25,3 +26,8 @@ class LocalAllGather(Strategy):
                     sent += links.between(sender, rank).seconds(size)
             done = max(done, sent + (len(ranks) - 1) * links.intra_node.seconds(parts[0]))
         return Latency(done)
+
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        for ranks in links.by_host(task.receivers).values():
+            yield from dealt(sender, ranks, task.elements)
+            yield from gathered(ranks, task.elements)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Strategy, strategies
+from engine.transfer.strategies._base import Latency, Leg, Strategy, strategies
 
 
 @strategies.register("send-recv")
@@ -17,3 +18,6 @@ class SendRecv(Strategy):
 
     def latency(self, task: UnitTask, sender: int, links: Links, chunks: int | None = None) -> Latency:
         return Latency(sum(links.between(sender, rank).seconds(task.bytes) for rank in task.receivers))
+
+    def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
+        return (Leg(sender, rank, 0, task.elements) for rank in task.receivers)

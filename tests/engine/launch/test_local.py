@@ -316,16 +316,21 @@ def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
 
 
 def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLauncher) -> None:
-    two = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
-    meshes = [{**mesh, "axes": {"dp": len(mesh["devices"])}} for mesh in two]
+    cut = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
+    torn = [{"name": "A", "devices": [0], "axes": {}}, {"name": "B", "devices": [1, 2], "axes": {"dp": 2}}]
 
     def refused(**changes: object) -> str:
         with pytest.raises(DesignError) as refusal:
             submit(launcher, draw(pp=3, **changes))
         return str(refusal.value)
 
-    assert refused(meshes=two).startswith("meshes: meshes of different shape cannot run together yet (A is dp=1 x tp=2")
-    assert "(A is dp=2 x tp=1, B is dp=1 x tp=1); give all the same dp and tp" in refused(meshes=meshes)
+    chimera = {"schedule": "chimera", "microbatches": 2}
+    assert refused(meshes=cut, pipeline=chimera).startswith(
+        "meshes: chimera keeps stages on several meshes, which must cut them alike (tp=2 on A, tp=1 on B)"
+    )
+    assert refused(meshes=torn, training={"micro_batch_size": 1}).startswith(
+        "meshes[1].axes.dp: a microbatch has 1 sequences"
+    )
     with pytest.raises(DesignError, match="66 devices, and at most 64 processes"):
         submit(launcher, draw(pp=2, dp=33))
     few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}

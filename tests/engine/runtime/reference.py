@@ -29,9 +29,9 @@ def train(job: Job, steps: int | None = None) -> Reference:
 
     It shares the model's parts and the data with the runtime, and nothing of how a step is played.
     """
-    design, layout = job.design, job.layout
+    design = job.design
     training = design.training
-    dtype, microbatches = DTYPES[training.precision], layout.copies * job.program.microbatches
+    dtype, microbatches = DTYPES[training.precision], design.meshes[0].dp * job.program.microbatches
     experts = alone(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
     batches = Batches(

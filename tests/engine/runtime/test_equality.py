@@ -256,6 +256,44 @@ def test_a_model_with_experts_trains_like_one_process(
     assert_equal(crew.play(document), reference(document))
 
 
+UNEQUAL = [
+    ({"schedule": "1f1b"}, [(2, 1), (1, 2)], "broadcast", {}),
+    ({"schedule": "gpipe"}, [(1, 1), (4, 1)], "send-recv", {"micro_batch_size": 4}),
+    ({"schedule": "zb-h1"}, [(4, 1), (2, 2)], "local-allgather", {"clip_norm": 0.5, "micro_batch_size": 1}),
+    ({"schedule": "hanayo", "waves": 1, "recompute": "full"}, [(1, 2), (2, 1)], "global-allgather", {}),
+    ({"schedule": "eager-1f1b"}, [(2, 1), (1, 1), (1, 2)], "hierarchical", {}),
+    ({"schedule": "chimera"}, [(1, 1), (2, 1)], "broadcast", {"clip_norm": 0.5}),
+    (
+        {"schedule": "interleaved-1f1b", "chunks": 2},
+        [(2, 2), (4, 1)],
+        "broadcast",
+        {"precision": "bf16", "optimizer": "sgd"},
+    ),
+    ({"schedule": "zb-v"}, [(3, 1), (1, 2)], "hierarchical", {"kind": "bert"}),
+]
+"""A pipeline, the dp and tp of each of its meshes, and how tensors travel between them."""
+
+
+@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), UNEQUAL, ids=name)
+def test_meshes_of_different_shapes_train_like_one_process(
+    pipeline: Document,
+    shapes: list[tuple[int, int]],
+    strategy: str,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    """Two devices a node, so that some of what a mesh needs lies on its own node and some does not."""
+    document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), layers=8, **others)
+    first = 0
+    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
+        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
+        first += dp * tp
+    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
+    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
+    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("schedule", ["1f1b", "chimera"])

@@ -12,11 +12,15 @@ from engine.design import parse_design
 from engine.lowering import lower
 from engine.program.program import Program
 from engine.runtime.groups import Group
-from engine.runtime.layout import Layout
+from engine.runtime.layout import Layout, Shape
 from engine.schedules import Pipe, schedules
 from tests._strategies import Drawn
 
 sizes = st.integers(1, 3), st.integers(1, 4)
+
+
+def alike(program: Program, copies: int, cuts: int) -> Layout:
+    return Layout(program, (Shape(copies, cuts),) * program.ranks)
 
 
 def program(name: str = "1f1b", ranks: int = 2) -> Program:
@@ -25,7 +29,7 @@ def program(name: str = "1f1b", ranks: int = 2) -> Program:
 
 @given(*sizes)
 def test_the_lanes_of_a_rank_are_row_major_over_copies_and_cuts(copies: int, cuts: int) -> None:
-    layout = Layout(program(), copies, cuts)
+    layout = alike(program(), copies, cuts)
 
     places = [(layout.rank(p), layout.copy(p), layout.cut(p)) for p in range(layout.processes)]
 
@@ -35,7 +39,7 @@ def test_the_lanes_of_a_rank_are_row_major_over_copies_and_cuts(copies: int, cut
 
 @given(*sizes)
 def test_every_process_is_in_one_group_of_cuts_and_stands_there_at_its_own(copies: int, cuts: int) -> None:
-    layout = Layout(program(), copies, cuts)
+    layout = alike(program(), copies, cuts)
     groups = layout.cut_groups()
 
     assert sorted(chain.from_iterable(groups)) == list(range(layout.processes))
@@ -51,7 +55,7 @@ def test_every_process_is_in_one_group_of_cuts_and_stands_there_at_its_own(copie
 def test_a_cut_of_a_stage_is_held_once_a_copy_on_every_rank_that_has_the_stage(
     name: str, copies: int, cuts: int
 ) -> None:
-    layout = Layout(program(name), copies, cuts)
+    layout = alike(program(name), copies, cuts)
 
     for stage in range(layout.program.stages):
         ranks = layout.program.ranks_of(stage)
@@ -62,22 +66,32 @@ def test_a_cut_of_a_stage_is_held_once_a_copy_on_every_rank_that_has_the_stage(
             assert {layout.cut(process) for process in members} == {cut}
 
 
-@given(*sizes)
-def test_a_message_goes_from_a_lane_to_the_same_lane(copies: int, cuts: int) -> None:
-    layout = Layout(lower(Drawn({"schedule": "1f1b", "microbatches": 4}, 3).design()), copies, cuts)
-    wires = layout.wires()
+@given(st.lists(st.tuples(*sizes), min_size=2, max_size=2))
+def test_meshes_may_differ(shapes: list[tuple[int, int]]) -> None:
+    layout = Layout(program(), tuple(Shape(*shape) for shape in shapes))
 
-    assert len(wires) == 4 * copies * cuts  # two neighbours, both ways
-    assert all(layout.lane(source) == layout.lane(target) for source, target in wires)
+    places = [(layout.rank(p), layout.copy(p), layout.cut(p)) for p in range(layout.processes)]
+
+    assert places == [(r, d, t) for r, (copies, cuts) in enumerate(shapes) for d in range(copies) for t in range(cuts)]
+    assert [layout.mesh(rank) for rank in (0, 1)] == [
+        tuple(p for p in range(layout.processes) if layout.rank(p) == rank) for rank in (0, 1)
+    ]
+    assert sorted(chain.from_iterable(layout.cut_groups())) == list(range(layout.processes))
+    assert all(process in layout.cut_group(process) for process in range(layout.processes))
+
+
+def test_neighbours_of_a_pipeline_send_both_ways() -> None:
+    layout = alike(lower(Drawn({"schedule": "1f1b", "microbatches": 4}, 3).design()), 1, 1)
+    assert layout.boundaries() == [(0, 1), (1, 0), (1, 2), (2, 1)]
 
 
 def test_cuts_alone_share_no_gradient() -> None:
     design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design()
-    assert Layout(lower(design), 1, 2).sharing() == []
+    assert alike(lower(design), 1, 2).sharing() == []
 
 
 def test_the_cuts_of_one_copy_draw_the_same_data() -> None:
-    layout = Layout(program(), 2, 3)
+    layout = alike(program(), 2, 3)
     assert [layout.copy(process) for process in layout.mesh(1)] == [0, 0, 0, 1, 1, 1]
 
 
@@ -87,7 +101,7 @@ def test_the_meshes_of_the_example_are_the_groups() -> None:
 
     design = parse_design(load_design(example("14-tensor-parallel")).model_dump(mode="json"))
     mesh = design.meshes[0]
-    assert Layout(lower(design), mesh.dp, mesh.tp).cut_groups() == [mesh.devices for mesh in design.meshes]
+    assert alike(lower(design), mesh.dp, mesh.tp).cut_groups() == [mesh.devices for mesh in design.meshes]
 
 
 @given(whole=st.integers(1, 400), size=st.integers(1, 9))

@@ -27,9 +27,11 @@ def shape(**changes: Any) -> Any:
     return SimpleNamespace(**{**sizes, "moe": None, **changes})
 
 
-def batches(kind: str = "gpt", *, microbatches: int = 2, rows: int = 3, copy: int = 0, seed: int = 5) -> Batches:
+def batches(
+    kind: str = "gpt", *, microbatches: int = 2, rows: int = 3, share: range | None = None, seed: int = 5
+) -> Batches:
     model = models[kind](shape(kind=kind))
-    return Batches(DEFAULT_TEXT, model, seed=seed, microbatches=microbatches, micro_batch_size=rows, copy=copy)
+    return Batches(DEFAULT_TEXT, model, seed=seed, microbatches=microbatches, micro_batch_size=rows, share=share)
 
 
 @pytest.mark.parametrize("kind", list(models))
@@ -64,9 +66,21 @@ def test_an_unknown_kind_names_the_nearest() -> None:
 @pytest.mark.parametrize("kind", list(models))
 def test_the_copies_share_out_the_batch_of_one(kind: str) -> None:
     alone = batches(kind, microbatches=6).step(3)
-    shared = [microbatch for copy in range(3) for microbatch in batches(kind, copy=copy).step(3)]
+    shared = [mb for copy in range(3) for mb in batches(kind, share=range(3 * copy, 3 * copy + 3)).step(3)]
     for one, other in zip(alone, shared, strict=True):
         assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("copies", [1, 2, 4, 8])
+def test_a_mesh_of_other_copies_shares_out_the_same_rows(copies: int) -> None:
+    """A microbatch of four copies of two rows each."""
+    rows = 8 // copies
+    shares = [batches(rows=2, share=range(rows * copy, rows * (copy + 1))) for copy in range(copies)]
+    whole = batches(rows=2, share=range(8))
+
+    for mb in (0, 1):
+        drawn = [share.microbatch(1, mb)[0] for share in shares]
+        assert torch.equal(torch.cat(drawn), whole.microbatch(1, mb)[0])
 
 
 def test_steps_and_seeds_draw_other_sequences() -> None:

@@ -60,8 +60,8 @@ def test_links_have_the_rates_that_were_asked_for(lacking: str | None) -> None:
     taken = run(f"{WORKS}:messages", cluster, size)[0]
 
     bursts = 3 * shaped.BURST_BYTES
-    assert (size - bursts) / RATES[0] < taken["inside"] < 0.7 * size / RATES[1]
-    assert (size - bursts) / RATES[1] < taken["across"] < 1.7 * size / RATES[1]
+    assert (size - bursts) / RATES[0] < taken["inside"]
+    assert (size - bursts) / RATES[1] < taken["across"]
     assert (2 * size - bursts) / RATES[1] < taken["shared"]
     assert str(cluster) == "2 nodes of 2 processes, emulated: 40 MB/s a process, 10 MB/s a node's uplink"
 

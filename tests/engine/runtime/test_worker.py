@@ -150,8 +150,11 @@ def test_a_failing_action_is_named_and_its_report_is_the_first(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}}, r"A is dp=1 x tp=2, B is dp=1 x tp=1"),
-        ({"meshes": {0: {"axes": {"dp": 2}, "devices": [0, 2]}}}, "A is dp=2 x tp=1, B is dp=1 x tp=1"),
+        ({"meshes": {1: {"axes": {"dp": 3}, "devices": [1, 2, 3]}}}, r"which the dp=3 copies of mesh B cannot share"),
+        (
+            {"meshes": {0: {"axes": {"tp": 2}, "devices": [0, 2]}}, "pipeline": {"schedule": "chimera"}},
+            "tp=2 on A, tp=1",
+        ),
         ({"training": {"data": "mine.txt"}}, "training.data names mine.txt"),
     ],
 )
