@@ -21,11 +21,14 @@ from designer.canvases.experts import ExpertsCanvas
 from designer.canvases.wave import WaveCanvas
 from designer.drawing import Drawing
 from designer.forms import Form
+from designer.lab.over import Crossings
+from designer.routed import Routings
+from designer.search import Later, in_words
 from designer.session import Session
 from designer.views.comparison import Comparison
 from designer.views.expert_schedules import ExpertSchedules
 from designer.views.gallery import Gallery
-from designer.views.layers import inside_of
+from designer.views.layers import inside_of, measured_block
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
@@ -37,6 +40,7 @@ from engine.errors import InputError, MeshwaveError, RunError
 from engine.inspect import work
 from engine.launch import Record, launchers, reconcile
 from engine.predict import Prediction
+from engine.program.action import Op
 from engine.resources import home
 from engine.timeline import Timeline
 
@@ -134,11 +138,11 @@ class Studio:
 class Draft:
     """Where one tab keeps its design: a file, named in the tab's link."""
 
-    def __init__(self, studio: Studio, given: str, is_shown: IsShown) -> None:
+    def __init__(self, studio: Studio, given: str, is_shown: IsShown, later: Later | None = None) -> None:
         self._studio, self._is_shown = studio, is_shown
         self._given = given if _DRAFT.fullmatch(given) else ""
         self.name = self._given or _new_draft()
-        self.session = Session(studio.open(self.name))
+        self.session = Session(studio.open(self.name), later)
         self.session.param.watch(lambda *_: self.keep(), "design")
         self.run = studio.shown_run(self.name)
 
@@ -176,11 +180,12 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
     document.template = THEME
-    draft = Draft(studio, pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore"), _is_shown(document))
+    given = pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore")
+    draft = Draft(studio, given, _is_shown(document), document.add_next_tick_callback)
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
     widgets = Widgets(draft.session, studio, first_run=draft.run, on_show_run=draft.show_run)
-    pn.state.on_session_destroyed(lambda context: widgets.gallery.stop())
+    pn.state.on_session_destroyed(lambda context: (widgets.gallery.stop(), widgets.problems.end(), draft.session.end()))
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
@@ -222,15 +227,26 @@ class Widgets:
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._turn_pane, **fill)
         self.experts = ExpertsCanvas(
-            on_edit=session.edit, on_pane=self._turn_pane, on_compare=self._compare_experts, visible=False, **fill
+            on_edit=session.edit,
+            on_pane=self._turn_pane,
+            on_compare=self._compare_experts,
+            routed=Routings(studio.record).of,
+            visible=False,
+            **fill,
         )
         self.wave = WaveCanvas(
-            on_edit=session.edit, on_move_stage=self.drawing.move_stage, on_try_layers=self._try_layers, **fill
+            on_edit=session.edit,
+            on_move_stage=self.drawing.move_stage,
+            on_try_layers=self._try_layers,
+            on_try_stage=self._try_stage,
+            on_search={"stop": session.stop_search, "again": session.search_again},
+            **fill,
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.gallery = Gallery(session)
         self.comparison = Comparison(session)
         self.expert_schedules = ExpertSchedules(session)
+        self.crossings = Crossings(session)
         self.topbar = TopBar(
             session,
             on_launch=lambda: self.runs.bar.focus_button(),
@@ -251,9 +267,12 @@ class Widgets:
             first=first_run,
             **fill,
         )
+        self.runs.param.watch(lambda *_: self.experts.look(), "runs")
         self.side = Side(Design=self.form, Run=self.runs, Problems=self.problems)
         self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
+        session.param.watch(lambda *_: self._show_search(), "search")
         self._show_badge()
+        self._show_search()
         self._show_design()
         self._show_timeline()
 
@@ -280,31 +299,53 @@ class Widgets:
     def _compare_experts(self) -> None:
         self.expert_schedules.open(self.experts.rank)
 
-    def _show_timeline(self) -> None:
+    def _show_search(self) -> None:
+        """How far a search for the order is; the picture stays what it is meanwhile."""
+        self.wave.search = {**self.session.search, "said": in_words(self.session.search)}
+        self.timeline.stale = self._stale
+
+    @property
+    def _stale(self) -> str:
+        """Why what is shown is not of the design as it stands; empty where it is."""
         session = self.session
-        stale = str(session.errors[0]) if session.errors and session.stale else ""
-        if session.prediction is None and session.errors:
-            number = len(session.errors)
-            stale = f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {stale}"
+        if not (session.errors and session.stale):
+            return ""
+        if session.search:
+            shown = "No timeline yet" if session.prediction is None else "This is the last good design"
+            return f"{in_words(session.search)}. {shown}"
+        number, first = len(session.errors), str(session.errors[0])
+        if session.prediction is None:
+            return f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {first}"
+        return first
+
+    def _show_timeline(self) -> None:
+        session, stale = self.session, self._stale
         inner = self._inside()
         if inner is not None:
-            self.timeline.show([inner[0]], stale, inner[1])
+            self.timeline.show(inner[0], stale, inner[1])
         else:
             self.timeline.show(layers(session), stale)
 
     def _look_into(self, block: Pin | None) -> None:
-        """Show the inside of a block of the iteration, or the iteration again."""
+        """Show the inside of a block of the iteration, the transfer behind an arrow, or the iteration again."""
+        if block is not None and block.action.op in (Op.SEND_F, Op.SEND_B):
+            self.crossings.open(_of_pin(self.session, block), block.rank, block.action)
+            return
         if block is not None:
             inside_of(_of_pin(self.session, block), block.rank, block.action)  # what cannot be shown is refused
         self._block = block
         self._show_timeline()
 
-    def _inside(self) -> tuple[Layer, list[str]] | None:
+    def _inside(self) -> tuple[list[Layer], list[str]] | None:
         """The inside of the block that one looks into, as long as the design has it."""
         if self._block is None:
             return None
+        rank, action = self._block.rank, self._block.action
         try:
-            return inside_of(_of_pin(self.session, self._block), self._block.rank, self._block.action)
+            prediction = _of_pin(self.session, self._block)
+            run = self.runs.of_design(prediction) if not self.session.stale else None
+            measured = measured_block(run, prediction, rank, action) if run else None
+            return inside_of(prediction, rank, action, measured)
         except InputError:
             self._block = None
             return None
@@ -312,14 +353,36 @@ class Widgets:
     def _try_layers(self, counts: Sequence[int] | None) -> Prediction | None:
         """Show the step with other layers a stage while they are dragged; None shows it as it stands."""
         session = self.session
-        small = session.prediction is not None and len(session.prediction.timeline) <= LARGEST_TRIED
-        tried = session.tried("pipeline.stages", list(counts)) if counts is not None and small else None
+        tried = session.tried("pipeline.stages", list(counts)) if counts is not None and self._can_try else None
+        self._show_tried(tried)
+        return tried
+
+    def _try_stage(self, carried: tuple[int, int, int] | None) -> str:
+        """Show the step with a stage on another mesh while it is carried there, and say how it changes; None
+        shows it as it stands."""
+        if carried is None:
+            self._show_tried(None)
+            self.drawing.end_trial()
+            return ""
+        if not self._can_try:
+            return "too many blocks to show on the way; drop it to see"
+        tried, told = self.drawing.try_stage(*carried)
+        self._show_tried(tried)
+        self.drawing.tell_trial(told)
+        return str(told["words"])
+
+    @property
+    def _can_try(self) -> bool:
+        """Whether the step is small enough to be played anew while something is dragged."""
+        prediction = self.session.prediction
+        return prediction is not None and len(prediction.timeline) <= LARGEST_TRIED
+
+    def _show_tried(self, tried: Prediction | None) -> None:
         self.numbers.preview(tried)
         if tried is None:
             self._show_timeline()
         elif self._block is None:
-            self.timeline.show(layers(session, tried))
-        return tried
+            self.timeline.show(layers(self.session, tried))
 
     def _focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
@@ -341,7 +404,7 @@ class Widgets:
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
-        overlays = (self.gallery, self.comparison, self.expert_schedules)
+        overlays = (self.gallery, self.comparison, self.expert_schedules, self.crossings.view)
         for view in overlays:
             view.styles = OVER
         return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
@@ -387,9 +450,11 @@ def _of_pin(session: Session, block: Pin) -> Prediction:
     """
     shown = [pinned for pinned in session.pinned if _same_axis(pinned, session.prediction)]
     predictions: list[Prediction | None] = [*shown, session.prediction]
+    if session.measured is not None:
+        predictions.append(session.prediction)  # a run of it lies over it
     found = predictions[block.layer] if block.layer < len(predictions) else None
     if found is None:
-        raise InputError("that timeline is no longer shown, or is of a run")
+        raise InputError("that timeline is no longer shown")
     program, action = found.program, block.action
     here = (program.rank == block.rank) & (program.op == action.op)
     if not (here & (program.stage == action.stage) & (program.microbatch == action.microbatch)).any():
@@ -406,7 +471,7 @@ def _measured(timeline: Timeline, prediction: Prediction) -> Layer:
     """A run over the prediction; unit costs are no seconds, so there it is stretched to the same length."""
     unit = prediction.costs.unit
     if unit == "s" or not timeline.makespan:
-        return Layer(timeline, "Measured", unit=unit, over=True)
+        return Layer(timeline, "Measured", unit=unit, over=True, opens=unit == "s")
     stretch = prediction.timeline.makespan / timeline.makespan
     stretched = replace(timeline, start=timeline.start * stretch, end=timeline.end * stretch)
     return Layer(stretched, "Measured, stretched to the predicted length", unit=unit, over=True)
@@ -428,4 +493,5 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         work=work(prediction.design, prediction.program, prediction.costs),
         played=(prediction.program, prediction.costs),
         opens=prediction.costs.unit == "s",
+        crosses=True,
     )

@@ -10,10 +10,12 @@ import numpy as np
 
 from designer import edits
 from designer.session import Session
+from designer.views.numbers import units
 from engine import rearrange
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
 from engine.lowering import order
+from engine.predict import Prediction
 from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.program.verify import Standstill, complete
@@ -21,10 +23,13 @@ from engine.program.words import by_mesh_names
 from engine.rearrange import Played
 from engine.repair import repair
 from engine.schedules import schedules
+from engine.timeline import Timeline
+from engine.units import quantity
 
 Message = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], None]
 TYPE = "order"  # of the messages between the timeline and its drawing
+SAME = 5e-3  # per cent: a change that is none
 
 
 class Drawing:
@@ -142,19 +147,22 @@ class Drawing:
         self._send(told)
 
     def _consequences(self, now: Played, then: Played) -> dict[str, Any]:
-        found = rearrange.consequences(now, then)
         assert now.timeline is not None
-        blocks = np.flatnonzero((now.timeline.op != Op.REDUCE_GRAD) & ~now.timeline.is_transfer)
-        shown = blocks[np.lexsort((now.timeline.start[blocks], now.timeline.rank[blocks]))]  # as the page counts them
+        found = rearrange.consequences(now, then)
+        delay = found.delay[_shown_blocks(now.timeline)]
+        return {**self._changes(now, then), "delay": delay.astype("<f4").tobytes()}
+
+    def _changes(self, now: Played, then: Played) -> dict[str, Any]:
+        """What is different of the whole step."""
+        found = rearrange.consequences(now, then)
         before, after = found.peak_bytes
-        names = now.timeline.meshes
+        names = [mesh.name for mesh in self._session.design.meshes]
         return {
             "makespan": list(found.makespan),
             "bubble": list(found.bubble_ratio),
             "later": found.later,
             "earlier": found.earlier,
             "memory": [[names[rank], before[rank], after[rank]] for rank in np.flatnonzero(before != after).tolist()],
-            "delay": found.delay[shown].astype("<f4").tobytes(),
         }
 
     def _commit(self, message: Message) -> None:
@@ -176,11 +184,54 @@ class Drawing:
         Raises:
             InputError: it cannot go there, or the order has to be repaired first.
         """
+        _, after, label = self._with_stage(stage, mesh, replica)
+        self._draw(after, label, {})
+        self.end_trial()
+
+    def try_stage(self, stage: int, mesh: int, replica: int) -> tuple[Prediction, Message]:
+        """What the step would be with a stage on another mesh, and what that changes; nothing is edited.
+
+        Raises:
+            InputError: it cannot go there, or the order has to be repaired first.
+        """
+        now, after, label = self._with_stage(stage, mesh, replica)
+        then = rearrange.play(self._session.design, after)
+        if then.program is None or then.costs is None or then.timeline is None or now.timeline is None:
+            raise InputError(self._named(then.faults[0]))
+        delay = -rearrange.consequences(then, now).delay[_shown_blocks(then.timeline)]
+        told = {
+            **self._changes(now, then),
+            "label": label,
+            "words": _iteration(now.timeline.makespan, then.timeline.makespan, then.costs.unit),
+            "digest": then.timeline.digest,
+            "stage": stage,
+            "mesh": mesh,
+            "delay": delay.astype("<f4").tobytes(),
+        }
+        return Prediction(self._session.design, then.program, then.costs, then.timeline), told
+
+    def tell_trial(self, told: Message) -> None:
+        """Say over the timeline what a trial changes, which it shows in place of the step as it stands."""
+        self._send({"type": TYPE, "told": "trial", **told})
+
+    def end_trial(self) -> None:
+        self.tell_trial({})
+
+    def _with_stage(self, stage: int, mesh: int, replica: int) -> tuple[Played, Program, str]:
+        """How things stand, the order with a stage on another mesh, and the words for that.
+
+        Raises:
+            InputError: it cannot go there, or the order has to be repaired first.
+        """
         now, design = self._played(), self._session.design
         if now.timeline is None:
-            raise InputError(f"a stage goes where its time is, and this order has none yet: {now.faults[0]}")
+            raise InputError(
+                f"a stage goes where its time is, and this order has none yet: {self._named(now.faults[0])}"
+            )
         after = rearrange.move_stage(now.order, now.timeline, stage, mesh, replica)
-        self._draw(after, f"move stage {stage} to mesh {design.meshes[mesh].name}", {})
+        parted = int(now.order.fused.sum() - after.fused.sum())
+        slots = f"; {parted} {'slot is' if parted == 1 else 'slots are'} parted" if parted else ""
+        return now, after, f"move stage {stage} to mesh {design.meshes[mesh].name}{slots}"
 
     def _draw(self, after: Program, label: str, message: Message, words: str = "") -> None:
         design = self._session.design
@@ -198,6 +249,21 @@ class Drawing:
         "commit": _commit,
         "repair": _repair,
     }
+
+
+def _iteration(was: float, now: float, unit: str) -> str:
+    """``iteration 12 ms → 13 ms (+8.3 %)``"""
+    before, after = (quantity(time, "s") if unit == "s" else units(time) for time in (was, now))
+    change = 100 * (now / was - 1) if was else 0.0
+    if abs(change) < SAME:
+        return f"iteration stays {after}"
+    return f"iteration {before} → {after} ({'+' if change > 0 else '−'}{abs(change):.1f} %)"
+
+
+def _shown_blocks(timeline: Timeline) -> rearrange.Rows:
+    """The spans of the blocks, as the page counts them."""
+    blocks = np.flatnonzero((timeline.op != Op.REDUCE_GRAD) & ~timeline.is_transfer)
+    return blocks[np.lexsort((timeline.start[blocks], timeline.rank[blocks]))]
 
 
 def start_of(session: Session) -> Design:
@@ -296,7 +362,7 @@ def _played(design: Design, session: Session) -> Played:
     other = [problem for problem in session.errors if problem.code != "program"]
     if other:
         raise InputError(f"there is no order to edit yet: {other[0]}")
-    return rearrange.play(design, now)
+    return rearrange.play(design, now, [problem.message for problem in session.errors])
 
 
 def _unfit(design: Design, now: Played) -> str:

@@ -125,6 +125,15 @@ def add_experts(design: Design) -> dict[str, Any]:
     }
 
 
+def without_experts(design: Design) -> dict[str, Any]:
+    """The sections of a design whose model has none: what would lie on devices goes with them."""
+    kept, fresh = design.experts.model_dump(mode="json"), Experts().model_dump(mode="json")
+    return {
+        "model": {**design.model.model_dump(mode="json"), "moe": None},
+        "experts": {**kept, **{key: fresh[key] for key in ("ep", "esp", "placement", "load")}},
+    }
+
+
 def sizes(design: Design) -> list[int]:
     """Devices of each mesh."""
     return [len(mesh.devices) for mesh in design.meshes]
@@ -138,7 +147,7 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
     """
     section = {**design.experts.model_dump(mode="json"), key: value}
     common = gcd(*sizes(design))
-    if key in ("ep", "esp") and common % (section["ep"] * section["esp"]):
+    if key in ("ep", "esp") and common % value == 0 and common % (section["ep"] * section["esp"]):
         other = "esp" if key == "ep" else "ep"
         section[other] = max(size for size in divisors(common // value) if size <= section[other])
     if key == "schedule" and value != "deepspeed":

@@ -14,20 +14,24 @@ from typing import Any, ClassVar, Literal, NotRequired, TypedDict, get_args
 
 import param
 
-from designer import edits
+from designer import edits, expert_edits
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
 from engine.cost.presets import presets
 from engine.design import Design
+from engine.design.moe_problems import expert_problems
 from engine.errors import DesignError, InputError, Problem
+from engine.moe import expert_schedules
 from engine.schedules import schedules
+from engine.transfer import orderings, strategies
 from engine.units import quantity
 
-# Experts and transfer stay in the document untouched: nothing prices or runs them in this version.
-SECTIONS = ("model", "training", "pipeline", "cluster", "cost")
+SECTIONS = ("model", "experts", "training", "pipeline", "transfer", "cluster", "cost")
 LONGEST_LIST = 2_000  # entries; a longer one is no longer read by a person and stays out of the form
 
-Kind = Literal["integer", "number", "text", "choice", "switch", "list", "lines"]
+Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows"]
+LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows")
+NONE = "-"  # a line of a field of rows that holds nothing
 Json = Mapping[str, Any]
 Edit = tuple[str, Any, str]
 """The path, value and label of one edit of the session."""
@@ -81,8 +85,8 @@ def fields(design: Design) -> list[Section]:
         node = schema["properties"][key]
         part = _part(node, document[key])
         found = [*_preset_fields(key, document[key]), *_tag_fields(key, node, document[key])]
-        found += _fields(part, document[key], key, "", skip=_tag(node))
-        found.sort(key=lambda field: field["kind"] in ("list", "lines"))  # what is wide and seldom used comes last
+        found += _expert_fields(document) if key == "experts" else _fields(part, document[key], key, "", _tag(node))
+        found.sort(key=lambda field: field["kind"] in LISTS)  # what is wide and seldom used comes last
         sections.append(Section(key=key, title=titled(key), help=_line(part.get("description", "")), fields=found))
     return sections
 
@@ -96,6 +100,22 @@ def _fields(part: Json, values: Json, path: str, group: str, skip: str = "") -> 
     for name, node in part["properties"].items():
         if name != skip and not _misplaced(f"{path}.{name}", values):
             yield from _field(name, node, values.get(name), f"{path}.{name}", group)
+
+
+def _expert_fields(document: Json) -> Iterator[Field]:
+    """The experts of the model, to be switched on and off, and how their layer lies on devices and is scheduled.
+
+    Where the model has none, only what is set in vain is shown beside the switch.
+    """
+    schema, experts = _schema()["$defs"], document["experts"]
+    has_experts = document["model"]["moe"] is not None
+    yield from _field("moe", schema["Model"]["properties"]["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
+    for name, node in schema["Experts"]["properties"].items():
+        if (has_experts or experts[name] != node["default"]) and not _misplaced(f"experts.{name}", experts):
+            yield from _field(name, node, experts[name], f"experts.{name}", "Layer")
+
+
+EXPERTS_SWITCH = "model.moe"
 
 
 def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator[Field]:
@@ -119,26 +139,47 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
         optional=optional,
         placeholder="auto" if optional else "",
         hint=default if value is None else _humanised(value, unit),
-        help=help,
+        help=f"{help} Empty: {default}." if optional and default else help,
         group=group,
-        wide=kind in ("text", "list", "lines"),
+        wide=kind in ("text", *LISTS),
     )
     words = _words(node)
     if words:
-        field["options"] = [Option(value=each, title=_word(str(each)), help="") for each in words]
-    if kind == "list" and words:
-        field["hint"] = f"{', '.join(map(str, words))}, or numbers such as 0, 3"
+        field["options"] = [_option(path, each) for each in words]
+    if kind in ("list", "numbers") and words:
+        field["hint"] = f"{', '.join(map(str, words))}, or {_LIKE[kind]}"
+    if path in _MEMBERS:
+        field["wide"], field["hint"] = True, ""
+        field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)
     yield field
 
 
+_LIKE: Mapping[str, str] = {"list": "numbers such as 0, 3", "numbers": "shares such as 2, 1, 1, 1"}
+
+
+def _option(path: str, value: Any) -> Option:
+    """One of the words that a value can be; the name of a member of a folder has that one's title and help."""
+    if path not in _MEMBERS:
+        return Option(value=value, title=_word(str(value)), help="")
+    member = _MEMBERS[path][value]
+    return Option(value=value, title=member.title, help=_line(member.help().partition("\n\n")[0]))
+
+
+_MEMBERS: Mapping[str, Mapping[str, Any]] = {
+    "experts.schedule": expert_schedules,
+    "transfer.strategy": strategies,
+    "transfer.ordering": orderings,
+}
+"""The folders that choices are made from."""
+
+
 def _nested(name: str, node: Json, value: Any, path: str, optional: bool) -> Iterator[Field]:
-    """The fields of a part inside a part; an optional one that is there can be taken away."""
-    if value is None:
-        return
+    """The fields of a part inside a part; an optional one can be switched on and off."""
     label = titled(name)
     if optional:
         yield _switch(path, label, _described(node)[0], value)
-    yield from _fields(node, value, path, label)
+    if value is not None:
+        yield from _fields(node, value, path, label)
 
 
 def _switch(path: str, label: str, help: str, value: Any) -> Field:
@@ -217,8 +258,11 @@ _PRESETS: Mapping[str, Callable[[], Mapping[str, Json]]] = {"cluster": _cluster_
 
 
 def _misplaced(path: str, values: Json) -> bool:
-    """A hand-drawn order is for the schedule custom alone; beside another it would be an empty box in the way."""
-    return path == "pipeline.actions" and values["actions"] is None and values["schedule"] != "custom"
+    """What would be an empty box in the way: a hand-drawn order beside another schedule than custom, a
+    variant of deepspeed beside another. The experts of the model have a section of their own."""
+    if path == "pipeline.actions":
+        return values["actions"] is None and values["schedule"] != "custom"
+    return path == EXPERTS_SWITCH or (path == "experts.variant" and values["schedule"] != "deepspeed")
 
 
 # ---- the schema, node by node ----
@@ -234,8 +278,9 @@ def _resolved(node: Json) -> Json:
 def _required(node: Json) -> tuple[Json, bool]:
     """What a value must be where it is not null, and whether it may be."""
     members = [member for member in node.get("anyOf", ()) if member.get("type") != "null"]
+    optional = len(members) < len(node.get("anyOf", ()))
     if len(members) != 1:
-        return node, False
+        return ({**node, "anyOf": members} if optional else node), optional
     rest = {key: value for key, value in node.items() if key != "anyOf"}
     return {**_resolved(members[0]), **rest}, True
 
@@ -250,8 +295,8 @@ def _kind(node: Json) -> Kind | None:
     if "enum" in node:
         return "choice"
     if "anyOf" in node:  # a word or a list
-        kinds = {_kind(member) for member in node["anyOf"]}
-        return "list" if kinds == {"choice", "list"} else None
+        others = {_kind(member) for member in node["anyOf"]} - {"choice"}
+        return others.pop() if others in ({"list"}, {"numbers"}) else None
     if node.get("type") == "array":
         return _kind_of_list(node.get("items", {}))
     kinds: Mapping[str, Kind] = {"integer": "integer", "number": "number", "string": "text", "boolean": "switch"}
@@ -259,15 +304,17 @@ def _kind(node: Json) -> Kind | None:
 
 
 def _kind_of_list(items: Json) -> Kind | None:
-    if items.get("type") == "integer":
-        return "list"
-    return "lines" if items.get("type") == "array" and items["items"].get("type") == "string" else None
+    if items.get("type") == "array":
+        nested: Mapping[str, Kind] = {"string": "lines", "integer": "rows"}
+        return nested.get(items["items"].get("type", ""))
+    flat: Mapping[str, Kind] = {"integer": "list", "number": "numbers"}
+    return flat.get(items.get("type", ""))
 
 
 def _too_long(kind: Kind, value: Any) -> bool:
-    if value is None or kind not in ("list", "lines"):
+    if value is None or kind not in LISTS:
         return False
-    return (len(value) if kind == "list" else sum(map(len, value))) > LONGEST_LIST
+    return (sum(map(len, value)) if kind in ("lines", "rows") else len(value)) > LONGEST_LIST
 
 
 def _described(node: Json) -> tuple[str, str]:
@@ -285,8 +332,9 @@ def _line(text: str) -> str:
 
 _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops", "FLOP/s", 6))
 _SPELLINGS = {
-    "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "ffn": "FFN width", "gpt": "GPT", "lr": "learning rate",
-    "moe": "MoE", "nics": "NICs", "sgd": "SGD", "vocab": "vocabulary",
+    "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "degree": "chunks", "ep": "EP", "esp": "ESP",
+    "every": "every n-th block", "ffn": "FFN width", "gpt": "GPT", "lr": "learning rate", "moe": "MoE",
+    "nics": "NICs", "sgd": "SGD", "u-transformer": "U-Transformer", "vocab": "vocabulary",
 }  # fmt: skip
 
 
@@ -325,10 +373,10 @@ def as_text(kind: Kind, value: Any) -> str:
         return ""
     if kind in ("integer", "number"):
         return plain(value)
-    if kind == "list":
-        return value if isinstance(value, str) else ", ".join(map(str, value))
-    if kind == "lines":
-        return "\n".join(" ".join(line) for line in value)
+    if kind in ("list", "numbers"):
+        return value if isinstance(value, str) else ", ".join(map(plain, value))
+    if kind in ("lines", "rows"):
+        return "\n".join(" ".join(map(str, line)) or NONE for line in value)
     return str(value)
 
 
@@ -358,7 +406,7 @@ def read(field: Field, given: Any) -> Any:
             raise InputError(f"{given!r} is none of the choices")
         return given
     if kind == "switch":
-        return bool(given) if not field["optional"] else None
+        return bool(given) or (None if field["optional"] else False)
     text = str(given).strip()
     if not text and field["optional"]:
         return None
@@ -404,12 +452,21 @@ def _read_list(text: str) -> list[int]:
     return [_read_integer(word) for word in re.split(r"[\s,;]+", text) if word]
 
 
+def _read_numbers(text: str) -> list[float]:
+    return [_read_number(word) for word in re.split(r"[\s,;]+", text) if word]
+
+
+def _read_rows(text: str) -> list[list[int]]:
+    return [_read_list("" if line.strip() == NONE else line) for line in text.splitlines() if line.strip()]
+
+
 def _read_lines(text: str) -> list[list[str]]:
     return [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {
-    "integer": _read_integer, "number": _read_number, "text": str, "list": _read_list, "lines": _read_lines,
+    "integer": _read_integer, "number": _read_number, "text": str, "list": _read_list, "numbers": _read_numbers,
+    "lines": _read_lines, "rows": _read_rows,
 }  # fmt: skip
 
 
@@ -469,12 +526,39 @@ def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     return "cost", {**kept, "kind": value}, f"{value} costs"
 
 
+def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:
+    """All that has to do with experts comes and goes with them."""
+    if value:
+        return "", expert_edits.add_experts(design), "add experts to the model"
+    return "", expert_edits.without_experts(design), "take the experts out of the model"
+
+
+def _expert_setting(design: Design, path: str, value: Any, label: str) -> Edit:
+    """A size of the experts' groups, or their schedule, with what has to follow it."""
+    return "experts", expert_edits.with_setting(design, path.rpartition(".")[2], value), label
+
+
+def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Homes that do not fit are told of, since a design that has such gives them up."""
+    homes = None if value is None else tuple(map(tuple, value))
+    changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": homes})})
+    wrong = [problem for problem in expert_problems(changed) if problem.where.startswith(path)]
+    if any(problem.severity == "error" for problem in wrong):
+        raise InputError(wrong[0].message)
+    return path, value, "homes of the experts" if homes else "experts in equal blocks"
+
+
 _TOGETHER: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "cluster": _preset,
     "cluster.nodes": _nodes,
     "cluster.devices_per_node": _devices_per_node,
     "pipeline.schedule": _schedule,
     "cost.kind": _cost_kind,
+    EXPERTS_SWITCH: _experts_in_the_model,
+    "experts.ep": _expert_setting,
+    "experts.esp": _expert_setting,
+    "experts.schedule": _expert_setting,
+    "experts.placement": _expert_homes,
 }
 """The fields that change more than their own key."""
 

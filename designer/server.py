@@ -18,6 +18,7 @@ import panel as pn
 
 from designer.access import TokenAccess, new_token
 from designer.app import Studio, page
+from designer.lab.page import lab_page
 from engine.design import Design, load_design
 from engine.errors import InputError, RunError
 from engine.resources import find_design
@@ -61,7 +62,7 @@ def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
     """A server that is ready but whose loop the caller runs."""
     access = TokenAccess(token, port)
     return pn.serve(
-        {"/": lambda: page(studio)},  # Panel takes plain functions only
+        {"/": lambda: page(studio), "/transfer": lambda: lab_page()},  # Panel takes plain functions only
         port=port,
         address=ADDRESS,
         websocket_origin=access.hosts,

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import param
 
 from designer import expert_edits
+from designer.search import CODES, RUNS, STOPPED, Later, Outcome, Search, searches
+from engine import rearrange
 from engine.design import Design, parse_design
 from engine.design.problems import problems
 from engine.errors import DesignError, InputError, Problem
+from engine.lowering import order
 from engine.predict import Prediction, predict
 
 LONGEST_HISTORY = 500
@@ -54,13 +57,26 @@ class Session(param.Parameterized):
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
     opened = param.Integer(default=0, doc="How often another document was put in place.")
     turned = param.Integer(default=0, doc="How often a person went back or forth.")
+    search = param.Dict(
+        default={},
+        doc="How far the search for the order of the open design is: its state (runs, stopped), the share that is done "
+        "and what it does; empty where the order is known.",
+    )
     notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
-    def __init__(self, design: Design) -> None:
+    def __init__(self, design: Design, later: Later | None = None) -> None:
+        """With ``later`` a long search for an order holds nobody up: what is predicted comes when it is found."""
         super().__init__(design=design)
         self._past: Steps = []
         self._future: Steps = []
-        self._show(design, *_predicted(design))
+        self._later = later
+        self._search: Search | None = None
+        self._show(design, *self._outcome(design))
+
+    @property
+    def later(self) -> Later | None:
+        """Runs something in the page's own turn, from any thread; None where nothing goes on beside the page."""
+        return self._later
 
     @property
     def stale(self) -> bool:
@@ -86,7 +102,21 @@ class Session(param.Parameterized):
 
     def tried(self, path: str, value: Any) -> Prediction | None:
         """What an edit would make of the step; nothing is changed. None where it would leave errors."""
-        return _predicted(self._edited(path, value))[1]
+        design = self._edited(path, value)
+        return self._with_the_same_order(design) if searches(design) else _predicted(design)[1]
+
+    def _with_the_same_order(self, design: Design) -> Prediction | None:
+        """What becomes of a design that searches for its order while it still has that of the open one."""
+        if (
+            self.stale
+            or design.stages != self.design.stages
+            or any(each.severity == "error" for each in problems(design))
+        ):
+            return None
+        played = rearrange.play(design, order(self.design))
+        if played.program is None or played.costs is None or played.timeline is None:
+            return None
+        return Prediction(design, played.program, played.costs, played.timeline)
 
     def _edited(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
@@ -143,6 +173,8 @@ class Session(param.Parameterized):
         Raises:
             InputError: the open design has errors, so the prediction is of an earlier one.
         """
+        if self.stale and self.search:
+            raise InputError(f"there is nothing to {purpose} before the order is found: {self.errors[0].message}")
         if self.stale:
             raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
         prediction: Prediction = self.prediction
@@ -154,7 +186,8 @@ class Session(param.Parameterized):
             self._turn_to(design, past, [], opens)
 
     def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
-        outcome = _predicted(design)  # before anything is changed: what fails here leaves nothing behind
+        self.end()
+        outcome = self._outcome(design)  # before anything is changed: what fails here leaves nothing behind
         self._past, self._future = past, future
         self._show(design, *outcome, opens=opens)
 
@@ -164,10 +197,51 @@ class Session(param.Parameterized):
                 self.prediction = prediction  # first: those who watch it are told first
             self.problems = found
             self.design = design
+            state = next((CODES[problem.code] for problem in found if problem.code in CODES), "")
+            self.search = {"state": state, "share": 0.0, "words": ""} if state else {}
             self.history = (
                 self._past[-1].label if self._past else "",
                 self._future[-1].label if self._future else "",
             )
+
+    # ---- orders that are searched ----
+
+    def _outcome(self, design: Design) -> Outcome:
+        """What follows from a design, as far as that is known at once."""
+        if self._later is None or not searches(design):
+            return _predicted(design)
+        search = Search(lambda: _predicted(design), self._later, self._hear, self._find)
+        outcome = search.start()
+        if outcome is None:
+            self._search = search
+            return [*problems(design), RUNS], None
+        return outcome
+
+    def _hear(self, search: Search, progress: Mapping[str, Any]) -> None:
+        if search is self._search:
+            self.search = dict(progress)
+
+    def _find(self, search: Search, outcome: Outcome) -> None:
+        if search is self._search:
+            self._search = None
+            self._show(self.design, *outcome)
+
+    def end(self) -> None:
+        """Give up a search that goes on, as when the tab is gone."""
+        if self._search is not None:
+            self._search.stop()
+            self._search = None
+
+    def stop_search(self) -> None:
+        """Give it up and say so; the last good prediction stays."""
+        if self.search.get("state") == "runs":
+            self.end()
+            self._show(self.design, [*problems(self.design), STOPPED], None)
+
+    def search_again(self) -> None:
+        """Search anew where the search was stopped."""
+        if self._search is None and self.search:
+            self._show(self.design, *self._outcome(self.design))
 
 
 def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import papers
+from engine import papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.program.action import Op
 from engine.program.program import Program
@@ -69,8 +69,8 @@ def to_text(figures: Mapping[str, Any]) -> str:
     lines = []
     for part, values in figures.items():
         lines.append(part)
-        if part == "papers":
-            lines += papers.to_text(values)
+        if part in TEXTS:
+            lines += TEXTS[part](values)
         else:
             lines += [f"  {name:<58}{_shown(name, value):>12}" for name, value in values.items()]
     return "\n".join(lines)
@@ -224,6 +224,32 @@ def _gpus() -> int:
     return listed if visible is None else min(listed, len([name for name in visible.split(",") if name]))
 
 
+def moe() -> dict[str, Any]:
+    """expert schedules on two emulated nodes, beside their prediction; some five minutes, on several GPUs less"""
+    from engine.runtime.moe_bench import moe
+
+    return moe(_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def reshard() -> dict[str, Any]:
+    """transfer strategies on three emulated nodes, beside their prediction; about a minute"""
+    from engine.runtime.reshard_bench import reshard
+
+    return reshard(say=lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def _reshard_text(figures: Mapping[str, Any]) -> list[str]:
+    from engine.runtime.reshard_bench import to_text
+
+    return to_text(figures)
+
+
+def _moe_text(figures: Mapping[str, Any]) -> list[str]:
+    from engine.runtime.moe_bench import to_text
+
+    return to_text(figures)
+
+
 def side_by_side(pairs: Mapping[str, Mapping[str, Any]], ranks: int, turns: int) -> Figures:
     """The figures of each pair; what differs from rank to rank is their mean.
 
@@ -298,5 +324,14 @@ PARTS: dict[str, Part] = {
     "launch": launch,
     "recording": recording,
     "runtime": runtime,
+    "planner": planner_bench.figures,
     "papers": papers.papers,
+    "moe": moe,
+    "reshard": reshard,
 }
+TEXTS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "papers": papers.to_text,
+    "moe": _moe_text,
+    "reshard": _reshard_text,
+}
+"""Of parts that have more to show than a figure a line."""

@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,30 @@ if TYPE_CHECKING:
     from engine.predict import Prediction
 
 Command = Callable[[argparse.Namespace], int]
+
+
+SAID_EVERY_S = 2.0
+
+
+def _telling(command: Command) -> Command:
+    """The same, and where an order is searched for long it says on standard error how far that is."""
+
+    @wraps(command)
+    def telling(options: argparse.Namespace) -> int:
+        from engine.schedules import watched
+
+        said = time.monotonic()
+
+        def say(done: float | None, words: str) -> None:
+            nonlocal said
+            if done is not None and time.monotonic() - said >= SAID_EVERY_S:
+                said = time.monotonic()
+                print(f"searching an order: {100 * done:.0f} %, {words}", file=sys.stderr)
+
+        with watched(say):
+            return command(options)
+
+    return telling
 
 
 def _serve_elsewhere(options: argparse.Namespace) -> int:
@@ -201,6 +227,7 @@ def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
         return [Problem("", "file", str(error))]
 
 
+@_telling
 def _program(options: argparse.Namespace) -> int:
     from engine.export import exports
     from engine.lowering import lower
@@ -229,6 +256,7 @@ def _program(options: argparse.Namespace) -> int:
     return 0
 
 
+@_telling
 def _simulate(options: argparse.Namespace) -> int:
     from engine.export import exports
     from engine.predict import predict
@@ -284,6 +312,7 @@ def _compared(prediction: Prediction) -> dict[str, Any]:
     return numbers if numbers["unit"] == "s" else {**numbers, "samples_per_s": None, "tokens_per_s": None}
 
 
+@_telling
 def _compare(options: argparse.Namespace) -> int:
     from engine.comparison import differences
     from engine.predict import predict
@@ -327,6 +356,7 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
+@_telling
 def _export(options: argparse.Namespace) -> int:
     from engine.export import exports
     from engine.predict import predict

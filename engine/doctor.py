@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine.resources import home
+from engine.runtime.shaped import missing
 
 State = Literal["ok", "limited", "missing"]
 
@@ -85,6 +86,7 @@ def doctor(runs: Path | None = None) -> list[Finding]:
         "memory": _memory,
         "processes": _processes,
         "loopback": _loopback,
+        "links": _links,
         "runs": lambda: _runs(runs or home()),
         "chromium": _chromium,
     }
@@ -223,6 +225,15 @@ def _loopback() -> Iterator[Finding]:
         yield Finding("loopback", "missing", f"127.0.0.1 does not answer: {error}", remedy)
     else:
         yield Finding("loopback", "ok", "127.0.0.1 answers, on a port the system chose")
+
+
+def _links() -> Iterator[Finding]:
+    """Whether a small cluster with slow links can be emulated here; tried, and gone again at once."""
+    if reason := missing():
+        found = "cannot be shaped here: calibrate measures this machine's loopback, bench leaves its part moe out"
+        yield Finding("links", "limited", found, reason)
+    else:
+        yield Finding("links", "ok", "can be shaped: calibrate --shaped and bench moe emulate nodes on this machine")
 
 
 def _runs(folder: Path) -> Iterator[Finding]:

@@ -32,6 +32,8 @@ SEARCHED_CUTS = (1, 2)
 """The same of a schedule that searches its order, which takes a second or more each time."""
 CLOSE = 0.005
 """Times that differ by less are told as equal."""
+SAME = 5e-4
+"""A change that would be written as none."""
 
 Pipeline = Mapping[str, Any]
 
@@ -259,6 +261,39 @@ def _title(name: str, options: Mapping[str, Any]) -> str:
 
 _BARE = {"grouping", "concatenation", "path"}  # options whose value says it all
 _NAMED = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
+
+
+def searched(design: Design) -> Pipeline | None:
+    """The pipeline with its order searched for, on the very stages and meshes that it has; None where that is no
+    question: it is searched already, or of replicas, or on one mesh."""
+    now = _section(design)
+    made = schedules[now["schedule"]]
+    routes = [list(route) for route in design.pipeline.routes(design.pipe)]
+    if made.weighs or len(routes) > 1 or design.ranks == 1:
+        return None
+    route = list(now["placement"] or routes[0])
+    ways = [{"path": path, "chunks": len(route) // design.ranks} for path in ("loop", "wave")]
+    same = (way for way in ways if _path(design, "auto", way) == (tuple(route),))
+    kept = {key: now[key] for key in ("microbatches", "stages", "recompute")}
+    return {"schedule": "auto", **kept, **next(same, {"placement": route})}
+
+
+def of_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
+    """What a search for the order of the same stages gained, in a sentence, and whether that is to be taken."""
+    unit = present.costs.unit
+    was, now = present.timeline.makespan, found.timeline.makespan
+    fitted, fits = (bool(each.memory.fits.all()) for each in (present, found))
+    taken = quantity(now, "s") if unit == "s" else f"{now:.4g} units"
+    held = _beside(*(float(each.memory.total_bytes.max()) for each in (found, present)))
+    if fits and not fitted:
+        return f"Auto finds an order of these stages that fits in memory, in {taken}.", True
+    if not fits or now > was * (1 - CLOSE):
+        near = "as fast" if now > was * (1 - SAME) or not fits else f"{_shorter(now, was)} shorter"
+        return (
+            f"Auto finds nothing better for these stages: its best is {near}{'' if fits else ' or does not fit'}.",
+            False,
+        )
+    return f"Auto finds an order of these stages in {taken}: {_shorter(now, was)} shorter, with {held}.", True
 
 
 # ---- what a variant takes ----

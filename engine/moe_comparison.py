@@ -99,7 +99,7 @@ def _notes(spec: ExpertLayerSpec, layer: Layer, links: Links) -> Iterator[str]:
         yield f"measured lines are used for {', '.join(links.fit)}; all else is by the links"
     if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
         yield "no overlap was measured, so that parm-s2 hides nothing here: its gather follows its exchange"
-    if layer.capacity_factor is not None and layer.mp > 1:
+    if layer.may_drop and layer.mp > 1:
         yield f"parm-s1 {drops(layer)}"
 
 

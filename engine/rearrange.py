@@ -44,7 +44,7 @@ def find(order: Program, actions: Iterable[Action]) -> Rows:
     places = _places(order)
     rows = []
     for action in actions:
-        op, stage, mb, _ = action
+        op, stage, mb, *_ = action
         known = 0 <= op < COMPUTATIONS and 0 <= stage < order.stages and 0 <= mb < order.microbatches
         if not known or places[op, stage, mb] < 0:
             raise InputError(f"{action} is not in this order; choose a block that is")
@@ -290,8 +290,11 @@ class Played:
         return peak_memory(self.program, self.costs).total_bytes
 
 
-def play(design: Design, order: Program) -> Played:
+def play(design: Design, order: Program, known: Sequence[str] = ()) -> Played:
     """Simulate an order of computations on the meshes and costs of a design, or say why it cannot run.
+
+    Args:
+        known: why it cannot, where somebody has found out already; of a long order that takes a while.
 
     Raises:
         InputError: the cost model cannot price the design.
@@ -300,7 +303,7 @@ def play(design: Design, order: Program) -> Played:
         return Played(order, None, None, None, faults)
     program = with_messages(order, design)
     if len(program.graph.stuck):
-        return Played(order, program, None, None, verify(program))
+        return Played(order, program, None, None, list(known) or verify(program))
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
     timeline = simulate(program, costs.seconds, costs.transfer_model, names)
@@ -492,7 +495,7 @@ class _Chain:
         """The slot of this rank with the same block of another microbatch; -1 if there is none."""
         if row < 0:
             return -1
-        op, stage, mb, _ = self._order.row(row)
+        op, stage, mb, *_ = self._order.row(row)
         if not 0 <= mb + by < self._order.microbatches:
             return -1
         there = int(self._places[op, stage, mb + by])

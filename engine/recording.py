@@ -1,10 +1,15 @@
-"""Measured spans on disk: written a step at a time by each process, read back as a timeline."""
+"""What a run measured, on disk: written a step at a time by each process, read back as timelines.
+
+There are spans of actions, of which one process a rank speaks for all, and inside some of them the
+steps of expert layers, of every process.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import RunError
-from engine.program.action import Op
+from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.timeline import Source, Timeline
 
@@ -34,6 +39,30 @@ SPAN = np.dtype(
         ("wait_ns", "<i8"),  # the rank stood still for the inputs; for a RECV its consumer did
     ]
 )
+
+STEPS_FORMAT = "meshwave-steps/1"
+LayerSteps = NDArray[np.void]  # of STEP
+
+STEP = np.dtype(
+    [
+        ("step", "<i4"),  # of training
+        ("layer", "<i4"),  # of the model
+        ("op", "<i2"),  # its place among the header's ops
+        ("way", "<i2"),  # of Way
+        ("chunk", "<i4"),  # -1 where all slots go at once
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),  # what it is for was in hand
+    ]
+)
+
+
+class Way(IntEnum):
+    """What an expert layer is played for."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    WEIGHTS = 2  # their gradients, where these come later than those of the input
+
 
 _RECEIVES = (Op.RECV_F, Op.RECV_B)
 _SENDS = (Op.SEND_F, Op.SEND_B)
@@ -75,6 +104,9 @@ class Recorder:
             "fused": np.flatnonzero(program.fused[rows]).tolist(),
             "clock": "perf_counter_ns",
         }
+        others = [[row, other] for row, other in enumerate(program.other[rows].tolist()) if other >= 0]
+        if others:
+            header["others"] = others
         self._file = (folder / f"spans-{process}.bin").open("wb", buffering=0)
         self._file.write(json.dumps(header).encode() + b"\n")
 
@@ -91,6 +123,33 @@ class Recorder:
         self._spans["step"] = step
         self._spans["start_ns"], self._spans["end_ns"], self._spans["wait_ns"] = start, end, wait
         self._file.write(self._spans.tobytes())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class StepsRecorder:
+    """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write a step of
+    training; the file is a line of JSON and then records of ``STEP``."""
+
+    def __init__(self, folder: Path, process: int, ops: Sequence[str]) -> None:
+        """``ops`` are the names of all that a layer can do."""
+        self._file = (folder / f"steps-{process}.bin").open("wb", buffering=0)
+        header = {"format": STEPS_FORMAT, "process": process, "ops": list(ops), "clock": "perf_counter_ns"}
+        self._file.write(json.dumps(header).encode() + b"\n")
+
+    @staticmethod
+    def is_due(step: int) -> bool:
+        """Whether to record the inside of ``step``: of the first ten, then of nine in every tenfold more.
+
+        There is much more inside a step than there are actions; every process picks the same ones.
+        """
+        return bool(step % 10 ** (len(str(step)) - 1) == 0)
+
+    def write(self, step: int, found: LayerSteps) -> None:
+        """Append what was found in ``step``."""
+        found["step"] = step
+        self._file.write(found.tobytes())
 
     def close(self) -> None:
         self._file.close()
@@ -135,6 +194,14 @@ class Track:
     def fused(self) -> NDArray[np.bool_]:
         """[rows] whether each runs in one slot with the row before it."""
         return np.isin(np.arange(self.spans.shape[1]), self.header.get("fused", ()))
+
+    @property
+    def other(self) -> NDArray[np.int32]:
+        """[rows] the stage at the other end of a message that skips stages, else -1."""
+        found = np.full(self.spans.shape[1], -1, np.int32)
+        for row, other in self.header.get("others", ()):
+            found[row] = other
+        return found
 
     def at(self, steps: Sequence[int]) -> Spans:
         """[steps, rows] the spans of some of its steps."""
@@ -219,6 +286,91 @@ def read_recording(folder: Path | str) -> Recording:
     return Recording(speakers)
 
 
+# ---- inside an action ----
+
+
+@dataclass(frozen=True)
+class MeasuredInside:
+    """One action of a rank from within, on some of its processes; of one step of training."""
+
+    step: int
+    ops: tuple[str, ...]  # what the numbers of ops mean
+    start_ns: tuple[int, ...]  # of the action, on each process
+    end_ns: tuple[int, ...]
+    steps: tuple[LayerSteps, ...]  # of the expert layers, on each process, as they began
+
+
+def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
+    """The inside of an action in the recorded step in which it took the median time on the first of ``processes``.
+
+    Raises:
+        RunError: no step of training was recorded with its inside by all of them.
+    """
+    folder = Path(folder)
+    tracks = [_read_track(folder / f"spans-{process}.bin") for process in processes]
+    insides = [_read_steps(folder / f"steps-{process}.bin") for process in processes]
+    known = [track for track in tracks if track is not None]
+    if not known or len(known) < len(tracks):
+        raise RunError("not all processes of this mesh have recorded a step")
+    due = [set(track.steps[[StepsRecorder.is_due(step) for step in track.steps.tolist()]].tolist()) for track in known]
+    whole = sorted(set.intersection(*due))
+    at = [_row_of(track, action) for track in known]
+    if not whole:
+        raise RunError("no step was recorded with the inside of its actions")
+    took = known[0].at(whole)[:, at[0]]
+    order = np.argsort(took["end_ns"] - took["start_ns"], kind="stable")
+    order = order[order > 0] if len(order) > 2 else order  # the first step warms up
+    step = whole[int(order[(len(order) - 1) // 2])]
+    spans = [track.at([step])[0, row] for track, row in zip(known, at, strict=True)]
+    shares = [bool(_shares_its_slot(track)[row]) for track, row in zip(known, at, strict=True)]
+    within = [
+        _within(rows[rows["step"] == step], span, action.op, alone=not shared)
+        for (_, rows), span, shared in zip(insides, spans, shares, strict=True)
+    ]
+    start, end = (tuple(int(span[column]) for span in spans) for column in ("start_ns", "end_ns"))
+    return MeasuredInside(step, insides[0][0], start, end, tuple(within))
+
+
+def _row_of(track: Track, action: Action) -> int:
+    """Where an action stands among those of a track."""
+    rows = track.spans[0]
+    same = (rows["op"] == action.op) & (rows["stage"] == action.stage) & (rows["microbatch"] == action.microbatch)
+    if not same.any():
+        raise RunError(f"the run has no {action} on this mesh")
+    return int(np.argmax(same))
+
+
+def _shares_its_slot(track: Track) -> NDArray[np.bool_]:
+    """[rows] whether a forward and a backward share their time there."""
+    shares: NDArray[np.bool_] = track.fused | np.append(track.fused[1:], False)
+    return shares
+
+
+def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
+    """The steps that were played in a span; in a slot that two actions share those of this one."""
+    inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
+    if not alone:
+        inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
+    found: LayerSteps = rows[inside]
+    return np.sort(found, order="start_ns", kind="stable")
+
+
+def _read_steps(path: Path) -> tuple[tuple[str, ...], LayerSteps]:
+    """The names of what a layer does, and what one process has recorded of it.
+
+    Raises:
+        RunError: it is of another version, or no such file, or there is none.
+    """
+    try:
+        header_line, _, body = path.read_bytes().partition(b"\n")
+        header = json.loads(header_line)
+        if header["format"] != STEPS_FORMAT:
+            raise RunError(f"{path.name} is of format {header['format']!r}; this version reads {STEPS_FORMAT!r}")
+        return tuple(header["ops"]), np.frombuffer(body, STEP, len(body) // STEP.itemsize)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path.name} is damaged: {error!r}") from None
+
+
 def _read_track(path: Path) -> Track | None:
     """One process's file, or None if it was cut off before its first step.
 
@@ -245,12 +397,14 @@ def _timeline(tracks: Sequence[Track], step: int, header: Mapping[str, Any]) -> 
     spans = np.concatenate(blocks)
     rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
     fused = np.concatenate([track.fused for track in tracks])
-    in_hand = {_key(span, header): span["end_ns"] for span in spans[_is_op(spans, *_RECEIVES)]}
+    other = np.concatenate([track.other for track in tracks])
+    receives = np.flatnonzero(_is_op(spans, *_RECEIVES)).tolist()
+    in_hand = {_message(spans[row], other[row]): spans["end_ns"][row] for row in receives}
     shown = ~_is_op(spans, *_RECEIVES)
-    spans, rank, fused = spans[shown], rank[shown], fused[shown]
+    spans, rank, fused, other = spans[shown], rank[shown], fused[shown], other[shown]
     end = spans["end_ns"].copy()
     for row in np.nonzero(_is_op(spans, *_SENDS))[0].tolist():
-        end[row] = in_hand.get(_key(spans[row], header), end[row])
+        end[row] = in_hand.get(_message(spans[row], other[row]), end[row])
     zero = spans["start_ns"].min()
     return Timeline(
         source=header["source"],
@@ -264,7 +418,8 @@ def _timeline(tracks: Sequence[Track], step: int, header: Mapping[str, Any]) -> 
         fused=fused,
         start=(spans["start_ns"] - zero) / 1e9,
         end=(end - zero) / 1e9,
-        cause=_causes(spans, rank, end, fused, header),
+        cause=_causes(spans, rank, end, fused, other),
+        other=other,
     )
 
 
@@ -272,24 +427,27 @@ def _is_op(spans: Spans, *ops: Op) -> NDArray[np.bool_]:
     return np.isin(spans["op"], ops)
 
 
-_MAKER = {Op.SEND_F: 0, Op.RECV_F: -1, Op.F: -1, Op.SEND_B: 0, Op.RECV_B: 1, Op.B: 1, Op.I: 1}  # stages away
 _FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
 
+Message = tuple[bool, int, int, int]
+"""Forward or not, the stages that it comes from and goes to, and its microbatch."""
 
-def _key(span: Any, header: Mapping[str, Any]) -> int:
-    """Names the message that a SEND sends, a RECV receives, and a computation needs."""
-    op = Op(int(span["op"]))
-    stage = int(span["stage"]) + _MAKER[op]
-    stages, microbatches = int(header["stages"]), int(header["microbatches"])
-    return ((op not in _FORWARD) * (stages + 1) + stage) * microbatches + int(span["microbatch"])
+
+def _message(span: Any, other: int) -> Message:
+    """Names what a SEND sends and a RECV receives."""
+    op, stage = Op(int(span["op"])), int(span["stage"])
+    onward = 1 if op in _FORWARD else -1
+    sent = op in _SENDS
+    end = int(other) if other >= 0 else stage + (onward if sent else -onward)
+    return op in _FORWARD, *((stage, end) if sent else (end, stage)), int(span["microbatch"])
 
 
 def _causes(
-    spans: Spans, rank: NDArray[np.int32], end: Int64s, fused: NDArray[np.bool_], header: Mapping[str, Any]
+    spans: Spans, rank: NDArray[np.int32], end: Int64s, fused: NDArray[np.bool_], other: NDArray[np.int32]
 ) -> Int64s:
     """[spans] what each waited for: what its rank stood still for, or what it did before."""
     transfers = _is_op(spans, *_SENDS)
-    sent = {_key(spans[row], header): row for row in np.nonzero(transfers)[0].tolist()}
+    sent = _last_for_each(spans, end, other)
     cause = np.full(len(spans), -1, np.int64)
     before, previous, reduction, at = -1, -1, -1, -1
     for row, op in enumerate(spans["op"].tolist()):
@@ -298,8 +456,8 @@ def _causes(
         if fused[row]:
             previous = before  # it began with the row before, not after it
         needed = reduction if op == Op.STEP else -1
-        if op <= Op.W and op in _MAKER:
-            needed = sent.get(_key(spans[row], header), -1)
+        if op < Op.W:
+            needed = sent.get((op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])), -1)
         stood_still = needed >= 0 and (spans["wait_ns"][row] > _AT_ONCE_NS or previous < 0)
         cause[row] = needed if stood_still else previous
         if op == Op.REDUCE_GRAD:  # goes on beside what follows
@@ -307,3 +465,14 @@ def _causes(
         elif not transfers[row]:
             before, previous = previous, row
     return cause
+
+
+def _last_for_each(spans: Spans, end: Int64s, other: NDArray[np.int32]) -> dict[tuple[bool, int, int], int]:
+    """The transfer that came last of those to each computation: forward or not, its stage and its microbatch."""
+    last: dict[tuple[bool, int, int], int] = {}
+    for row in np.flatnonzero(_is_op(spans, *_SENDS)).tolist():
+        forward, _, taker, mb = _message(spans[row], other[row])
+        best = last.get((forward, taker, mb), -1)
+        if best < 0 or end[row] > end[best]:
+            last[forward, taker, mb] = row
+    return last

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Self
 
-from engine.design.transfer_spec import TransferSpec
-from engine.transfer import Plan, every_plan, unit_tasks
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.design.transfer_spec import TransferSide, TransferSpec
+from engine.errors import InputError
+from engine.transfer import (
+    Box,
+    Held,
+    Hops,
+    Lane,
+    Plan,
+    UnitTask,
+    boxes,
+    every_plan,
+    hops,
+    is_empty,
+    lanes,
+    sides_of,
+    unit_tasks,
+    volume,
+)
+from engine.transfer import plan as make_plan
 from engine.units import quantity
 
 SHOWN_TASKS = 12
@@ -30,6 +54,16 @@ def answer(spec: TransferSpec) -> dict[str, Any]:
         ],
         "plans": [_told(plan) for plan in every_plan(tasks, spec.lines, spec.chunks)],
     }
+
+
+def compared(spec: TransferSpec) -> Iterator[dict[str, Any]]:
+    """Every strategy with every ordering, one after another: how long it takes, and whether that is the least."""
+    source, destination = spec.source, spec.destination
+    tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
+    for plan in every_plan(tasks, spec.lines, spec.chunks):
+        found = _told(plan)
+        del found["tasks"]
+        yield found
 
 
 def _told(plan: Plan) -> dict[str, Any]:
@@ -72,3 +106,221 @@ def to_text(found: dict[str, Any]) -> list[str]:
 
 def _some(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "") or "nobody"
+
+
+# ---- to be drawn ----
+
+MOST_DRAWN_TASKS = 5_000
+MOST_DRAWN_HOPS = 6_000
+"""Of one task; of more, chunks that follow one another are drawn as one."""
+LEAST_SHARE = 0.35
+"""Of an even share: no piece is drawn narrower, so that a short last shard is still seen."""
+
+Rect = tuple[float, float, float, float]
+"""Left, top, right and bottom, each a part of the picture."""
+
+
+@dataclass(frozen=True)
+class Face:
+    """How a tensor of any number of dims is laid on a page: dims that are cut lie in turn along the rows
+    and the columns, the later ones inside the earlier ones."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    cuts: Mapping[int, Sequence[int]]  # of each dim of the two: all ends of boxes, ascending
+    at: Mapping[int, Sequence[float]]  # where these are drawn, from 0 to 1
+
+    @classmethod
+    def of(cls, shape: Sequence[int], found: Iterable[Box]) -> Self:
+        """The face that tells ``found`` boxes of a tensor apart."""
+        ends: list[set[int]] = [{0, size} for size in shape]
+        for box in found:
+            for dim, (start, stop) in enumerate(box):
+                ends[dim] |= {start, stop}
+        shown = [dim for dim, each in enumerate(ends) if len(each) > 2]
+        shown = sorted({*shown, *[dim for dim in range(len(shape)) if dim not in shown][: max(0, 2 - len(shown))]})
+        cuts = {dim: sorted(ends[dim]) for dim in shown}
+        rows = () if len(shown) == 1 else tuple(shown[::2])
+        columns = tuple(shown) if len(shown) == 1 else tuple(shown[1::2])
+        return cls(rows, columns, cuts, {dim: _drawn_at(each) for dim, each in cuts.items()})
+
+    def rects(self, box: Box) -> list[Rect]:
+        """A box on the page: one rectangle, or several where dims lie inside one another."""
+        across, down = (self._along(dims, box) for dims in (self.columns, self.rows))
+        return [(left, top, right, bottom) for top, bottom in down for left, right in across]
+
+    def _along(self, dims: Sequence[int], box: Box) -> list[tuple[float, float]]:
+        if not dims:
+            return [(0.0, 1.0)]
+        dim, *inner = dims
+        start, stop = (bisect_left(self.cuts[dim], end) for end in box[dim])
+        inside = self._along(inner, box)
+        at = self.at[dim]
+        if inside == [(0.0, 1.0)]:
+            return [(at[start], at[stop])]
+        return [
+            (at[piece] + low * (at[piece + 1] - at[piece]), at[piece] + high * (at[piece + 1] - at[piece]))
+            for piece in range(start, stop)
+            for low, high in inside
+        ]
+
+
+def _drawn_at(cuts: Sequence[int]) -> list[float]:
+    """Where the ends of pieces stand: to scale, as long as none gets too narrow."""
+    least = LEAST_SHARE / (len(cuts) - 1)
+    widths = [max((stop - start) / cuts[-1], least) for start, stop in pairwise(cuts)]
+    return [0.0, *(width / sum(widths) for width in accumulate(widths))]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One plan of a transfer and all that is drawn of it."""
+
+    spec: TransferSpec
+    tasks: Sequence[UnitTask]
+    plan: Plan
+    lanes: Sequence[Lane]
+    held: Sequence[Held]
+
+    @classmethod
+    def of(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
+        """
+        Raises:
+            InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
+        """
+        source, destination = spec.source, spec.destination
+        tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
+        if len(tasks) > MOST_DRAWN_TASKS:
+            raise InputError(
+                f"these are {len(tasks):,} unit tasks, and up to {MOST_DRAWN_TASKS:,} can be drawn; cut the tensor "
+                "into fewer pieces, or plan it by meshwave reshard"
+            )
+        found = make_plan(
+            spec.what,
+            (source.mesh, source.spec),
+            (destination.mesh, destination.spec),
+            spec.lines,
+            strategy=strategy,
+            ordering=ordering,
+            chunks=spec.chunks,
+        )
+        return cls(spec, tasks, found, *lanes(found, tasks, spec.lines))
+
+    def as_data(self) -> dict[str, Any]:
+        """All that the page draws, chunks left out; lengths and places of rectangles are parts of the whole."""
+        spec, plan = self.spec, self.plan
+        sides = {"source": spec.source, "destination": spec.destination}
+        owned = {name: boxes(side.mesh, side.spec, spec.tensor.shape) for name, side in sides.items()}
+        face = Face.of(spec.tensor.shape, [box for each in owned.values() for box in each if not is_empty(box)])
+        return {
+            "shape": list(spec.tensor.shape),
+            "bytes": spec.what.bytes,
+            "rows": [_dim(face, dim) for dim in face.rows],
+            "columns": [_dim(face, dim) for dim in face.columns],
+            **{name: _side_data(side, owned[name], face) for name, side in sides.items()},
+            "tasks": self._tasks(face),
+            "hosts": sorted(set(spec.lines.host.values())),
+            "lanes": [lane._asdict() for lane in self.lanes],
+            "held": {name: [getattr(each, name) for each in self.held] for name in Held._fields},
+            "strategy": plan.strategy,
+            "ordering": plan.ordering,
+            "makespan_s": plan.makespan_s,
+            "bound_s": plan.bound_s,
+            "optimal": plan.is_optimal,
+        }
+
+    def _tasks(self, face: Face) -> list[dict[str, Any]]:
+        planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
+        found = []
+        for number, task in enumerate(self.tasks):
+            place, each = planned[number]
+            found.append(
+                {
+                    "rects": face.rects(task.box),
+                    "box": _box_words(task.box),
+                    "bytes": task.bytes,
+                    "senders": list(task.senders),
+                    "receivers": list(task.receivers),
+                    "keepers": list(task.keepers),
+                    "place": place,
+                    "sender": each.sender,
+                    "host": self.spec.lines.host[each.sender],
+                    "start_s": each.start_s,
+                    "end_s": each.end_s,
+                    "chunks": each.chunks,
+                }
+            )
+        return found
+
+    def hops(self, task: int) -> dict[str, list[Any]]:
+        """The messages of a unit task on the lanes, as columns: one entry for each lane that a message passes.
+
+        ``first`` and ``last`` are chunks: where there are very many, some that follow one another are one entry.
+
+        Raises:
+            InputError: there are more than can be told.
+        """
+        each = next(each for each in self.plan.tasks if each.task == task)
+        found = hops(self.plan.strategy, self.tasks[task], each.sender, self.spec.lines, each.chunks)
+        bundle = -(-len(found.chunk) // MOST_DRAWN_HOPS)
+        place = {lane: number for number, lane in enumerate(self.lanes)}
+        held = {self.lanes[row.lane][:2]: row.lane for row in self.held if row.task == task}
+        columns: dict[str, list[Any]] = {name: [] for name in HOP_COLUMNS}
+        for rows in _bundles(found, bundle):
+            source, target = int(found.source[rows[0]]), int(found.target[rows[0]])
+            for side in sides_of(source, target, self.spec.lines):
+                if side is None:
+                    continue
+                entry = {
+                    "lane": held.get(side, place.get(Lane(*side), -1)),
+                    "source": source,
+                    "target": target,
+                    "first": int(found.chunk[rows[0]]),
+                    "last": int(found.chunk[rows[-1]]),
+                    "bytes": float(found.bytes[rows].sum()),
+                    "start_s": each.start_s + float(found.start_s[rows[0]]),
+                    "end_s": each.start_s + float(found.end_s[rows[-1]]),
+                }
+                for name, value in entry.items():
+                    columns[name].append(value)
+        return columns
+
+
+HOP_COLUMNS = ("lane", "source", "target", "first", "last", "bytes", "start_s", "end_s")
+
+
+def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
+    """Rows of one message each, or of ``size`` that follow one another on one edge."""
+    edge = found.source * (int(found.target.max(initial=0)) + 1) + found.target
+    order = np.argsort(edge, kind="stable") if size > 1 else np.arange(len(edge))
+    breaks = np.flatnonzero(np.diff(edge[order]) != 0) + 1 if size > 1 else order[1:]
+    for rows in np.split(order, breaks) if len(edge) else []:
+        yield from (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _side_data(side: TransferSide, owned: Sequence[Box], face: Face) -> dict[str, Any]:
+    """A mesh and what lies on it: a box for each that is distinct, with all ranks that hold it."""
+    distinct: dict[Box, list[int]] = {}
+    for place, box in enumerate(owned):
+        if not is_empty(box):
+            distinct.setdefault(box, []).append(place)
+    return {
+        "shape": list(side.shape),
+        "ranks": list(side.ranks),
+        "hosts": list(side.hosts),
+        "spec": list(side.spec),
+        "cuts": [[int(axis) for axis in entry[1:]] for entry in side.spec],
+        "ends": {str(dim): sorted({end for box in distinct for end in box[dim]}) for dim in face.cuts},
+        "boxes": [
+            {"rects": face.rects(box), "box": _box_words(box), "elements": volume(box), "places": places}
+            for box, places in sorted(distinct.items())
+        ],
+    }
+
+
+def _dim(face: Face, dim: int) -> dict[str, Any]:
+    return {"dim": dim, "cuts": list(face.cuts[dim]), "at": list(face.at[dim])}
+
+
+def _box_words(box: Box) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in box) or "all"

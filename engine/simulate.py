@@ -115,4 +115,5 @@ def _timeline(
         start=begins[rows],
         end=ends[rows],
         cause=program.span_of_row[caused[rows]],
+        other=program.other[rows],
     )

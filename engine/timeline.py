@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,11 @@ class Timeline:
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
     cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
+    other: Ints = field(default_factory=lambda: np.empty(0, np.int32))  # [spans] the stage that a skip goes to, else -1
+
+    def __post_init__(self) -> None:
+        if not len(self.other):
+            object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
 
     def __len__(self) -> int:
         return len(self.op)
@@ -55,7 +60,7 @@ class Timeline:
         return (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
 
     def action(self, span: int) -> Action:
-        columns = (self.stage, self.microbatch, self.fused)
+        columns = (self.stage, self.microbatch, self.fused, self.other)
         return Action(Op(int(self.op[span])), *(int(column[span]) for column in columns))
 
     @property
@@ -174,6 +179,8 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
 def _keys(timeline: Timeline) -> NDArray[np.int64]:
     """``[spans]`` one number for each action of each rank."""
     key = timeline.rank.astype(np.int64)
-    for column, bits in ((timeline.op, 4), (timeline.stage + 1, 20), (timeline.microbatch + 1, 21)):
+    width = int(timeline.stage.max(initial=0)) + 2
+    stages = (timeline.other + 1) * width + timeline.stage + 1
+    for column, bits in ((timeline.op, 4), (stages, 24), (timeline.microbatch + 1, 21)):
         key = (key << bits) + column
     return key

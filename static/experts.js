@@ -298,7 +298,7 @@ class Experts {
 
   place(number, { name, devices, held, level, load, memory }, size, esp) {
     const tags = devices.map((device) => this.tag(device, esp === 1));
-    const words = `${name}: ${held.length} expert${held.length === 1 ? "" : "s"}, load ${load} of an even share, ${memory} a layer`;
+    const words = `${name}: ${held.length} expert${held.length === 1 ? "" : "s"}, load ${load}, ${memory} a layer`;
     const head = h("div", { class: "mw-xplace-head" }, h("span", { class: "mw-xtags" }, ...tags), h("span", { class: "mw-xload" }, load));
     const chips = held.map((expert) => this.chip(expert, number, name, size));
     const box = h("div", { class: "mw-xplace", "data-place": number, "data-words": words, role: held.length ? "presentation" : "option", "aria-label": held.length ? null : `${name}, no experts`, "aria-selected": held.length ? null : "false", tabindex: held.length ? null : -1, style: { "--load": `var(--load-${level})` } }, head, h("div", { class: "mw-xchips" }, ...chips));
@@ -325,7 +325,7 @@ class Experts {
     const { figures, reason, problem, about } = this.picture;
     const rows = figures.flatMap(({ key, label, value, small }) => [h("dt", {}, label), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
     const compare = button("Compare schedules", { title: "All expert schedules for this layer, side by side", onclick: () => this.send("compare") });
-    const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, reason), about && h("p", { class: "mw-quiet" }, about)];
+    const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, reason), ...about.map((sentence) => h("p", { class: "mw-quiet" }, sentence))];
     this.side.replaceChildren(h("div", { class: "mw-bar" }, h("h3", {}, "Layer, forward"), h("span", { class: "mw-grow" }), compare), h("dl", {}, ...rows), ...words.filter(Boolean));
   }
 
@@ -340,13 +340,16 @@ class Experts {
     else if (size > 1) this.words.textContent = `${size} chips selected; drag them, Ctrl to replicate, Delete to remove replicas`;
     else if (size === 1 && chip) this.words.textContent = `${chip.ariaLabel}; ${this.groupsOf(parse(this.at)[1])}`;
     else this.words.textContent = "Drag an expert to another device; Ctrl replicates it. Drag over several to select them.";
+    this.words.title = this.words.textContent; // a narrow window cuts it short
   }
 
   /** The groups of a place's first device, in words. */
   groupsOf(place) {
     const device = this.picture.places[place]?.devices[0];
     const found = Object.entries(this.picture.groups).map(([kind, groups]) => [kind, groups.find((group) => group.includes(device))]);
-    return found.map(([kind, group]) => `${kind} (${KINDS[kind]}) ${some(group)}`).join(", ");
+    const kinds = new Map(); // of the same devices, by them
+    for (const [kind, group] of found) kinds.set(some(group), [...(kinds.get(some(group)) ?? []), `${kind} (${KINDS[kind]})`]);
+    return [...kinds].map(([devices, names]) => `${names.join(" and ")} ${devices}`).join(", ");
   }
 
   /** Outline the devices that share a group with this one. */

@@ -5,6 +5,7 @@ import { count, followTheme, h, send } from "static/canvas.js";
 import { Tips, icon } from "static/shell.js";
 
 const FOLDED = "meshwave.form.folded"; // the sections that a person folded, in this browser
+const LINES = ["lines", "rows"]; // kinds that take several lines
 const FOLDED_AT_FIRST = ["cluster"];
 
 export function render({ model }) {
@@ -145,7 +146,7 @@ class Field {
     if (data.kind === "switch") return h("input", { id, name: data.path, type: "checkbox", onchange: () => this.ask(this.input.checked) });
     if (data.kind === "choice") return this.makeChoice(common, data);
     const commit = { onchange: () => this.commit(), onblur: () => this.commit(), onkeydown: (event) => this.key(event) };
-    if (data.kind === "lines") return h("textarea", { ...common, ...commit, rows: 4, wrap: "off" });
+    if (LINES.includes(data.kind)) return h("textarea", { ...common, ...commit, rows: data.kind === "rows" ? 2 : 4, wrap: "off" });
     const type = data.kind === "integer" ? { type: "number", step: 1 } : { type: "text", inputmode: data.kind === "number" ? "decimal" : null };
     return h("input", { ...common, ...commit, ...type });
   }
@@ -188,7 +189,7 @@ class Field {
 
   key(event) {
     if (event.key === "Escape") this.giveUp();
-    else if (event.key === "Enter" && (this.data.kind !== "lines" || event.ctrlKey || event.metaKey)) this.commit();
+    else if (event.key === "Enter" && (!LINES.includes(this.data.kind) || event.ctrlKey || event.metaKey)) this.commit();
     else return;
     event.preventDefault();
     event.stopPropagation();

@@ -85,6 +85,11 @@ export class Layer {
     return this.peer[transfer - this.sides];
   }
 
+  /** The stage at the other end of a message that skips stages, else -1. */
+  otherOf(span) {
+    return this.other && this.isTransfer(span) ? this.other[span - this.sides] : -1;
+  }
+
   bytesOf(transfer) {
     return this.bytes?.[transfer - this.sides] ?? null;
   }
@@ -140,13 +145,21 @@ export class Layer {
     return (this.end[span] - this.start[span]) * this.scale;
   }
 
-  /** The span of an action, or -1. */
-  find(op, stage, microbatch, rank = -1) {
+  /** The span of an action, or -1; `other` names the far stage of a message that skips stages. */
+  find(op, stage, microbatch, rank = -1, other = -1) {
+    if (other >= 0) return this._findSkip(op, stage, microbatch, other);
     if (this.labels) return this._findStep(op, stage, microbatch);
     if (op <= OP.W || op === OP.SEND_F || op === OP.SEND_B) return this._lookUp(op, stage, microbatch);
     const [from, to] = this.range(op === OP.REDUCE_GRAD ? 1 : 0, rank);
     for (let span = to - 1; span >= from; span--) {
       if (this.op[span] === op && this.stage[span] === stage) return span;
+    }
+    return -1;
+  }
+
+  _findSkip(op, stage, microbatch, other) {
+    for (let span = this.sides; span < this.count; span++) {
+      if (this.op[span] === op && this.stage[span] === stage && this.microbatch[span] === microbatch && this.otherOf(span) === other) return span;
     }
     return -1;
   }
@@ -167,7 +180,7 @@ export class Layer {
     const { op, stage, microbatch, stages, microbatches } = this;
     const places = new Int32Array((OP.SEND_B + 1) * stages * microbatches).fill(-1);
     for (let span = 0; span < op.length; span++) {
-      if (op[span] <= OP.SEND_B) places[(op[span] * stages + stage[span]) * microbatches + microbatch[span]] = span;
+      if (op[span] <= OP.SEND_B && this.otherOf(span) < 0) places[(op[span] * stages + stage[span]) * microbatches + microbatch[span]] = span;
     }
     return places;
   }

@@ -48,6 +48,11 @@ export function debug(chart) {
       const names = chart.model.palette.names;
       return chart.related && chart.pinned ? chart.related.spans.map((span) => chart.pinned.layer.notation(span, names)) : [];
     },
+    /** The arrows that are drawn, each with its middle in the window. */
+    get arrows() {
+      const { left, top } = chart.stage.getBoundingClientRect();
+      return chart.arrows.map(({ layer, span, x1, x2, y1, y2 }) => ({ ...nameOf({ layer, span }), x: left + (x1 + x2) / 2, y: top + (y1 + y2) / 2 }));
+    },
     get edit() {
       return chart.edit.facts;
     },

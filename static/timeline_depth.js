@@ -1,4 +1,5 @@
-// How deep one looks: the iteration, and inside a block its layers. What one comes from keeps its view.
+// How deep one looks: the iteration, and inside a block its layers, behind an arrow its transfer. What one comes
+// from keeps its view; a transfer lies over it.
 
 import { h, send } from "static/canvas.js";
 import { OP, TICKS } from "static/timeline_data.js";
@@ -20,16 +21,19 @@ export class Depth {
     return Boolean(this.chart.data?.crumbs.length);
   }
 
-  /** Whether there is a timeline behind a place. */
+  /** Whether there is a timeline behind a place, or a transfer behind an arrow. */
   canOpen(place) {
     const { edit } = this.chart;
-    return Boolean(place?.layer.opens) && !edit.isOn && place.span >= 0 && place.span < place.layer.blocks && place.layer.op[place.span] <= OP.W;
+    if (!place || place.span < 0 || edit.isOn) return false;
+    const { layer, span } = place;
+    if (layer.isTransfer(span)) return Boolean(layer.crosses);
+    return Boolean(layer.opens) && span < layer.blocks && layer.op[span] <= OP.W;
   }
 
   open(place) {
-    const { layer: number, rank, op, stage, mb } = nameOf(place);
+    const { layer: number, rank, op, stage, mb, other = -1 } = nameOf(place);
     const { palette } = this.chart.model;
-    send(this.chart.model, { type: "open", layer: number, rank, op: palette.names[op], stage, microbatch: mb });
+    send(this.chart.model, { type: "open", layer: number, rank, op: palette.names[op], stage, microbatch: mb, other });
   }
 
   back() {

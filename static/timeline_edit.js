@@ -19,6 +19,7 @@ export class Edit {
     this.state = null; // how things stand, as Python tells it
     this.moving = null; // an edit in flight: { edit, mark, dx }
     this.preview = null; // what Python says of it
+    this.trial = null; // what it says of a stage that is carried to another mesh; the timeline shows that step already
     this.asked = 0;
     this.open = null; // the question that is not answered yet
     this.said = null; // words of the last edit, { words, kind }
@@ -141,7 +142,8 @@ export class Edit {
 
   _told(message) {
     if (message.type !== "order") return;
-    if (message.told === "state") this._stands(message);
+    if (message.told === "trial") this._tries(message);
+    else if (message.told === "state") this._stands(message);
     else if (message.told === "done") this.said = { words: message.words || `Done: ${message.label}`, kind: "done" };
     else this._answered(message);
     this.refresh();
@@ -152,6 +154,17 @@ export class Edit {
   _stands(message) {
     this.state = message;
     if (this.said?.kind === "done") this.said = null;
+  }
+
+  /** What a stage on its way changes; without words it is dropped or let go of. */
+  _tries(message) {
+    this.trial = message.label ? { ...message, delays: new Float32Array(message.delay) } : null;
+    if (this.trial) this.chart.live.textContent = consequence(this.trial, this.layer).textContent;
+  }
+
+  /** Whether the timeline is the one that the words of a trial are about. */
+  get isTried() {
+    return Boolean(this.trial && this.layer?.digest === this.trial.digest);
   }
 
   _answered(message) {
@@ -385,10 +398,14 @@ export class Edit {
     const { chart, state, buttons, isOn } = this;
     this.button.hidden = !chart.model.can_edit || !chart.data || chart.depth.isDeep;
     this.button.setAttribute("aria-pressed", String(isOn));
-    this.element.hidden = !isOn;
+    this.element.hidden = !isOn && !this.trial;
+    this.element.toggleAttribute("data-trial", !isOn);
     chart.stage.toggleAttribute("data-editing", isOn);
     chart.stage.toggleAttribute("data-moving", Boolean(this.moving));
-    if (isOn) {
+    if (this.trial) {
+      for (const other of Object.values(buttons)) other.hidden = true;
+      this._say(consequence(this.trial, this.layer));
+    } else if (isOn) {
       const refused = state?.refused;
       const ops = this.chosen.map(([op]) => op);
       const spans = this.chosenSpans;
@@ -401,14 +418,19 @@ export class Edit {
       buttons.differences.hidden = !state?.is_custom || Boolean(refused);
       buttons.differences.setAttribute("aria-pressed", String(Boolean(state?.difference)));
       buttons.repair.hidden = !state?.fault || Boolean(this.moving || refused);
-      this.words.replaceChildren(this.preview ? consequence(this.preview, this.layer) : stands(this));
-      this.words.title = this.words.textContent;
+      this._say(this.preview ? consequence(this.preview, this.layer) : stands(this));
     }
     chart.overpaint();
   }
 
+  _say(line) {
+    this.words.replaceChildren(line);
+    this.words.title = line.textContent;
+  }
+
   paint(context) {
-    if (this.isReady) this.painter.paint(context);
+    if (this.isTried) this.painter.paintTrial(context, this.trial);
+    else if (this.isReady && !this.trial) this.painter.paint(context);
   }
 
   /** A few facts for tests. */
@@ -423,6 +445,7 @@ export class Edit {
       preview: preview && { fault: preview.fault ?? "", later: preview.later, ring: (preview.ring ?? []).map(({ at }) => said(at)), makespan: preview.makespan },
       ring: (state?.ring ?? []).map(({ at }) => said(at)),
       fault: state?.fault ?? "",
+      trial: this.isTried ? { makespan: this.trial.makespan, later: this.trial.later } : null,
       moved: (state?.difference?.blocks ?? []).map(said),
       waits: Boolean(this.open),
     };

@@ -3,7 +3,7 @@
 
 import { clamp } from "static/canvas.js";
 import { css } from "static/palette.js";
-import { firstFrom } from "static/timeline_data.js";
+import { OP, firstFrom } from "static/timeline_data.js";
 import { box, line } from "static/timeline_paint.js";
 
 const SAME = 1e-6; // of the step: starts that differ by less are the same
@@ -26,6 +26,20 @@ export class EditPainter {
     if (ring?.length) this._ring(ring);
     if (edit.moving?.edit) this._ghost(edit.moving);
     if (edit.rectangle?.moved) this._rectangle(edit.rectangle);
+  }
+
+  /** A step that is tried: what starts at another time than it does now, and the stage that is carried. */
+  paintTrial(context, { delays, stage, mesh }) {
+    this.context = context;
+    this._delays(delays);
+    const { layer } = this.edit;
+    const { frame, colours } = this.chart;
+    const lane = this.chart.plan.laneOf(layer, mesh);
+    if (!lane || !frame.isLaneSeen(lane)) return;
+    const [first, last] = layer.range(0, mesh);
+    for (let span = firstFrom(layer.end, Math.max(0, frame.from), first, last); span < last && layer.start[span] <= frame.to; span++) {
+      if (layer.stage[span] === stage && layer.op[span] <= OP.W && box(frame, layer, span, lane).width >= 5) this._frame(span, css(colours.accent), 2);
+    }
   }
 
   _colour(variable) {

@@ -15,6 +15,7 @@ const KEYS = [
     ["Shift+Arrows", "from block to block, from lane to lane"],
     ["Enter", "pin the block, as a click does"],
     ["Enter again", "its layers, where there are some; Backspace back"],
+    ["Click", "on an arrow: its transfer, on the links"],
     ["←, →", "from the pinned block to its cause, to its effect"],
     ["↑, ↓", "another of the causes or effects"],
     ["B", "before and after it: its neighbours, its microbatch, all causes"],

@@ -83,7 +83,15 @@ export class Input {
     const lane = laneAt(chart, at);
     if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
     else if (at.x < frame.left && lane) chart.keep(lane);
-    else chart.pin(placeAt(chart, at));
+    else this._choose(placeAt(chart, at));
+  }
+
+  /** Pin a place; an arrow opens its transfer too. */
+  _choose(place) {
+    const { chart } = this;
+    const opens = place?.span >= 0 && place.layer.isTransfer(place.span) && chart.depth.canOpen(place);
+    if (!opens || !isAt(chart.pinned, place)) chart.pin(place);
+    if (opens) chart.depth.open(place);
   }
 
   _stopDrag() {
@@ -98,6 +106,7 @@ export class Input {
 
   _double(event) {
     const found = placeAt(this.chart, this._at(event));
+    if (found?.span >= 0 && found.layer.isTransfer(found.span)) return; // its first click opened it
     if (this.chart.depth.canOpen(found)) this.chart.depth.open(found);
     else if (found?.span >= 0) this.chart.view.show(found);
     else this.chart.view.fit();
@@ -113,6 +122,8 @@ export class Input {
     act();
   }
 }
+
+const isAt = (pinned, { layer, span }) => pinned?.layer === layer && pinned.span === span;
 
 function keysOf(chart) {
   const { view } = chart;

@@ -78,12 +78,13 @@ export function relatives({ layer, span }) {
 export function nameOf(place) {
   if (!place) return null;
   const { layer, span } = place;
-  return { layer: layer.number, rank: layer.rankOf(span), op: layer.op[span], stage: layer.stage[span], mb: layer.microbatch[span] };
+  const other = layer.otherOf(span);
+  return { layer: layer.number, rank: layer.rankOf(span), op: layer.op[span], stage: layer.stage[span], mb: layer.microbatch[span], ...(other >= 0 && { other }) };
 }
 
 /** The place of a name, or null where there is no such action any more. */
 export function placeOf(data, name) {
   const layer = name && data?.layers[name.layer];
-  const span = layer && name.rank < layer.ranks ? layer.find(name.op, name.stage, name.mb, name.rank) : -1;
+  const span = layer && name.rank < layer.ranks ? layer.find(name.op, name.stage, name.mb, name.rank, name.other) : -1;
   return span >= 0 ? { layer, span } : null;
 }

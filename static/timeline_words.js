@@ -11,7 +11,7 @@ export function facts(place, names, twin) {
   if (place.memory !== undefined) return memoryFacts(place);
   if (span < 0) return idleFacts(place, names);
   if (layer.isTransfer(span)) return transferFacts(layer, span);
-  if (layer.labels) return stepFacts(layer, span, names);
+  if (layer.labels) return [...stepFacts(layer, span, names), ...(twin ? [twinFact(place, twin)] : [])];
   const found = [["Mesh", layer.meshes[layer.rankOf(span)]], ...workFacts(layer, span)];
   if (span < layer.blocks && !isUntimed(layer)) found.push(["Waited", waited(layer, span, names)]);
   found.push(...sent(layer, span), ...held(layer, span));

@@ -45,6 +45,7 @@ class TopBar {
       saveAs: tool("Save as", { glyph: "saveAs", text: "Save as", tip: "Download the design under another name" }),
       export: tool("Export", { glyph: "share", text: "Export", tip: "Write the predicted step in another form" }),
       gallery: tool("Gallery of schedules", { glyph: "gallery", text: "Gallery", tip: "Every schedule for this design, side by side (G)", onclick: () => this.send("gallery") }),
+      lab: h("a", { class: "mw-button mw-tool", href: "transfer", target: "_blank", "aria-label": "Transfer lab", "data-tip": "A tensor between two meshes, cut and planned by itself; an arrow of the timeline opens its own" }, icon("transfer"), h("span", {}, "Transfers")),
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
       theme: tool("Theme", { glyph: this.theme.chosen, tip: "Theme: light, dark or the system's" }),
@@ -64,7 +65,7 @@ class TopBar {
       "div",
       { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
       ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
-      ...[rule(), tools.gallery, rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
+      ...[rule(), tools.gallery, tools.lab, rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
       ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help],
     );
     this.tips = new Tips(this.root);

@@ -7,6 +7,9 @@ import { ScheduleRow } from "static/schedules.js";
 
 const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
 const BOX = { part: 0.62, width: 112, height: 44 }; // of its slot; px at most
+const STAGES_HELP =
+  "stages: arrows walk, Alt with left or right gives a layer to the neighbour, Alt with up or down carries the stage to that mesh, where Enter drops it and Escape leaves it";
+const NOT_SOUND = "these are the stages of the last sound design; solve its problems first";
 const EQUAL_SHARES = "unit costs price every stage the same while its layers are not set by hand, also where they do not divide";
 
 export function render({ model }) {
@@ -62,14 +65,16 @@ class Wave {
     this.model = model;
     this.focus = 0; // the stage that takes the keyboard
     this.gesture = null; // a boundary in flight: { boundary, from, count }
-    this.carried = null; // a stage in flight: { stage, replica, home, mesh, from }
+    this.carried = null; // a stage in flight: { stage, replica, home, mesh }, and where it was taken: { from }, or { keyed }
     this.pending = null; // layers shown until Python has answered
-    this.trial = null; // what is tried while layers are dragged: { asked, awaited, layers, shares }
+    this.landed = null; // a stage that was dropped, until Python has answered
+    this.trial = null; // what is tried while something is dragged: { rest, asked, awaited, and of layers also layers, shares }
     this.boxes = [];
     this.pointer = { x: 40, y: 40 };
     this.build();
     this.redraw = perFrame(() => this.draw());
     model.on(["picture", "choices", "palette"], () => this.arrived());
+    model.on("search", () => this.drawSearch());
     model.on("msg:custom", (message) => this.told(message));
     this.observer = new ResizeObserver(() => this.redraw());
     this.observer.observe(this.board);
@@ -92,14 +97,16 @@ class Wave {
     this.words = h("span", { class: "mw-quiet mw-grow mw-words" });
     this.balance = button("Balance", { title: "Share the layers out by their cost", onclick: () => this.send("balance", {}) });
     this.balance.refuse = (reason) => this.sayAt(this.balance, reason);
+    this.searching = h("div", { class: "mw-searching", hidden: true });
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
-    this.stages = s("g", { role: "group", "aria-label": "stages: arrows walk, Alt with left or right gives a layer to the neighbour, Alt with up or down moves the stage to that mesh" });
+    this.stages = s("g", { role: "group", "aria-label": STAGES_HELP });
     this.grips = s("g", { "aria-hidden": "true" });
     this.svg = s("svg", { class: "mw-wave-drawing" }, this.back, this.path, this.stages, this.grips);
     this.none = h("div", { class: "mw-wave-none mw-quiet" }, "No stages: the design has problems");
-    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none);
+    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none, this.searching);
     this.stages.addEventListener("keydown", (event) => this.key(event));
+    this.stages.addEventListener("focusout", () => this.carried?.keyed && this.cancel());
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => this.gesture || this.tip.hide());
@@ -124,35 +131,50 @@ class Wave {
 
   arrived() {
     if (this.gesture || this.carried) this.cancel();
-    this.pending = null;
+    this.pending = this.landed = null;
     this.redraw();
   }
 
   told(message) {
     if (message.type === "tried") return this.tried(message);
+    if (message.type === "carried") return this.toldOfCarried(message);
     if (message.type !== "answered") return;
-    if (message.gesture === "try_layers") return this.triedOne();
+    if (message.gesture === "try_layers" || message.gesture === "try_stage") return this.triedOne(message);
     ({ microbatches: this.microbatches, dial: this.dialStepper })[message.gesture]?.answered();
-    this.pending = null;
+    this.pending = this.landed = null;
     if (message.refused) this.notice.say(message.refused, this.pointer.x, this.pointer.y);
     this.redraw();
   }
 
-  // ── what layers in flight would make of the step ──
+  // ── what the gesture in flight would make of the step ──
 
-  /** Ask Python, which shows it in the timeline; one question at a time, and of those in between only the last. */
-  tryLayers() {
-    const { boundary, count: moved } = this.gesture;
-    this.trial ??= { asked: 0, awaited: false };
-    if (this.trial.awaited || this.trial.asked === moved) return;
-    Object.assign(this.trial, { asked: moved, awaited: true });
-    this.send("try_layers", { boundary, count: moved });
+  /** What to ask of the gesture in flight, which Python shows in the timeline. */
+  get question() {
+    if (this.gesture) return { type: "try_layers", boundary: this.gesture.boundary, count: this.gesture.count };
+    const { stage, replica, mesh } = this.carried;
+    return { type: "try_stage", stage, replica, mesh };
   }
 
-  triedOne() {
-    if (!this.trial) return;
-    this.trial.awaited = false;
-    if (this.gesture) this.tryLayers();
+  /** The same with nothing moved: the step as it stands. */
+  get rest() {
+    return this.gesture ? { ...this.question, count: 0 } : { ...this.question, mesh: this.carried.home };
+  }
+
+  /** Ask Python; one question at a time, and of those in between only the last. */
+  ask() {
+    const { question, rest } = this;
+    this.trial ??= { rest, asked: rest, awaited: false };
+    if (this.trial.awaited || same(this.trial.asked, question)) return;
+    Object.assign(this.trial, { asked: question, awaited: true });
+    this.send(question.type, question);
+  }
+
+  triedOne({ gesture, refused }) {
+    const { trial, carried } = this;
+    if (trial?.asked.type !== gesture) return; // of a gesture that is over
+    trial.awaited = false;
+    if (refused && carried?.mesh === trial.asked.mesh) this.tellCarried(refused, "no");
+    if (this.gesture || carried) this.ask();
   }
 
   tried({ layers, shares }) {
@@ -161,9 +183,14 @@ class Wave {
     this.redraw();
   }
 
+  toldOfCarried({ mesh, words }) {
+    if (this.carried?.mesh === mesh && mesh !== this.carried.home) this.tellCarried(words);
+  }
+
   /** Show the step as it stands again, unless what was tried becomes an edit. */
   endTrial(kept) {
-    if (this.trial && (this.trial.asked || this.trial.awaited) && !kept) this.send("try_layers", { boundary: 0, count: 0 });
+    const { trial } = this;
+    if (trial && (trial.awaited || !same(trial.asked, trial.rest)) && !kept) this.send(trial.rest.type, trial.rest);
     this.trial = null;
   }
 
@@ -181,7 +208,7 @@ class Wave {
   /** The mesh of each stage of each replica, as it is or as the stage in flight would have it. */
   get routes() {
     const { routes } = this.picture;
-    const { carried } = this;
+    const carried = this.carried ?? this.landed;
     if (!carried) return routes;
     return routes.map((route, replica) => route.map((mesh, stage) => (stage === carried.stage && replica === carried.replica ? carried.mesh : mesh)));
   }
@@ -196,7 +223,8 @@ class Wave {
     this.drawControls();
     this.root.toggleAttribute("data-stale", picture.stale);
     this.svg.toggleAttribute("hidden", !picture.layers.length);
-    this.none.hidden = picture.layers.length > 0;
+    this.none.hidden = picture.layers.length > 0 || Boolean(this.model.search.state);
+    this.drawSearch();
     if (!picture.layers.length) return;
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", width);
@@ -217,6 +245,25 @@ class Wave {
     this.words.textContent = picture.layers.length ? `${count(picture.layers.length, "stage")}, ${count(total, "layer")}${copies}` : "";
     if (this.words.scrollWidth > this.words.clientWidth) this.words.textContent = ""; // half a word says nothing
     this.balance.allow(!picture.balanced, picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost");
+  }
+
+  /** How far a search for the order is, with a button that ends it. */
+  drawSearch() {
+    const { state, share = 0, said } = this.model.search;
+    this.searching.hidden = !state;
+    if (!state) return;
+    if (state !== this.searchState) {
+      const again = button("Search again", { onclick: () => this.send("search", { do: "again" }) });
+      const stop = button("Stop", { title: "End the search; the last good design stays on the page", onclick: () => this.send("search", { do: "stop" }) });
+      this.searchBar = h("div", { class: "mw-search-bar", role: "progressbar", "aria-label": "search", "aria-valuemin": 0, "aria-valuemax": 100 }, h("div"));
+      this.searchWords = h("span", { class: "mw-search-words", role: "status" });
+      this.searching.replaceChildren(this.searchWords, ...(state === "runs" ? [this.searchBar, stop] : [again]));
+      this.searchState = state;
+    }
+    this.searchWords.textContent = said;
+    this.searchBar.setAttribute("aria-valuenow", Math.round(100 * share));
+    this.searchBar.firstChild.style.width = `${100 * share}%`;
+    this.none.hidden ||= Boolean(state);
   }
 
   drawDial(dial) {
@@ -427,7 +474,8 @@ class Wave {
     if (stage) {
       event.preventDefault();
       this.boxes[Number(stage.dataset.stage)].focus({ preventScroll: true });
-      if (!grip && !this.picture.stale) this.take(Number(stage.dataset.stage), Number(stage.dataset.replica), event);
+      if (!grip && this.picture.stale) this.notice.say(NOT_SOUND, ...Object.values(this.within(event)));
+      else if (!grip) this.take(Number(stage.dataset.stage), Number(stage.dataset.replica), event);
     }
     if (!grip) return;
     event.preventDefault();
@@ -446,20 +494,40 @@ class Wave {
 
   carry(event) {
     const { carried, layout } = this;
-    const { meshes, schedule, title } = this.picture;
     this.pointer = this.within(event);
-    carried.mesh = clamp(carried.home + Math.round((event.clientY - carried.from) / layout.lane), 0, meshes.length - 1);
-    const moved = carried.mesh !== carried.home;
-    const turns = schedule === "custom" ? "" : `; ${title} becomes a custom order`;
-    if (moved) this.notice.show(`stage ${carried.stage} to mesh ${meshes[carried.mesh].name}${turns}`, this.pointer.x, this.pointer.y);
-    else this.notice.hide();
+    this.carryTo(clamp(carried.home + Math.round((event.clientY - carried.from) / layout.lane), 0, this.picture.meshes.length - 1));
+  }
+
+  /** Hold the stage over a mesh, and show in the timeline what comes of it there. */
+  carryTo(mesh) {
+    const { carried } = this;
+    const stays = mesh === carried.mesh;
+    carried.mesh = mesh;
+    if (mesh === carried.home) this.notice.hide();
+    else this.tellCarried(stays ? carried.words : "", stays ? carried.kind : "tell");
+    this.ask();
     this.redraw();
+  }
+
+  /** Say at the pointer where the stage is held, and what that makes of the step or why it cannot be. */
+  tellCarried(words = "", kind = "tell") {
+    const { carried, picture } = this;
+    Object.assign(carried, { words, kind });
+    const turns = picture.schedule === "custom" ? "" : `; ${picture.title} becomes a custom order`;
+    const keys = carried.keyed ? ". Enter drops it, Esc leaves it" : "";
+    const going = `stage ${carried.stage} to mesh ${picture.meshes[carried.mesh].name}`;
+    const text = kind === "no" ? `${going}: ${words}` : `${going}${words ? `: ${words}` : ""}${turns}${keys}`;
+    this.notice.show(text, this.pointer.x, this.pointer.y, kind);
+    this.notice.live.textContent = carried.keyed && words ? text : "";
   }
 
   put() {
     const { stage, replica, home, mesh } = this.carried;
+    const moves = mesh !== home;
+    this.landed = moves ? { stage, replica, mesh } : null;
+    this.endTrial(moves);
     this.cancel();
-    if (mesh !== home) this.send("move_stage", { stage, replica, mesh });
+    if (moves) this.send("move_stage", { stage, replica, mesh });
   }
 
   listen(moved, released) {
@@ -495,7 +563,7 @@ class Wave {
     const words = [boundary, boundary + 1].map((stage) => `stage ${stage}: ${count(now[stage], "layer")}`).join(", ");
     const end = stopped ? `; stage ${wanted > 0 ? boundary : boundary + 1} keeps at least one` : "";
     this.notice.show(words + end, this.pointer.x, this.pointer.y, stopped ? "no" : "tell");
-    this.tryLayers();
+    this.ask();
     this.redraw();
   }
 
@@ -540,6 +608,7 @@ class Wave {
   }
 
   key(event) {
+    if (this.carried?.keyed && this.carriedKey(event)) return;
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const last = this.picture.layers.length - 1;
@@ -552,16 +621,31 @@ class Wave {
     event.stopPropagation();
   }
 
-  /** Put the stage in focus on the mesh above or below. */
+  /** Carry the stage in focus to the mesh above or below. */
   toMesh(by) {
     const stage = this.focus;
     const { routes, meshes, stale } = this.picture;
     const [box, at] = [this.root.getBoundingClientRect(), this.boxes[stage].getBoundingClientRect()];
     this.pointer = { x: at.left - box.left, y: at.bottom - box.top - 12 };
-    const mesh = routes[0][stage] + by;
-    if (stale) return;
-    if (!meshes[mesh]) this.notice.say("there is no mesh on that side", this.pointer.x, this.pointer.y);
-    else this.send("move_stage", { stage, replica: 0, mesh });
+    const home = routes[0][stage];
+    const mesh = (this.carried?.mesh ?? home) + by;
+    if (stale) this.notice.say(NOT_SOUND, this.pointer.x, this.pointer.y);
+    else if (!meshes[mesh]) this.notice.say("there is no mesh on that side", this.pointer.x, this.pointer.y);
+    else {
+      this.carried ??= { stage, replica: 0, home, mesh: home, keyed: true };
+      this.carryTo(mesh);
+    }
+  }
+
+  /** Enter drops a stage that the keyboard carries, Escape leaves it where it was; nothing else is done meanwhile. */
+  carriedKey(event) {
+    if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) return false;
+    if (event.key === "Tab" || event.ctrlKey || event.metaKey) return this.cancel();
+    if (event.key === "Enter" || event.key === " ") this.put();
+    else if (event.key === "Escape") this.cancel();
+    event.preventDefault();
+    event.stopPropagation();
+    return true;
   }
 
   /** Give a layer of the stage in focus to its neighbour on a side. */
@@ -583,6 +667,9 @@ class Wave {
 function shifted(layers, boundary, moved) {
   return layers.map((number, stage) => number + (stage === boundary ? -moved : stage === boundary + 1 ? moved : 0));
 }
+
+/** Whether two questions ask the same. */
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)} %`;
 

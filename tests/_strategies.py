@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -149,10 +149,19 @@ def path(stages: int, mb: int, split: bool) -> list[Action]:
 
 @st.composite
 def programs(draw: st.DrawFn, ranks: int = 4, microbatches: int = 4, *, slots: bool = False) -> Program:
-    """Sound programs, transfers and updates included."""
+    """Sound programs, transfers and updates included; in some of them tensors skip stages."""
     compute = draw(compute_programs(ranks, microbatches, slots=slots))
     copies = tuple(draw(st.lists(st.integers(1, 2), min_size=compute.ranks, max_size=compute.ranks)))
-    return add_updates(add_transfers(compute), copies, clips=draw(st.booleans()))
+    skips = draw(st.just(()) | skips_between(compute.stages))
+    return add_updates(add_transfers(compute, skips), copies, clips=draw(st.booleans()))
+
+
+@st.composite
+def skips_between(draw: st.DrawFn, stages: int) -> tuple[tuple[int, int, int], ...]:
+    """Stages (from, to) and how many tensors skip from one to the other."""
+    pairs = list(combinations(range(stages), 2))
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=4, unique=True)) if pairs else []
+    return tuple((*pair, draw(st.integers(1, 3))) for pair in sorted(chosen))
 
 
 def seconds(program: Program, seed: int, values: Sequence[float] = (0.0, 0.1, 0.3, 0.7, 1.0, 1.9)) -> NDArray[Any]:

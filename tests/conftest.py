@@ -39,8 +39,13 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+@pytest.hookimpl(trylast=True)  # others mark their items first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only a missing GPU skips a test: everything else that is missing, ``make test`` installs."""
+    """Only a missing GPU skips a test: everything else that is missing, ``make test`` installs.
+
+    Files that take long come first, so that no worker is left with one of them at the end.
+    """
+    items.sort(key=lambda item: [bool(item.get_closest_marker(mark)) for mark in ("torch", "browser")], reverse=True)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():
         for item in on_gpu:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from designer import expert_edits as edits
 from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
+from designer.routed import Routed
 from engine.cost.expert_blocks import expert_parameters
 from engine.cost.flops import PRECISIONS, optimizer_state_bytes
 from engine.design import Design
@@ -42,7 +43,8 @@ class ExpertsCanvas(Canvas):
 
     Give it the design by :meth:`show`; it calls ``on_edit`` with ``experts``, a key of it, or the
     empty path where the model gets experts. ``on_pane`` is told the pane that a person wants to see,
-    ``on_compare`` that they want the schedules side by side.
+    ``on_compare`` that they want the schedules side by side. ``routed`` knows what runs of a design
+    measured of their experts' load.
     """
 
     picture = param.Dict(default={"state": "none"}, doc="What is drawn; see picture_of().")
@@ -59,10 +61,12 @@ class ExpertsCanvas(Canvas):
         on_edit: Edit | None = None,
         on_pane: Callable[[str], None] | None = None,
         on_compare: Callable[[], None] | None = None,
+        routed: Callable[[Design], Sequence[Routed]] = lambda design: (),
         **params: Any,
     ) -> None:
         super().__init__(on_edit, **params)
-        self._to_pane, self._compare = on_pane, on_compare
+        self._to_pane, self._compare, self._ask_routed = on_pane, on_compare, routed
+        self._routed: Sequence[Routed] = ()
         self._drawn_design: Design | None = None
         self.rank = 0
 
@@ -70,7 +74,13 @@ class ExpertsCanvas(Canvas):
         """Draw the experts of ``design`` on the mesh that was chosen last."""
         self._drawn_design = design
         self.rank = min(self.rank, design.ranks - 1)
-        self.picture = picture_of(design, self.rank)
+        self._routed = self._ask_routed(design)
+        self.picture = picture_of(design, self.rank, self._routed)
+
+    def look(self) -> None:
+        """Offer what a run has measured that is just over."""
+        if self.visible and self._drawn_design is not None and self._ask_routed(self._drawn_design) != self._routed:
+            self.show(self._drawn_design)
 
     # one method a gesture
 
@@ -92,9 +102,22 @@ class ExpertsCanvas(Canvas):
 
     def _on_setting(self, gesture: Mapping[str, Any]) -> None:
         key, value = str(gesture["key"]), gesture["value"]
+        if key == "load" and value not in LOADS_BY_NAME:
+            self._load_as_measured(str(value))
+            return
         section = edits.with_setting(self._open, key, value)
         title = expert_schedules[value].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
+
+    def _load_as_measured(self, run: str) -> None:
+        """Take the load that a run measured; a load by hand stays as it is."""
+        found = next((routed for routed in self._routed if routed.run == run), None)
+        if found is not None:
+            self._edit("experts.load", list(found.load), f"experts: load as {found.words}")
+        elif run == NOT_MEASURED:
+            raise InputError(
+                "no run of this model has ended with its routing known; launch one, and how its gates chose is offered here"
+            )
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         chips, to = _chips(gesture), int(gesture["to"])
@@ -180,12 +203,12 @@ class ExpertsCanvas(Canvas):
 # ---- what the widget is given ----
 
 
-def picture_of(design: Design, rank: int) -> dict[str, Any]:
+def picture_of(design: Design, rank: int, routed: Sequence[Routed] = ()) -> dict[str, Any]:
     """All that is drawn: ``none`` without experts, ``unfit`` with the reason where their layer cannot
-    be laid out, else ``ready``."""
+    be laid out, else ``ready``. ``routed`` are the loads that runs of the design measured."""
     if design.model.moe is None:
         return {"state": "none", "offer": offer(design)}
-    common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design)}
+    common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design, routed)}
     try:
         layer = edits.drawn_layer(design, rank)
     except InputError as error:
@@ -201,12 +224,23 @@ def picture_of(design: Design, rank: int) -> dict[str, Any]:
         **common,
         **_drawn(design, layer, devices),
         "state": "ready",
-        "about": f"one of {alike} groups, all alike" if alike > 1 else "",
+        "about": [*([f"One of {alike} groups, all alike."] if alike > 1 else []), *slots(design, layer)],
         "problem": found.message if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
         **figures(design, rank, layer if found is None else None),
     }
+
+
+def slots(design: Design, layer: Layer) -> list[str]:
+    """What a load that is not even changes, and what it does not: slots are computed and sent filled or not."""
+    if layer.load is None or (folded(design) and layer.capacity_factor is None):
+        return []
+    if layer.capacity_factor is None:
+        return ["Every expert has as many slots as the hottest one needs, filled or not, wherever it lies."]
+    return [
+        f"Every expert has {layer.capacity:,} slots, filled or not: its load decides what is dropped, not how long it takes."
+    ]
 
 
 def offer(design: Design) -> str:
@@ -341,14 +375,11 @@ def place_names(layer: Layer, devices: Sequence[int]) -> list[str]:
 # ---- what can be set ----
 
 
-def controls(design: Design) -> list[dict[str, Any]]:
+def controls(design: Design, routed: Sequence[Routed] = ()) -> list[dict[str, Any]]:
     """The settings of the experts: each with its words, its value and what it can be set to."""
     experts = design.experts
     inside = folded(design)
-    by_hand = isinstance(experts.load, tuple)
     whole = "PPMoE keeps whole experts on the devices of a tensor-parallel group" if inside else ""
-    uniform = [_option("uniform", "uniform"), _option("zipf", "Zipf")]
-    load = "by hand" if by_hand else experts.load or "uniform"
     return [
         _control("schedule", "schedule", experts.schedule, _schedules()),
         _control("ep", "ep", experts.ep, [] if inside else _sizes(design, "ep"), whole),
@@ -356,8 +387,25 @@ def controls(design: Design) -> list[dict[str, Any]]:
         _control(
             "degree", "chunks", experts.degree, [_option(None, "automatic"), *(_option(n, str(n)) for n in DEGREES)]
         ),
-        _control("load", "load", load, [*uniform, *([_option("by hand", "by hand")] if by_hand else [])]),
+        _control("load", "load", *_loads(design, routed)),
     ]
+
+
+LOADS_BY_NAME = ("uniform", "zipf")
+BY_HAND, NOT_MEASURED = "by hand", "not measured"
+
+
+def _loads(design: Design, routed: Sequence[Routed]) -> tuple[str, list[dict[str, Any]]]:
+    """The load that is set, and those that can be: by name, by hand, and as runs of this model measured it."""
+    given = design.experts.load
+    options = [_option("uniform", "uniform"), _option("zipf", "Zipf")]
+    options += [_option(each.run, each.words) for each in routed]
+    if not routed:
+        options.append(_option(NOT_MEASURED, "measured: no run yet"))
+    if not isinstance(given, tuple):
+        return given or "uniform", options
+    same = next((each.run for each in routed if each.load == given), None)
+    return same or BY_HAND, options if same else [*options, _option(BY_HAND, "by hand")]
 
 
 HELP = {
@@ -365,7 +413,7 @@ HELP = {
     "ep": "Expert parallel: places that hold different experts",
     "esp": "Expert sharding: devices that share one expert, each a part of its width",
     "degree": "Chunks in which tokens are exchanged and computed, so that one hides behind another",
-    "load": "How tokens spread over the experts; + and - on a chip make it hotter and cooler",
+    "load": "How tokens spread over the experts: by name, as a run measured it, or by hand with + and - on a chip",
 }
 
 

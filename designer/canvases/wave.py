@@ -45,25 +45,34 @@ class WaveCanvas(Canvas):
     choices = param.List(default=[], doc="Schedules to choose from; see choices().")
     pictures = param.Dict(default={}, doc="The small picture of each schedule by its name; set once.")
 
+    search = param.Dict(default={}, doc="How far a search for the order is, and the words for it; empty for none.")
+
     _esm = read_static("wave.js")
     _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
-    _gestures = ("move_layers", "try_layers", "balance", "dial", "option", "microbatches", "schedule", "move_stage")
+    _gestures = (
+        "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "search",
+    )  # fmt: skip
 
     def __init__(
         self,
         on_edit: Edit | None = None,
         on_move_stage: Callable[[int, int, int], None] | None = None,
         on_try_layers: Callable[[Sequence[int] | None], Prediction | None] | None = None,
+        on_try_stage: Callable[[tuple[int, int, int] | None], str] | None = None,
+        on_search: Mapping[str, Callable[[], None]] | None = None,
         **params: Any,
     ) -> None:
         """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of.
 
         ``on_try_layers`` is given the layers of every stage while they are dragged, to show and to
-        return what they would make of the step, and None when they are let go of.
+        return what they would make of the step, and None when they are let go of. ``on_try_stage`` is
+        given the same of a stage as ``on_move_stage``, while it is carried, and says it in a few words.
+        ``on_search`` has what to do to ``stop`` a search for the order, and to search ``again``.
         """
         super().__init__(on_edit, **{"pictures": {name: thumbnail(name) for name in schedules}, **params})
-        self._on_stage_moved, self._on_layers_tried = on_move_stage, on_try_layers
+        self._on_stage_moved, self._on_layers_tried, self._on_stage_tried = on_move_stage, on_try_layers, on_try_stage
+        self._does_to_search = on_search or {}
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
@@ -114,8 +123,30 @@ class WaveCanvas(Canvas):
             self._send_msg({"type": "tried", "layers": list(layers), "shares": shares})
 
     def _on_move_stage(self, gesture: Mapping[str, Any]) -> None:
-        if self._on_stage_moved is not None:
-            self._on_stage_moved(int(gesture["stage"]), int(gesture["mesh"]), int(gesture["replica"]))
+        if self._on_stage_moved is None:
+            return
+        try:
+            self._on_stage_moved(*_carried(gesture))
+        except MeshwaveError:
+            self._try_stage(None)  # what was shown while it was carried will not be
+            raise
+
+    def _on_try_stage(self, gesture: Mapping[str, Any]) -> None:
+        """Show what the step would be while a stage is carried over another mesh; nothing is edited."""
+        stage, mesh, replica = carried = _carried(gesture)
+        routes = self.picture["routes"]
+        try:
+            words = self._try_stage(None if routes[replica][stage] == mesh else carried)
+        except MeshwaveError:
+            self._try_stage(None)
+            raise
+        self._send_msg({"type": "carried", "mesh": mesh, "words": words})
+
+    def _try_stage(self, carried: tuple[int, int, int] | None) -> str:
+        return "" if self._on_stage_tried is None else self._on_stage_tried(carried)
+
+    def _on_search(self, gesture: Mapping[str, Any]) -> None:
+        self._does_to_search.get(str(gesture["do"]), lambda: None)()
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         self._edit("pipeline.stages", None, "balance the stages")
@@ -145,6 +176,11 @@ class WaveCanvas(Canvas):
         if self._drawn_design is None:
             raise InputError("no design is open")
         return self._drawn_design
+
+
+def _carried(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
+    """A stage, the mesh that it is carried to, and which replica of the model it is of."""
+    return int(gesture["stage"]), int(gesture["mesh"]), int(gesture["replica"])
 
 
 # what the widget is given

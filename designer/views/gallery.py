@@ -19,6 +19,7 @@ import panel as pn
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.search import Stopped
 from designer.session import Session
 from designer.views.numbers import units
 from engine.design import Design
@@ -27,6 +28,7 @@ from engine.gallery import Entry, Refused, Variant, gallery, notes, with_variant
 from engine.palette import OPS, WORDS, shades
 from engine.predict import predict
 from engine.program.action import Op
+from engine.schedules import watched
 from engine.timeline import Timeline
 from engine.units import quantity
 
@@ -162,7 +164,7 @@ class _Search:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell no more; what is being judged is finished unheard."""
+        """Tell no more; what is being judged is finished unheard, but for an order that is searched."""
         self._over.set()
 
     def wait(self, timeout_s: float) -> None:
@@ -170,12 +172,19 @@ class _Search:
 
     def _run(self) -> None:
         try:
-            self._judge_all()
+            with watched(self._watch):
+                self._judge_all()
+        except Stopped:
+            return
         except Exception as error:  # a defect of ours: the page must not wait for ever
             traceback.print_exc()
             words = f"The search ended early inside Meshwave ({error!r}). The terminal says more."
             self._tell(self, {"type": "answered", "gesture": "search", "refused": words})
             self._tell(self, {"type": "done"})
+
+    def _watch(self, done: float | None, words: str) -> None:
+        if self._over.is_set():
+            raise Stopped
 
     def _judge_all(self) -> None:
         entries: list[Entry] = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.search import RUNS, STOPPED
 from designer.session import Session
 from engine.predict import Prediction
 from engine.units import quantity
@@ -146,6 +147,10 @@ def _of_iteration(values: Values, value: float) -> str:
     return f"communication, {100 * value / makespan:.1f} %" if makespan else "communication"
 
 
+def _counted(things: Sized, noun: str, plural: str = "s") -> str:
+    return f"{len(things)} {noun}{plural * (len(things) != 1)}"
+
+
 FIGURES = (
     Figure(
         "iteration",
@@ -153,7 +158,9 @@ FIGURES = (
         "Time of one training step, from the first start to the last end on any mesh (the makespan).",
         lambda numbers: numbers["makespan_s"],
         _time,
-        lambda numbers, value: f"{len(numbers['meshes'])} meshes, {len(numbers['layers_per_stage'])} stages",
+        lambda numbers, value: (
+            f"{_counted(numbers['meshes'], 'mesh', 'es')}, {_counted(numbers['layers_per_stage'], 'stage')}"
+        ),
         better="less",
     ),
     Figure(
@@ -272,6 +279,13 @@ def staleness(session: Session) -> dict[str, str]:
     """What to say where the numbers are not of the design as it stands; empty where they are."""
     if not session.stale:
         return {}
+    if session.search:
+        kept = "These are the numbers of the last good design." if session.prediction is not None else "No numbers yet."
+        title = "Searching …" if session.search["state"] == "runs" else "Search stopped"
+        return {
+            "title": title,
+            "detail": f"{kept} {RUNS.message if session.search['state'] == 'runs' else STOPPED.message}",
+        }
     errors = session.errors
     reasons = "\n".join(map(str, errors[:3]))
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"

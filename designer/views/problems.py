@@ -1,15 +1,20 @@
-"""What is wrong or unwise in the open design, one line a problem; and what a search for its order found."""
+"""What is wrong or unwise in the open design, one line a problem; and what a search for its order found, or would."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.search import CODES, Outcome, Search
 from designer.session import Session
-from engine.errors import Problem
+from engine.design import Design, parse_design
+from engine.errors import DesignError, InputError, Problem
+from engine.gallery import of_search, searched
+from engine.predict import Prediction, predict
 
 
 def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:
@@ -19,6 +24,8 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
     every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
 
     def severity(problem: Problem) -> str:
+        if problem.code in CODES:
+            return "search"
         unwise = problem.severity == "warning" and (problem.where, problem.code) in stops
         return "launch" if unwise or problem not in problems else problem.severity
 
@@ -26,7 +33,7 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
     return [{"severity": severity(each), "where": each.where, "message": each.message} for each in ordered]
 
 
-SEVERITIES = ("error", "launch", "warning")
+SEVERITIES = ("error", "launch", "warning", "search")
 
 
 class Problems(Canvas):
@@ -38,20 +45,29 @@ class Problems(Canvas):
     severity: Any = param.Selector(default="", objects=["", "warning", "launch", "error"], doc="The worst there is.")
 
     findings = param.List(default=[], doc="What a schedule that searches has tried, a sentence each.")
+    better = param.Dict(
+        default={},
+        doc="Whether a search would find a better order for the same stages: its state (open, runs, found), the words for "
+        "it, the share that is done, and whether there is one to use; empty where that is no question.",
+    )
 
     _esm = read_static("problems.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("problems.css")]
-    _gestures = ("focus",)
+    _gestures = ("focus", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
         super().__init__(**params)
         self._session, self._on_path = session, on_focus
         self._blocking: Sequence[Problem] = ()
+        self._search: Search | None = None
+        self._found: Mapping[str, Any] | None = None  # a pipeline to use
         session.param.watch(lambda *_: self._show(), "problems")
         session.param.watch(lambda *_: self._tell(), "prediction")
+        session.param.watch(lambda *_: self._ask_anew(), ["design", "prediction"])
         self._show()
         self._tell()
+        self._ask_anew()
 
     def block(self, blocking: Sequence[Problem]) -> None:
         """Show these as what keeps a sound design from being launched."""
@@ -61,16 +77,82 @@ class Problems(Canvas):
 
     def _show(self) -> None:
         problems = listed(self._session.problems, self._blocking)
+        wrong = [problem for problem in problems if problem["severity"] != "search"]
         self.param.update(
             problems=problems,
-            badge=str(len(problems)) if problems else "",
-            severity=problems[0]["severity"] if problems else "",
+            badge=str(len(wrong)) if wrong else "",
+            severity=wrong[0]["severity"] if wrong else "",
         )
 
     def _tell(self) -> None:
         prediction = self._session.prediction
         self.findings = prediction.numbers["findings"] if prediction else []
 
+    # ---- whether a search would find a better order ----
+
+    def _ask_anew(self) -> None:
+        """The design is another one: what was found is of the one before."""
+        self.end()
+        self._found = None
+        asks = not self._session.stale and searched(self._session.design) is not None
+        self.better = {"state": "open", "words": "", "share": 0.0, "use": False} if asks else {}
+
+    def end(self) -> None:
+        """Give up a search that goes on, as when the tab is gone."""
+        if self._search is not None:
+            self._search.stop()
+            self._search = None
+
+    def _on_search(self, gesture: Mapping[str, Any]) -> None:
+        session = self._session
+        pipeline = None if session.stale else searched(session.design)
+        if pipeline is None:
+            raise InputError("there is no order to search for before the design's errors are mended")
+        self.end()
+        find = partial(_predicted, session.design, pipeline)
+        ended = partial(self._hear, session.prediction, pipeline)
+        if session.later is None:
+            ended(None, find())
+            return
+        search = Search(find, session.later, self._hear_progress, ended)
+        self._search = search
+        self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
+        outcome = search.start()
+        if outcome is not None:
+            ended(search, outcome)
+
+    def _on_stop(self, gesture: Mapping[str, Any]) -> None:
+        self._ask_anew()
+
+    def _on_use(self, gesture: Mapping[str, Any]) -> None:
+        if self._found is None:
+            raise InputError("that was found for an earlier design; search again")
+        self._session.edit("pipeline", dict(self._found), "schedule Auto")
+
+    def _hear_progress(self, search: Search, progress: Mapping[str, Any]) -> None:
+        if search is self._search:
+            words = f"Searching: {100 * progress['share']:.0f} %, {progress['words']}"
+            self.better = {"state": "runs", "words": words, "share": progress["share"], "use": False}
+
+    def _hear(self, present: Prediction, pipeline: Mapping[str, Any], search: Search | None, outcome: Outcome) -> None:
+        if search is not self._search:
+            return
+        self._search = None
+        problems, found = outcome
+        words, use = (str(problems[0]), False) if found is None else of_search(present, found)
+        self._found = pipeline if use else None
+        self.better = {"state": "found", "words": words, "share": 1.0, "use": use}
+
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
             self._on_path(str(gesture["where"]))
+
+
+def _predicted(design: Design, pipeline: Mapping[str, Any]) -> Outcome:
+    """What becomes of a design with another pipeline."""
+    try:
+        return [], predict(parse_design({**design.model_dump(mode="json"), "pipeline": dict(pipeline)}))
+    except DesignError as error:
+        return list(error.problems), None
+    except InputError as error:
+        return [Problem("", "search", str(error))], None

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, ClassVar
 
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
+from designer.words import when
 from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError, Problem
 from engine.launch import Entry, Launcher, Record, Run, State, loss_in_words, reconcile
@@ -34,6 +34,8 @@ reading takes in all spans so far."""
 MEANS = ("model", "meshes", "pipeline", "cost", "training")
 STEERS = {"steps", "seed", "lr"}
 """Of training, what changes no time of a step."""
+MANY_TIMES = 10
+"""From there on an error is told as a factor: +900 % says less than ten times."""
 
 
 class LaunchBar(Canvas):
@@ -115,6 +117,18 @@ class RunsPanel(Canvas):
         with suppress(MeshwaveError):  # its folder may be gone
             self._shown = self._followed(record.get(first)) if first else None
         self.look()
+
+    def of_design(self, prediction: Prediction) -> Run | None:
+        """The run whose steps are those that are predicted: the one that is shown, unless it was taken off the
+        prediction, else the latest that is over."""
+        if self._shown is not None and self._shown.is_of(prediction):
+            return self._shown.run if self._laid else None
+        for entry in self._record.all(SHOWN_RUNS):
+            if entry.digest == prediction.program.digest and entry.state.is_over:
+                run = _Shown(Run(self._record, entry.id))
+                if run.computes(prediction.design):
+                    return run.run
+        return None
 
     # ---- gestures ----
 
@@ -198,7 +212,7 @@ class RunsPanel(Canvas):
     def _row(self, entry: Entry) -> dict[str, Any]:
         shown = self._shown is not None and self._shown.run.id == entry.id
         row = {"id": entry.id, "name": entry.name, "state": str(entry.state), "shown": shown}
-        return {**row, "words": f"{self._progress(entry)}, {_when(entry.created_s)}"}
+        return {**row, "words": f"{self._progress(entry)}, {when(entry.created_s)}"}
 
     def _progress(self, entry: Entry) -> str:
         """Steps done of those that were asked for, and the last loss."""
@@ -431,8 +445,14 @@ def _rows(joined: Overlay, unit: str) -> list[list[str]]:
 def _compared(expected: float, took: float, unit: str) -> tuple[str, str, str]:
     if unit != "s":
         return f"{expected:.3g} units", quantity(took, "s"), "-"
-    error = f"{took / expected - 1:+.0%}" if took > 1e-7 and expected > 1e-12 else "-"
-    return quantity(expected, "s"), quantity(took, "s"), error
+    return quantity(expected, "s"), quantity(took, "s"), _error(expected, took)
+
+
+def _error(expected: float, took: float) -> str:
+    if took <= 1e-7 or expected <= 1e-12:
+        return "-"
+    times = took / expected
+    return f"× {times:.0f}" if times >= MANY_TIMES else f"{times - 1:+.0%}"
 
 
 def _figures(last: Mapping[str, Any] | None, done: int, total: int) -> list[list[str]]:
@@ -470,13 +490,8 @@ def _diverged(losses: Sequence[float | None]) -> list[str]:
 def _notes(run: Run, entry: Entry) -> list[str]:
     """What the run says of where it computes, and what its times are worth there."""
     started = [event for event in run.events() if event.get("event") == "started"]
-    notes = [str(event["note"]) for event in started if event.get("note")]
+    notes = run.notes()
     processes, cores = entry.processes, os.cpu_count() or 1
     if processes > cores and any(event.get("device") == "CPU" for event in started):
         notes.append(f"{processes} processes take turns on {cores} cores: computations take longer than predicted")
     return notes
-
-
-def _when(seconds: float) -> str:
-    then, now = datetime.fromtimestamp(seconds), datetime.now()
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%d %b %H:%M}"

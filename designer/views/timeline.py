@@ -64,6 +64,7 @@ class Layer:
     played: tuple[Program, Costs] | None = None  # what a prediction was made of: it can be played anew, changed
     steps: Steps | None = None  # of the inside of a block
     opens: bool = False  # whether there is a timeline behind each of its computations
+    crosses: bool = False  # whether there is a transfer to look at behind each of its arrows
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "peer": columns.add(timeline.peer[moves], "int16" if timeline.ranks < 2**15 else "int32"),
         "shade": columns.add(shade.ravel(), "uint8"),
     }
+    if (timeline.other[moves] >= 0).any():
+        stored["other"] = columns.add(timeline.other[moves], _integers(timeline.other))
     if halves.any():
         stored["half"] = columns.add(halves, "uint8")
     if layer.bytes is not None:
@@ -159,6 +162,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
     return {
         **steps,
         "opens": layer.opens,
+        "crosses": layer.crosses,
         "label": layer.label,
         "digest": timeline.digest,
         "source": timeline.source,
@@ -333,7 +337,8 @@ QUESTIONS: Mapping[str, Question] = {"area": _area, "idle": _idle, "path": _path
 
 def _read_pin(message: Mapping[str, Any]) -> Pin:
     try:
-        action = Action(Op[str(message["op"])], int(message["stage"]), int(message["microbatch"]))
+        ends = {"other": int(message.get("other", -1))}  # of a message that skips stages
+        action = Action(Op[str(message["op"])], int(message["stage"]), int(message["microbatch"]), **ends)
         return Pin(int(message["layer"]), int(message["rank"]), action)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the page sent a pin that names no action: {dict(message)!r}") from error

@@ -4,7 +4,8 @@ Each copy of a mesh holds its share of the sequences, and all its tensor-paralle
 whole: ``[sequences of all copies, s, h]`` lies on a mesh of ``dp x tp`` as ``(S0, R, R)``. Between meshes
 without tensor parallelism no device needs what another needs too: each part is sent straight to its one
 receiver, all of them at once. Between others the plan of the design's ``transfer`` section is followed
-(arXiv:2211.05322).
+(arXiv:2211.05322). A message of several ``tensors``, as skip connections need them, holds them side by side:
+``[sequences of all copies, s, tensors x h]``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ SMALLEST_CHUNK_BYTES = 2**15
 """A chunk that is smaller costs more in the processes that pass it on than the links' alpha tells."""
 
 
-def crossing(design: Design, source: int, destination: int) -> Transfer:
+def crossing(design: Design, source: int, destination: int, tensors: int = 1) -> Transfer:
     """The boundary from one mesh to another, with the devices of the cluster as ranks."""
     devices = _devices(design, source, destination)
-    known = _known(design, source, destination)
+    known = _known(design, source, destination, tensors)
     return renamed(known, dict(enumerate(devices)))
 
 
@@ -50,32 +51,32 @@ def is_direct(source: Mesh, destination: Mesh) -> bool:
     return source.dp == destination.dp and source.tp == destination.tp == 1
 
 
-def crossing_seconds(design: Design, source: int, destination: int) -> float:
+def crossing_seconds(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """How long it takes from the first byte to the last."""
     ends = design.meshes[source], design.meshes[destination]
     if all(mesh.tp == 1 for mesh in ends):
-        return transfer_seconds(design.cluster, boundary_messages(*ends, tensor_of(design).bytes))
-    return _known(design, source, destination).plan.makespan_s
+        return transfer_seconds(design.cluster, boundary_messages(*ends, tensor_of(design, tensors).bytes))
+    return _known(design, source, destination, tensors).plan.makespan_s
 
 
-def crossing_bytes(design: Design, source: int, destination: int) -> float:
+def crossing_bytes(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """What moves in all, over the devices of the source: whatever the plan, each receiver gets its part once."""
     ends = design.meshes[source], design.meshes[destination]
-    return tensor_of(design).bytes * ends[1].tp / len(ends[0].devices)
+    return tensor_of(design, tensors).bytes * ends[1].tp / len(ends[0].devices)
 
 
-def tensor_of(design: Design) -> Tensor:
-    """What all copies together hand on for one microbatch: ``[sequences, s, h]``."""
+def tensor_of(design: Design, tensors: int = 1) -> Tensor:
+    """What all copies together hand on for one microbatch: ``[sequences, s, h]``, of several side by side."""
     sequences = design.training.micro_batch_size * design.meshes[0].dp
     item = PRECISIONS[design.training.precision].item
-    return Tensor((sequences, design.model.sequence, design.model.hidden), item)
+    return Tensor((sequences, design.model.sequence, tensors * design.model.hidden), item)
 
 
 def _devices(design: Design, source: int, destination: int) -> list[int]:
     return sorted({*design.meshes[source].devices, *design.meshes[destination].devices})
 
 
-def _known(design: Design, source: int, destination: int) -> Transfer:
+def _known(design: Design, source: int, destination: int, tensors: int) -> Transfer:
     """The crossing with devices and nodes numbered from 0: most boundaries of a pipeline are alike."""
     devices = _devices(design, source, destination)
     place = {device: number for number, device in enumerate(devices)}
@@ -85,7 +86,7 @@ def _known(design: Design, source: int, destination: int) -> Transfer:
         Grid((mesh.dp, mesh.tp), tuple(place[d] for d in mesh.devices), tuple(host[d] for d in mesh.devices))
         for mesh in (design.meshes[source], design.meshes[destination])
     ]
-    return _planned(design.cluster, *grids, tensor_of(design), design.transfer)
+    return _planned(design.cluster, *grids, tensor_of(design, tensors), design.transfer)
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
+
 from engine.cost import flops
 from engine.cost.flops import DENSE, Operator, Sparse, Work, Workload
 from engine.design import Design, Mesh
@@ -117,19 +119,18 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
     )
 
 
-WEIGHED = (StepOp.GATE, StepOp.EXPERTS)
-"""The steps that have weights: half of what their backward computes is the weights' gradient."""
-
-
 def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
-    """The backward for the input, and what is left of it for the weights."""
-    halves = [
-        replace(costed, compute_s=costed.compute_s / 2, step=costed.step._replace(flops=costed.step.flops / 2))
-        if costed.step.op in WEIGHED
-        else costed
-        for costed in priced.backward
-    ]
-    return halves, [costed for costed in halves if costed.step.op in WEIGHED]
+    """The backward for the input, and what is left of it for the weights: half of the products of gate and experts."""
+    inputs, weights = [], []
+    for costed in priced.backward:
+        if not costed.weights_s.any():
+            inputs.append(costed)
+            continue
+        half = costed.step._replace(flops=costed.step.flops / 2)
+        none = np.zeros_like(costed.weights_s)
+        inputs.append(replace(costed, step=half, compute_s=costed.compute_s - costed.weights_s, weights_s=none))
+        weights.append(replace(costed, step=half, compute_s=costed.weights_s))
+    return inputs, weights
 
 
 def expert_parameters(layer: Layer, cut: int = 1) -> float:

@@ -12,7 +12,8 @@ is counted by the bytes it moves, for it is bound by them; this is also the conv
 papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 
 A layer with experts has them instead of the products of its feed-forward block; what they are is
-told by :mod:`engine.cost.expert_blocks`, and a stage is given them as :class:`Sparse`.
+told by :mod:`engine.cost.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
+the layers of a U-Transformer that a skip connection ends in (:func:`joining_layer`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Operator(NamedTuple):
 
 
 class Sparse(NamedTuple):
-    """The layers of a stage that have experts, all alike."""
+    """The layers of a stage that are not like the others but all alike: those with experts, or those that join."""
 
     layers: int = 0
     operators: tuple[Operator, ...] = ()  # of one of them, attention included
@@ -193,6 +194,21 @@ def mlp(load: Workload) -> tuple[Operator, ...]:
 
 
 @lru_cache(maxsize=256)
+def joining_layer(load: Workload) -> tuple[Operator, ...]:
+    """A layer of a U-Transformer that a skip connection ends in."""
+    return join(load) + layer(load)
+
+
+def join(load: Workload) -> tuple[Operator, ...]:
+    """Two tensors side by side, and a product of ``2h`` to ``h`` (U-ViT: Bao et al., arXiv:2209.12152, section 3.2):
+    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs. Tensor-parallel devices hold and compute it whole."""
+    return (
+        _pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        _product("skip projection", load, 2 * load.hidden, load.hidden),
+    )
+
+
+@lru_cache(maxsize=256)
 def embedding(load: Workload) -> tuple[Operator, ...]:
     """Token plus position: ``vh + sh`` parameters, no FLOPs to speak of.
 
@@ -260,7 +276,7 @@ def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
 def _of_stage(
     value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
 ) -> float:
-    """The sum of something over the operators of a stage, ``sparse`` of whose layers have experts."""
+    """The sum of something over the operators of a stage, ``sparse`` of whose layers are not like the others."""
     parts = (
         (layer(load), layers - sparse.layers),
         (sparse.operators, sparse.layers),
@@ -283,10 +299,12 @@ def model_parameters(model: Model) -> float:
     """Parameters of the whole model: ``12lh^2 (1 + 13/12h + (2v+s)/12lh) + 2h`` for ``f = 4h``.
 
     arXiv:2104.04473, eq. 2, with a second ``vh``, as embedding and head are not tied, and with
-    the last norm; where a layer has ``E`` experts, ``E`` such blocks and a gate of ``hE`` for one.
+    the last norm; where a layer has ``E`` experts, ``E`` such blocks and a gate of ``hE`` for one; and
+    ``2h^2 + h`` where a skip connection ends.
     """
     load = Workload.of(model, batch=1)
-    dense = stage_parameters(load, model.layers, first=True, last=True)
+    joins = Sparse(len(skips_of(model)), joining_layer(load))
+    dense = stage_parameters(load, model.layers, first=True, last=True, sparse=joins)
     moe: MoE | None = getattr(model, "moe", None)
     if moe is None:
         return dense
@@ -303,16 +321,21 @@ def model_flops(model: Model, sequences: float) -> float:
     numerator of the model FLOPs utilisation (Chowdhery et al., arXiv:2204.02311, appendix B):
     what an attention kernel computes twice counts once, and a causal mask saves nothing. Of a
     layer with experts it counts what a token asks for: its ``top_k`` experts and the gate's
-    ``2bshE``, whatever capacity is padded or dropped.
+    ``2bshE``, whatever capacity is padded or dropped. A skip connection adds the ``4bsh^2`` of its end.
     """
     load = Workload.of(model, batch=sequences)
     attended, dense = (_forward_flops(part(load)) for part in (attention, mlp))
-    once = model.layers * (attended + dense)
+    once = model.layers * (attended + dense) + len(skips_of(model)) * _forward_flops(join(load))
     moe: MoE | None = getattr(model, "moe", None)
     if moe is not None:  # a token's experts and its gate, instead of the dense block
         gate = 2.0 * load.tokens * load.hidden * moe.experts
         once += len(moe.blocks(model.layers)) * (moe.top_k * dense + gate - dense)
     return 3.0 * (once + _forward_flops(head(load)))
+
+
+def skips_of(model: Model) -> tuple[tuple[int, int], ...]:
+    """Layers (from, to) of the skip connections of a model; none where it knows of none."""
+    return tuple(getattr(model, "skips", ()))
 
 
 def _forward_flops(operators: Iterable[Operator]) -> float:

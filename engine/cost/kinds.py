@@ -23,6 +23,7 @@ class Kinds:
     rank: Ints  # [kinds]
     stage: Ints  # [kinds]
     peer: Ints  # [kinds]
+    tensors: Ints  # [kinds] how many a message holds; 0 for no message
     of_row: Ints  # [rows] the kind of each row
 
     @property
@@ -49,12 +50,17 @@ def kinds(program: Program) -> Kinds:
     row = row[used]
     of_row = number[code]
     of_row.flags.writeable = False
-    return Kinds(program.op[row], program.rank[row], program.stage[row], program.peer[row], of_row)
+    of_one = program.op[row], program.rank[row], program.stage[row], program.peer[row], program.tensors[row]
+    return Kinds(*of_one, of_row)
 
 
 def _codes(program: Program) -> NDArray[np.int64]:
-    """[rows] a small number: by op and rank, and by the peer of a message or else by the stage."""
+    """[rows] a small number: by op and rank, and by the peer of a message and what it holds, or else by the stage."""
     width = max(program.ranks, program.stages) + 1
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1
-    return np.asarray((program.op.astype(np.int64) * program.ranks + program.rank) * width + last)
+    code = (program.op.astype(np.int64) * program.ranks + program.rank) * width + last
+    if not len(program.skips):
+        return np.asarray(code)
+    of_sizes = code * (int(program.tensors.max(initial=0)) + 1) + program.tensors
+    return np.unique(of_sizes, return_inverse=True)[1].reshape(-1)

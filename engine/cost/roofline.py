@@ -19,7 +19,7 @@ from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
-from engine.cost.sizes import Sizes, copies, gradient_bytes, workload
+from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
 from engine.design.problems import renaming
 from engine.program.action import Op
@@ -78,13 +78,19 @@ class MeshPrices:
         experts = Seconds(block.forward_s, block.input_gradient_s, block.weight_gradient_s, block.hidden_s)
         return self._price(operator for operator in block.operators if operator.name != EXPERTS) + experts
 
+    @cached_property
+    def joining_layer(self) -> Seconds:
+        """A layer that a skip connection ends in."""
+        return self._price(flops.joining_layer(self._load))
+
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
         return self._price(flops.ends(self._load, first=first, last=last)) if first or last else Seconds()
 
-    def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0) -> Seconds:
-        """``experts`` of its layers have experts."""
-        dense = self.layer.times(layers - experts) + self.ends(first=first, last=last)
+    def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
+        """``experts`` of its layers have experts, and in ``joins`` of the others a skip connection ends."""
+        dense = self.layer.times(layers - experts - joins) + self.ends(first=first, last=last)
+        dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
@@ -129,15 +135,15 @@ class RooflineModel(CostModel):
             )
             for stage, ranks in enumerate(holders)
         ]
-        moe = design.model.moe
-        if moe is None:
+        moe, skips = design.model.moe, design.model.skips
+        if moe is None and not skips:
             return balanced_split(design.model.layers, layer, extra)
-        with_experts = [
-            max(prices[rank].expert_layer.total(recomputed=again[stage]) for rank in ranks)
-            for stage, ranks in enumerate(holders)
+        blocks = moe.blocks(design.model.layers) if moe else sorted(target for _, target in skips)
+        uncommon = [
+            max((each.expert_layer if moe else each.joining_layer).total(recomputed=again[stage]) for each in priced)
+            for stage, priced in enumerate([prices[rank] for rank in ranks] for ranks in holders)
         ]
-        blocks = moe.blocks(design.model.layers)
-        return unequal_split(design.model.layers, blocks, layer, with_experts, extra)
+        return unequal_split(design.model.layers, blocks, layer, uncommon, extra)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         seconds = np.zeros(len(kinds))
@@ -192,10 +198,10 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) ->
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
     prices = mesh_prices(design)
-    with_experts = counts(design, layers)
+    with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        price = prices[rank].stage(layers[stage], **ends, experts=with_experts[stage])
+        price = prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
         again = price.forward if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward
         table[Op.B, rank, stage] = again + price.backward
@@ -208,11 +214,11 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
     """For each kind of SEND, from the mesh of its rank to that of its peer."""
 
     @cache
-    def between(source: int, destination: int) -> float:
-        return crossing_seconds(design, source, destination)
+    def between(source: int, destination: int, tensors: int) -> float:
+        return crossing_seconds(design, source, destination, tensors)
 
-    ends = zip(kinds.rank[kinds.sends].tolist(), kinds.peer[kinds.sends].tolist(), strict=True)
-    return [between(source, destination) for source, destination in ends]
+    columns = (kinds.rank, kinds.peer, kinds.tensors)
+    return [between(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
 
 
 def _reduce_seconds(design: Design, program: Program, held: Sizes) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.cost import flops
 from engine.cost.crossings import crossing_bytes
 from engine.cost.expert_blocks import counts, expert_block, sparse
-from engine.cost.flops import PRECISIONS, Workload
+from engine.cost.flops import PRECISIONS, Sparse, Workload
 from engine.cost.kinds import Kinds
 from engine.design import Design, Mesh
 from engine.program.action import Op
@@ -54,6 +54,31 @@ def copies(program: Program) -> Iterator[tuple[int, int]]:
         yield from ((rank, stage) for stage, rank in enumerate(route))
 
 
+def joins_of(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+    """[stages] in how many of the layers of each stage a skip connection ends."""
+    joins = [target for _, target in design.model.skips]
+    ends = list(accumulate(layers))
+    return tuple(sum(end - n <= join < end for join in joins) for n, end in zip(layers, ends, strict=True))
+
+
+def passed(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
+    """[2, stages] of what skips stages the tensors that a stage keeps until its backward because it takes them in,
+    and those that it keeps for other reasons.
+
+    These are copies: several side by side, or one beside its output; a single one that skips further is the input
+    of a norm, and counted there. And where the first layer joins, it keeps what it made of the stage's input
+    besides that input.
+    """
+    kept = np.zeros((2, program.stages), np.int64)
+    for source, target, tensors in program.skips.tolist():
+        kept[0, target] += tensors
+        kept[1, source] += tensors if tensors > 1 or target == source + 1 else 0
+    starts = list(accumulate(layers, initial=0))[:-1]
+    joins = {target for _, target in design.model.skips}
+    kept[1] += [stage > 0 and start in joins for stage, start in enumerate(starts)]
+    return kept
+
+
 def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     """What the devices hold.
 
@@ -62,27 +87,30 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     precision and fp32 gradients); data parallelism does not cut them. Where replicas of a stage
     lie on meshes of different shape, its activations are those of the larger device. A stage that
     is recomputed keeps its input, and its activations are part of the working set of its backward.
+    What skips to other stages, or comes from them, is kept with what a stage takes in and hands on.
     """
     parameters, copied, gates, experts = np.zeros((4, program.ranks, program.stages))
     activations, deferred = np.zeros((2, program.stages))
     transients = np.zeros(program.ranks)
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
-    with_experts = counts(design, layers)
+    with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
     for rank, stage in copies(program):
         load = loads[rank]
         block, count = blocks[rank], with_experts[stage]
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        of_stage: dict[str, Any] = {**ends, "sparse": sparse(block, count)}
+        uncommon = Sparse(joins[stage], flops.joining_layer(load)) if joins[stage] else sparse(block, count)
+        of_stage: dict[str, Any] = {**ends, "sparse": uncommon}
         parameters[rank, stage] = flops.stage_parameters(load, layers[stage], **of_stage)
         copied[rank, stage] = flops.copied_parameters(load, layers[stage], **of_stage)
         if block is not None:
             gates[rank, stage] = count * block.gate_parameters
             experts[rank, stage] = count * block.expert_parameters
-        kept = flops.activation_bytes(load, layers[stage], **of_stage)
+        came, held = skipped[:, stage] * load.hidden_bytes
+        kept = flops.activation_bytes(load, layers[stage], **of_stage) + came + held
         transient = flops.transient_bytes(load, **of_stage)
         if design.pipeline.recomputes(stage):
-            kept, transient = flops.input_bytes(load, **ends), transient + kept
+            kept, transient = flops.input_bytes(load, **ends) + came, transient + kept
         activations[stage] = max(activations[stage], kept)
         deferred[stage] = max(deferred[stage], flops.deferred_bytes(load, layers[stage], **of_stage))
         transients[rank] = max(transients[rank], transient)
@@ -106,23 +134,32 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
 
 @lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
 def _buffers(program: Program) -> Floats:
-    """[ranks] messages that a device holds at once: receives posted and not taken yet, and one that leaves."""
-    receives = (program.op == Op.RECV_F) | (program.op == Op.RECV_B)
-    sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
-    waiting = most_alive(program, receives.astype(np.float64) - _takes_a_message(program))
-    return waiting + np.minimum(np.bincount(program.rank[sends], minlength=program.ranks), 1)
+    """[ranks] tensors of messages that a device holds at once: receives posted and not taken yet, what skips
+    stages of its own, and the largest message that leaves."""
+    leaving = np.zeros(program.ranks)
+    sends = np.isin(program.op, (Op.SEND_F, Op.SEND_B))
+    np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
+    return most_alive(program, _waiting(program)) + leaving
 
 
-def _takes_a_message(program: Program) -> NDArray[np.bool_]:
-    """[rows] the computations whose input comes from another rank."""
-    compute = np.flatnonzero(program.is_compute & (program.op != Op.W))
-    stage, forward = program.stage[compute], program.op[compute] == Op.F
-    source = np.where(forward, stage - 1, stage + 1)  # the neighbour that makes the input
-    inside = (source >= 0) & (source < program.stages)
-    maker = program.placement[program.replica[program.microbatch[compute]], np.where(inside, source, stage)]
-    takes = np.zeros(len(program), np.bool_)
-    takes[compute] = inside & (maker != program.rank[compute])
-    return takes
+def _waiting(program: Program) -> Floats:
+    """[rows] by how many each changes the tensors that wait for a computation: up where a receive is posted or
+    something is made for a later stage of the rank, down where it is taken."""
+    change, table = np.zeros(len(program)), program.tables
+    for op, takers in ((Op.RECV_F, table.forward), (Op.RECV_B, table.backward)):
+        rows = np.flatnonzero(program.op == op)
+        change[rows] = held = program.tensors[rows]
+        change -= np.bincount(takers[program.stage[rows], program.microbatch[rows]], held, minlength=len(change))
+    for source, target, tensors in program.skips.tolist():
+        if target > source + 1:
+            for maker, taker in (
+                (table.forward[source], table.forward[target]),
+                (table.backward[target], table.backward[source]),
+            ):
+                here = program.rank[maker] == program.rank[taker]
+                change[maker[here]] += tensors
+                change[taker[here]] -= tensors
+    return change
 
 
 def most_alive(program: Program, change: Floats) -> Floats:
@@ -139,8 +176,9 @@ def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
     receiver gets all of its copy's ``[b, s, h]``.
     """
     size = np.zeros(len(kinds))
-    ends = zip(kinds.rank[kinds.sends].tolist(), kinds.peer[kinds.sends].tolist(), strict=True)
-    size[kinds.sends] = [crossing_bytes(design, source, destination) for source, destination in ends]
+    columns = (kinds.rank, kinds.peer, kinds.tensors)
+    ends = zip(*(column[kinds.sends].tolist() for column in columns), strict=True)
+    size[kinds.sends] = [crossing_bytes(design, *each) for each in ends]
     reduces = kinds.of(Op.REDUCE_GRAD)
     size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
     return size

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, ValidationError
 
 from engine.design.cluster import MOST_DEVICES, Rate
 from engine.design.experts import Load
-from engine.design.model import Size
+from engine.design.model import MOST_EXPERTS, Size
 from engine.design.refusals import from_validation
 from engine.errors import DesignError, InputError, Problem, nearest
 from engine.moe import Layer, Line, Links, shares
@@ -68,7 +68,7 @@ class ExpertLayerSpec(Part):
     """N_ESP: ranks that share one expert."""
     ep: Ranks
     """N_EP: groups of ranks that hold different experts."""
-    experts: Annotated[int, Field(ge=1, le=65_536)]
+    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
     """E: experts of the layer."""
     batch: Size
     """B: samples of one ``mp`` group."""

@@ -10,12 +10,14 @@ from pydantic_core import PydanticCustomError
 from engine.part import Part
 
 Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
+MOST_EXPERTS = 65_536
+"""Experts of the largest layer: what can still be placed and priced while somebody draws."""
 
 
 class MoE(Part):
     """Mixture of experts in every n-th block."""
 
-    experts: Size
+    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
     """Experts in a layer."""
     top_k: Size = 2
     """Experts that a token visits."""
@@ -43,11 +45,19 @@ class MoE(Part):
         return self
 
 
-class Model(Part):
-    """A GPT (causal) or BERT (masked) language model of equal transformer layers."""
+def nested_skips(layers: int) -> tuple[tuple[int, int], ...]:
+    """Blocks (from, to): what block ``i`` of the first half makes also goes to block ``layers - 1 - i``, which joins
+    it with what the block before it made; an odd middle block has none (U-ViT: Bao et al., "All are Worth Words: A
+    ViT Backbone for Diffusion Models", arXiv:2209.12152, CVPR 2023)."""
+    return tuple((block, layers - 1 - block) for block in range(layers // 2))
 
-    kind: Literal["gpt", "bert"]
-    """gpt predicts the next token, bert the masked ones."""
+
+class Model(Part):
+    """A GPT (causal) or BERT (masked) language model of equal transformer layers, or a U-Transformer: a BERT
+    whose first half skips to the second."""
+
+    kind: Literal["gpt", "bert", "u-transformer"]
+    """gpt predicts the next token, bert the masked ones; so does u-transformer, with skip connections."""
     layers: Annotated[int, Field(ge=1, le=100_000)]
     """Transformer layers."""
     hidden: Size
@@ -67,6 +77,20 @@ class Model(Part):
     def ffn_hidden(self) -> int:
         """The width inside the MLP."""
         return self.ffn or 4 * self.hidden
+
+    @property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Blocks (from, to) of its skip connections."""
+        return nested_skips(self.layers) if self.kind == "u-transformer" else ()
+
+    @model_validator(mode="after")
+    def _skips_and_experts_are_of_different_models(self) -> Self:
+        if self.moe is not None and self.kind == "u-transformer":
+            raise PydanticCustomError(
+                "skips_with_experts",
+                "a u-transformer has no experts in this version; set moe to null, or kind to bert",
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:

@@ -231,8 +231,7 @@ def rounding(layer: Layer) -> str:
 
 def _dropped(design: Design, mesh: Mesh) -> Iterator[Problem]:
     name, layer, choice = resolved(design, mesh)
-    whole = mesh.tp == 1 or not expert_schedules[name].gate_sees_part
-    if whole or layer.capacity_factor is None or layer.capacity >= layer.tokens:
+    if mesh.tp == 1 or not expert_schedules[name].gate_sees_part or not layer.may_drop:
         return
     who = f"{design.experts.member} comes to {name} here, which" if choice else name
     message = f"{who} {drops(layer)}; set model.moe.capacity_factor to null to drop none"

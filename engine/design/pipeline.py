@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
@@ -52,7 +52,13 @@ def _section(name: str, schedule: type[Schedule]) -> Any:
     return create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), **fields)
 
 
-Pipeline = Annotated[
-    reduce(or_, (_section(name, schedule) for name, schedule in schedules.items())),
-    Field(discriminator="schedule"),
-]
+if TYPE_CHECKING:
+
+    class Pipeline(Schedule, Section):
+        """What all of them have."""
+
+else:
+    Pipeline = Annotated[
+        reduce(or_, (_section(name, schedule) for name, schedule in schedules.items())),
+        Field(discriminator="schedule"),
+    ]

@@ -189,7 +189,7 @@ def _is_sound(order: tuple[str, ...], microbatches: int, stages: int) -> bool:
         actions = parse_cells(order)
     except InputError:
         return False
-    return all(op <= Op.W and mb < microbatches and stage < stages for op, stage, mb, _ in actions)
+    return all(op <= Op.W and mb < microbatches and stage < stages for op, stage, mb, *_ in actions)
 
 
 def _action(design: Design, where: str, cell: str) -> Iterator[Problem]:

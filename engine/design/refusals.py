@@ -243,6 +243,7 @@ _FIELD_OF = {
     "cluster_size": ("nodes",),
     "heads": ("heads",),
     "top_k": ("top_k",),
+    "skips_with_experts": ("moe",),
     "weight": ("weight",),
 }
 """The field to point at where a whole part was refused."""

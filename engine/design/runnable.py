@@ -10,8 +10,8 @@ from engine.design.document import Design
 from engine.design.expert_layers import folded, group_sizes
 from engine.errors import Problem
 
-SMALLEST_VOCAB = {"gpt": 256, "bert": 257}
-"""Texts are read as bytes; bert has one more token, the mask."""
+SMALLEST_VOCAB = {"gpt": 256, "bert": 257, "u-transformer": 257}
+"""Texts are read as bytes; who fills in masked ones has one more token, the mask."""
 
 
 def runnable(design: Design) -> list[Problem]:

@@ -102,7 +102,9 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
         forward = bool(timeline.op[span] == Op.SEND_F)
         stage, microbatch = int(timeline.stage[span]), int(timeline.microbatch[span])
         made = places.get((forward, stage, microbatch))
-        taken = places.get((forward, stage + (1 if forward else -1), microbatch))
+        other = int(timeline.other[span])
+        end = other if other >= 0 else stage + (1 if forward else -1)
+        taken = places.get((forward, end, microbatch))
         if made is not None and taken is not None:
             flow = {"cat": "message", "name": str(timeline.action(span)), "id": span, "tid": COMPUTE}
             yield {"ph": "s", "ts": _inside(timeline, made, 0.999), "pid": int(timeline.rank[made]), **flow}

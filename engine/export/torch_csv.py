@@ -51,6 +51,12 @@ def refuse(program: Program) -> None:
             "stage; choose a schedule without replicas (one wave of hanayo does Chimera's work, and dualpipe-v that of "
             "dualpipe) to export it"
         )
+    if program.beyond:
+        source, target = program.beyond[0]
+        raise InputError(
+            "torch's pipelining hands what a stage makes to the next one alone, and here tensors skip from stage "
+            f"{source} to stage {target}; cut the model into two stages, or give it no skip connections, to export it"
+        )
     last = np.flatnonzero((program.op == Op.F) & (program.stage == program.stages - 1))
     falls = np.flatnonzero(np.diff(program.microbatch[last]) < 0)
     if len(falls):

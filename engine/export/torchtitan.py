@@ -1,7 +1,7 @@
 """What torchtitan needs to train with a design's schedule: the CSV, and the settings beside it.
 
 A zip of files that belong together, since a setting without the file that it names is of no use:
-``schedule.csv``, and the settings once as the Python configuration that torchtitan takes today, once as
+``schedule.csv``, and the settings once as the Python configuration that torchtitan takes since 0.3.0, once as
 the TOML of its releases up to 0.2.2. Both name where stages lie and how layers are cut, because torchtitan
 builds its stages before it reads the CSV, and places them by the *name* of a schedule.
 """
@@ -55,6 +55,10 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
     Raises:
         InputError: torchtitan cannot place the stages, or its meshes are not as these; in words.
     """
+    if design.model.skips:
+        raise InputError(
+            "torchtitan has no model with skip connections; set the model's kind to gpt or bert to export it"
+        )
     lines = torch_csv.rows(program)
     name = placement_name(program)
     dp, tp = _one_shape(design)
@@ -109,7 +113,11 @@ def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
 
 
 def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) -> Iterator[str]:
-    """A configuration function, as torchtitan has taken its settings since 2026."""
+    """A configuration function, as torchtitan takes its settings since 0.3.0.
+
+    0.3.0 counts sequences and later versions tokens, under other names. The fields of its settings are fixed: to
+    set one that a version does not have is an error there, so that the recipe asks which it has.
+    """
     training, sequence = design.training, design.model.sequence
     tokens, recomputes = training.micro_batch_size * sequence, _recomputes(design, len(layers))
     yield f'"""Settings for torchtitan of the design {_in_a_docstring(design.name)}, written by Meshwave.'
@@ -140,15 +148,20 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield '        raise ValueError(f"the schedule cuts {LAYERS} layers and the model has {found}: take another model")'
     yield "    parallelism, training = config.parallelism, config.training"
     yield f"    parallelism.pipeline_parallel_degree = {len(design.meshes)}"
-    yield f"    parallelism.num_pp_microbatches = {design.pipe.microbatches}"
     yield '    parallelism.pipeline_parallel_schedule_csv = str(Path(__file__).with_name("schedule.csv"))'
     yield f'    parallelism.pipeline_parallel_schedule = "{name}"  # says only which mesh holds which stage'
     yield "    parallelism.module_fqns_per_model_part = MODULES"
     yield f"    parallelism.data_parallel_replicate_degree = {dp}"
     yield "    parallelism.data_parallel_shard_degree = 1"
     yield f"    parallelism.tensor_parallel_degree = {tp}"
-    yield f"    training.num_tokens_per_microbatch_per_dp_rank = {tokens}"
-    yield f"    training.max_context_length = {sequence}"
+    yield '    if hasattr(parallelism, "num_pp_microbatches"):  # later than 0.3.0'
+    yield f"        parallelism.num_pp_microbatches = {design.pipe.microbatches}"
+    yield f"        training.num_tokens_per_microbatch_per_dp_rank = {tokens}"
+    yield f"        training.max_context_length = {sequence}"
+    yield "    else:"
+    yield f"        parallelism.pipeline_parallel_microbatch_size = {training.micro_batch_size}"
+    yield f"        training.local_batch_size = {design.pipe.microbatches * training.micro_batch_size}"
+    yield f"        training.seq_len = {sequence}"
     yield f"    training.steps = {training.steps}"
     yield f'    training.mixed_precision_param = "{PRECISION[training.precision]}"'
     if training.clip_norm is not None:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Action, Op
+from engine.program.action import Op
 from engine.timeline import Floats, Timeline
 
 Spans = NDArray[np.int64]
@@ -118,5 +118,4 @@ class Lanes:
 
     def name(self, span: int) -> str:
         """``2B0``"""
-        timeline = self.timeline
-        return str(Action(Op(int(timeline.op[span])), int(timeline.stage[span]), int(timeline.microbatch[span])))
+        return str(self.timeline.action(span))

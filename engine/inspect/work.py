@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cost import Costs
-from engine.cost.flops import Operator, Workload, ends, layer
-from engine.cost.sizes import workload
+from engine.cost.flops import Operator, Workload, ends, join, layer
+from engine.cost.sizes import joins_of, workload
 from engine.design import Design
 from engine.program.action import Op
 from engine.program.program import Program
@@ -32,13 +32,15 @@ def work(design: Design, program: Program, costs: Costs) -> Work | None:
         return None
 
     @cache  # stages and meshes are mostly alike
-    def of_stage(load: Workload, layers: int, first: bool, last: bool) -> Floats:
-        return layers * _flops(layer(load)) + _flops(ends(load, first=first, last=last))
+    def of_stage(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
+        return layers * _flops(layer(load)) + joins * _flops(join(load)) + _flops(ends(load, first=first, last=last))
 
+    joins = joins_of(design, costs.layers)
     found = np.zeros((Op.W + 1, program.replicas, program.stages))
     for (replica, stage), rank in np.ndenumerate(program.placement):
         load = workload(design, design.meshes[rank])
-        forward, back, weight = of_stage(load, costs.layers[stage], stage == 0, stage == program.stages - 1)
+        ends_here = stage == 0, stage == program.stages - 1
+        forward, back, weight = of_stage(load, costs.layers[stage], joins[stage], *ends_here)
         again = forward if design.pipeline.recomputes(stage) else 0.0
         found[:, replica, stage] = forward, again + back + weight, again + back, weight
     return Work(program.placement, found)

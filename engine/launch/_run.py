@@ -106,6 +106,11 @@ class Run:
         """What process 0 reported besides its steps: ``started`` with where it computes, ``finished``."""
         return self._events.since(0)
 
+    def notes(self) -> list[str]:
+        """What process 0 said of how the run is done: where it computes, and what was chosen where the design
+        leaves it open."""
+        return [str(event["note"]) for event in self.events() if event.get("note")]
+
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
         return [

@@ -106,6 +106,7 @@ def _summary(run: Run, prediction: Prediction) -> dict[str, Any]:
         "reason": entry.reason,
         "folder": str(run.folder),
         "digest": prediction.program.digest,
+        "notes": run.notes(),
         "metrics": run.metrics(),
         "comparison": _comparison(run, prediction),
     }
@@ -148,6 +149,7 @@ def _told(run: Run, prediction: Prediction) -> list[str]:
         bubble = found["bubble_ratio"]
         lines.append(f"bubble    {bubble['predicted']:.1%} predicted, {bubble['measured']:.1%} measured")
         lines += [_of_kind(kind, seconds) for kind in found["by_kind"].values()]
+    lines += [f"note      {note}" for note in run.notes()]
     return [*lines, f"folder    {run.folder}"]
 
 

@@ -13,7 +13,8 @@ from engine.design.problems import renaming
 from engine.errors import DesignError
 from engine.lowering.faults import as_problems
 from engine.lowering.prices import findings, priced_pipe
-from engine.lowering.transfers import add_transfers
+from engine.lowering.skips import skips_of
+from engine.lowering.transfers import Skips, add_transfers
 from engine.lowering.updates import add_updates, sharers
 from engine.program.program import Program
 from engine.program.verify import complete, verify
@@ -29,13 +30,14 @@ def order(design: Design) -> Program:
         InputError: a hand-drawn cell is no action.
     """
     pipeline: Any = design.pipeline
-    return _on_meshes(pipeline.program(design.pipe), pipeline.placement)
+    return _on_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
 
 
 def with_messages(computations: Program, design: Design) -> Program:
     """A complete order of computations with the transfers and updates that it needs on the design's
     meshes; whether it waits for ever is not asked."""
-    return add_updates(add_transfers(computations), sharers(design), clips=design.training.clip_norm is not None)
+    program = add_transfers(computations, skips_of(design))
+    return add_updates(program, sharers(design), clips=design.training.clip_norm is not None)
 
 
 def lower(design: Design) -> Program:
@@ -46,16 +48,17 @@ def lower(design: Design) -> Program:
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
     try:
-        return _lower(ordering, priced_pipe(design), sharers(design), design.training.clip_norm is not None)
+        clips = design.training.clip_norm is not None
+        return _lower(ordering, priced_pipe(design), skips_of(design), sharers(design), clips)
     except _Unsound as wrong:
         raise DesignError(as_problems(design, wrong.faults)) from None
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
-def _lower(pipeline: Any, pipe: Pipe, copies: tuple[int, ...], clips: bool) -> Program:
+def _lower(pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _refuse(complete(compute, pipe.microbatches))
-    program = add_updates(add_transfers(compute), copies, clips=clips)
+    program = add_updates(add_transfers(compute, skips), copies, clips=clips)
     _refuse(verify(program))
     return program
 
@@ -77,6 +80,7 @@ def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
         microbatch=program.microbatch[rows],
         peer=program.peer[rows],
         fused=program.fused[rows],
+        other=program.other[rows],
         offsets=np.concatenate(([0], np.cumsum(sizes))),
         placement=mesh[program.placement],
     )

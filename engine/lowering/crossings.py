@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.cost.crossings import SPEC, crossing
+from engine.cost.crossings import SMALLEST_CHUNK_BYTES, crossing
 from engine.design import Design
 from engine.design.transfer_spec import TransferLink, TransferLinks, TransferSide, TransferSpec, TransferTensor
-from engine.transfer import Link, Mesh
+from engine.transfer import Link, Mesh, Transfer, plan
 
 
-def crossing_spec(design: Design, source: int, destination: int) -> TransferSpec:
-    """The tensor of one microbatch on its way from mesh ``source`` to mesh ``destination``: activations
+def crossing_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
+    """The ``tensors`` of one microbatch on their way from mesh ``source`` to mesh ``destination``: activations
     forward, their gradients backward. Ranks are the devices of the cluster; hosts are its nodes, or the
     devices themselves where nothing needs leave a node."""
-    found = crossing(design, source, destination)
+    found = crossing(design, source, destination, tensors)
     return TransferSpec(
         format="meshwave-transfer/1",
         tensor=TransferTensor(shape=found.tensor.shape, item_bytes=found.tensor.item_bytes),
-        source=_side(found.source[0], found.links.host),
-        destination=_side(found.destination[0], found.links.host),
+        source=_side(*found.source, found.links.host),
+        destination=_side(*found.destination, found.links.host),
         links=TransferLinks(intra_node=_link(found.links.intra_node), inter_node=_link(found.links.inter_node)),
         nics_per_host=found.links.nics,
+        chunks=_chunks(found),
     )
 
 
-def _side(mesh: Mesh, host: Mapping[int, int]) -> TransferSide:
-    return TransferSide(shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=SPEC)
+def _chunks(found: Transfer) -> int | None:
+    """The number of chunks where the best would make them too small for the processes that pass them on."""
+    most = max(1, min((task.bytes for task in found.tasks), default=1) // SMALLEST_CHUNK_BYTES)
+    best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
+    return most if any(each.chunks > most for each in best.tasks) else None
+
+
+def _side(mesh: Mesh, spec: tuple[str, ...], host: Mapping[int, int]) -> TransferSide:
+    return TransferSide(shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=spec)
 
 
 def _link(link: Link) -> TransferLink:

@@ -1,10 +1,13 @@
-"""The inside of a block of the pipeline: its layers one after the other, and those with experts step by step."""
+"""The inside of a block of the pipeline: its layers one after the other, and those with experts step by step;
+as it is predicted, and as a run has measured it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +18,22 @@ from engine.cost.expert_blocks import EXPERTS, expert_block, split_backward
 from engine.cost.roofline import Seconds, mesh_prices
 from engine.cost.sizes import workload
 from engine.design import Design
-from engine.design.expert_layers import priced_layer
+from engine.design.expert_layers import expert_layer, priced_layer
+from engine.design.meshes import Mesh
 from engine.errors import InputError
 from engine.moe import LAYER_OPS, Costed, Played, Price, StepOp, play
 from engine.program.action import Op
-from engine.timeline import Timeline
+from engine.recording import LayerSteps, MeasuredInside, Way
+from engine.timeline import Source, Timeline
 
 Floats = NDArray[np.float64]
 LANES = ("compute", "inside the node", "between nodes")
+
+
+Lane = tuple[int, int]
+"""The number of a device of the block, and which of LANES."""
+COMPUTE, INTRA, INTER = range(3)
+DENSE, WHOLE = "dense layers", "whole block"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +44,25 @@ class Inside:
     words: tuple[str, ...]  # [spans]
     steps: tuple[StepOp | None, ...]  # [spans] of a layer of experts; none of what is dense
     sent: Floats  # [spans] bytes that leave the device
-    devices: tuple[int, ...]  # [lanes] the device of each
+    lanes: tuple[Lane, ...]
+    block: tuple[int, ...]  # the devices
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """[lanes] the device of each."""
+        return tuple(self.block[device] for device, _ in self.lanes)
+
+    def on(self, lanes: tuple[Lane, ...]) -> Inside:
+        """The same on more lanes."""
+        place = np.array([lanes.index(lane) for lane in self.lanes], np.int32)
+        timeline = replace(self.timeline, meshes=_named(self.block, lanes), rank=place[self.timeline.rank])
+        return replace(self, timeline=timeline, lanes=lanes)
+
+
+def on_the_same_lanes(one: Inside, other: Inside) -> tuple[Inside, Inside]:
+    """Both on the lanes that either uses, so that they can be laid over each other."""
+    lanes = tuple(sorted({*one.lanes, *other.lanes}))
+    return one.on(lanes), other.on(lanes)
 
 
 def inside(design: Design, rank: int, stage: int, op: Op) -> Inside:
@@ -48,10 +77,91 @@ def inside(design: Design, rank: int, stage: int, op: Op) -> Inside:
     """
     if design.cost.kind == "unit":
         raise InputError("units say what a whole block costs and nothing of its inside; use cost kind roofline")
-    return _Inside(design, rank, op).of(stage)
+    return _Predicted(design, rank, op).of(stage)
 
 
-class _Inside:
+def block_of(design: Design, rank: int) -> range:
+    """Which devices of a mesh, by their place in it, stand for all that do the same side by side: a block of
+    experts, of several the one that the price is of; else a tensor-parallel group."""
+    mesh = design.meshes[rank]
+    if design.model.moe is None:
+        return range(mesh.tp)
+    layer = expert_layer(design, mesh)
+    firsts = range(0, len(mesh.devices), layer.devices)
+    nodes = [tuple(map(design.cluster.node_of, mesh.devices[first : first + layer.devices])) for first in firsts]
+    first = firsts[nodes.index(layer.nodes or nodes[0])]
+    return range(first, first + layer.devices)
+
+
+class _Span(NamedTuple):
+    device: int  # of the block
+    lane: int
+    start: float
+    end: float
+    words: str
+    step: StepOp | None
+    sent: float
+    cause: int  # the span that it came after, -1 for none
+
+
+class _Spans:
+    """The spans of a block as they are found."""
+
+    def __init__(self, design: Design, rank: int, op: Op) -> None:
+        mesh = design.meshes[rank]
+        self.block = tuple(mesh.devices[place] for place in block_of(design, rank))
+        self._op = op
+        self._rows: list[_Span] = []
+        self._last = [-1] * len(self.block)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def last(self, device: int) -> int:
+        """The last span of a device so far, -1 for none."""
+        return self._last[device]
+
+    def add(self, span: _Span) -> None:
+        self._last[span.device] = len(self._rows)
+        self._rows.append(span)
+
+    def built(self, source: Source) -> Inside:
+        lanes = tuple(sorted({(row.device, row.lane) for row in self._rows}))
+        number = {lane: place for place, lane in enumerate(lanes)}
+        order = sorted(range(len(self)), key=lambda n: (number[self._rows[n][:2]], self._rows[n].start))
+        place = {row: at for at, row in enumerate(order)}
+        rows = [self._rows[n] for n in order]
+        n = len(rows)
+        timeline = Timeline(
+            source=source,
+            digest="",
+            meshes=_named(self.block, lanes),
+            rank=np.array([number[row[:2]] for row in rows], np.int32),
+            peer=np.full(n, -1, np.int32),
+            op=np.full(n, int(self._op), np.int8),
+            stage=np.zeros(n, np.int32),
+            microbatch=np.full(n, -1, np.int32),
+            fused=np.zeros(n, np.bool_),
+            start=np.array([row.start for row in rows]),
+            end=np.array([row.end for row in rows]),
+            cause=np.array([place[row.cause] if row.cause >= 0 else -1 for row in rows], np.int64),
+        )
+        words, steps, sent = ([getattr(row, column) for row in rows] for column in ("words", "step", "sent"))
+        return Inside(timeline, tuple(words), tuple(steps), np.array(sent), lanes, self.block)
+
+
+def _named(block: tuple[int, ...], lanes: tuple[Lane, ...]) -> tuple[str, ...]:
+    return tuple(f"{block[device]} {LANES[lane]}" for device, lane in lanes)
+
+
+def _words(step: StepOp, layer: int, chunk: int) -> str:
+    return f"{step.value} {layer}" + (f", chunk {chunk}" if chunk >= 0 else "")
+
+
+# ---- predicted ----
+
+
+class _Predicted:
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         self._design, self._op = design, op
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
@@ -59,9 +169,8 @@ class _Inside:
         block = expert_block(design, self._mesh, self._load)
         self._around = [] if block is None else [o for o in block.operators if o.name != EXPERTS]
         self._priced = None if block is None else priced_layer(design, self._mesh)
-        count = self._priced.layer.devices if self._priced else self._mesh.tp
-        self._devices = self._mesh.devices[:count]
-        self._rows: list[tuple[int, int, float, float, str, StepOp | None, float, int]] = []
+        self._spans = _Spans(design, rank, op)
+        self._devices = range(len(self._spans.block))
         self._now = 0.0
 
     def of(self, stage: int) -> Inside:
@@ -74,7 +183,7 @@ class _Inside:
             parts = list(self._parts(range(start, start + layers[stage]), first=first, last=last))
             for part in parts if way == Op.F else reversed(parts):
                 part(way)
-        return self._built()
+        return self._spans.built("predicted")
 
     def _parts(self, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
         moe, model = self._design.model.moe, self._design.model
@@ -83,14 +192,16 @@ class _Inside:
             yield lambda way: self._dense("embedding", flops.ends(self._load, first=True, last=False), way)
         for number in numbers:
             if number in sparse:
-                yield lambda way, n=number: self._experts(n, way)
+                yield partial(self._experts, number)
             else:
-                yield lambda way, n=number: self._plain(n, way)
+                yield partial(self._plain, number)
         if last:
             yield lambda way: self._dense("head and loss", flops.ends(self._load, first=False, last=True), way)
 
     def _plain(self, number: int, way: Op) -> None:
-        parts = (("attention", flops.attention), ("feed-forward", flops.mlp))
+        parts = [("attention", flops.attention), ("feed-forward", flops.mlp)]
+        if any(number == target for _, target in self._design.model.skips):
+            parts.insert(0, ("join", flops.join))
         for name, operators in parts if way == Op.F else reversed(parts):
             self._dense(f"{name} {number}", operators(self._load), way)
 
@@ -103,85 +214,99 @@ class _Inside:
             self._dense(f"attention {number}", self._around, way)
 
     def _dense(self, name: str, operators: Iterable[flops.Operator], way: Op) -> None:
-        took = _of(self._prices.part(operators), way)
+        self._everywhere(name, None, _of(self._prices.part(operators), way))
+
+    def _everywhere(self, name: str, step: StepOp | None, took: float) -> None:
+        """A computation of all devices alike."""
         if took > 0:
-            for device in range(len(self._devices)):
-                self._rows.append((device, 0, self._now, self._now + took, name, None, 0.0, self._before(device)))
+            for device in self._devices:
+                before = self._spans.last(device)
+                self._spans.add(_Span(device, COMPUTE, self._now, self._now + took, name, step, 0.0, before))
             self._now += took
 
     def _played(self, priced: Price, steps: list[Costed], number: int) -> None:
-        if not any(costed.step.op == StepOp.ORDER or costed.step.op == StepOp.RESTORE for costed in steps):
+        if not any(costed.step.op in (StepOp.ORDER, StepOp.RESTORE) for costed in steps):  # weight gradients alone
             took = sum(float(costed.compute_s.max()) for costed in steps)
-            for device in range(len(self._devices)):
-                row = (
-                    device,
-                    0,
-                    self._now,
-                    self._now + took,
-                    f"experts {number}",
-                    StepOp.EXPERTS,
-                    0.0,
-                    self._before(device),
-                )
-                self._rows.append(row)
-            self._now += took
+            self._everywhere(f"experts {number}", StepOp.EXPERTS, took)
             return
         played = play(priced, steps)
-        base = len(self._rows)
-        before = [self._before(device) for device in range(len(self._devices))]
+        base, before = len(self._spans), [self._spans.last(device) for device in self._devices]
         for span in range(len(played.start)):
-            self._rows.append(self._row(played, span, number, base, before))
+            self._spans.add(self._span(played, span, number, base, before))
         self._now += played.makespan
 
-    def _row(
-        self, played: Played, span: int, number: int, base: int, before: list[int]
-    ) -> tuple[int, int, float, float, str, StepOp | None, float, int]:
-        device, lane, step = int(played.device[span]), int(played.lane[span]), LAYER_OPS[played.op[span]]
-        chunk = f", chunk {played.chunk[span]}" if played.chunk[span] >= 0 else ""
-        cause = int(played.cause[span])
-        return (
+    def _span(self, played: Played, span: int, number: int, base: int, before: list[int]) -> _Span:
+        device, cause = int(played.device[span]), int(played.cause[span])
+        step = LAYER_OPS[played.op[span]]
+        return _Span(
             device,
-            lane,
+            int(played.lane[span]),
             self._now + float(played.start[span]),
             self._now + float(played.end[span]),
-            f"{step.value} {number}{chunk}",
+            _words(step, number, int(played.chunk[span])),
             step,
             float(played.bytes[span]),
             base + cause if cause >= 0 else before[device],
         )
 
-    def _before(self, device: int) -> int:
-        """The last span of a device so far."""
-        return next((n for n in range(len(self._rows) - 1, -1, -1) if self._rows[n][0] == device), -1)
 
-    def _built(self) -> Inside:
-        lanes = sorted({(row[0], row[1]) for row in self._rows})
-        number = {lane: place for place, lane in enumerate(lanes)}
-        order = sorted(range(len(self._rows)), key=lambda n: (number[self._rows[n][:2]], self._rows[n][2]))
-        place = {row: at for at, row in enumerate(order)}
-        rows = [self._rows[n] for n in order]
-        n = len(rows)
-        timeline = Timeline(
-            source="predicted",
-            digest="",
-            meshes=tuple(f"{self._devices[device]} {LANES[lane]}" for device, lane in lanes),
-            rank=np.array([number[row[:2]] for row in rows], np.int32),
-            peer=np.full(n, -1, np.int32),
-            op=np.full(n, int(self._op), np.int8),
-            stage=np.zeros(n, np.int32),
-            microbatch=np.full(n, -1, np.int32),
-            fused=np.zeros(n, np.bool_),
-            start=np.array([row[2] for row in rows]),
-            end=np.array([row[3] for row in rows]),
-            cause=np.array([place[row[7]] if row[7] >= 0 else -1 for row in rows], np.int64),
-        )
-        return Inside(
-            timeline,
-            tuple(row[4] for row in rows),
-            tuple(row[5] for row in rows),
-            np.array([row[6] for row in rows]),
-            tuple(self._devices[device] for device, _ in lanes),
-        )
+# ---- measured ----
+
+
+def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> Inside:
+    """What a run has measured of a forward or a backward, on the devices of :func:`block_of`.
+
+    A collective lies on the links between nodes where its group touches several; one that shares its
+    links with an earlier one is shown from when that was there. What is computed between the layers of
+    experts is one span, from when one is done to when the next begins.
+    """
+    spans = _Spans(design, rank, op)
+    lanes = _lanes(design, design.meshes[rank], spans.block)
+    zero = min(found.start_ns)
+    for device, rows in enumerate(found.steps):
+        begins, ends = ((each[device] - zero) / 1e9 for each in (found.start_ns, found.end_ns))
+        free = [0.0] * len(LANES)
+        for start, end, words, step in _in_order(rows, found.ops, zero, begins, ends):
+            lane = COMPUTE if step is None else lanes[device].get(step, COMPUTE)
+            start = max(start, free[lane])
+            free[lane] = end = max(start, end)
+            spans.add(_Span(device, lane, start, end, words, step, 0.0, spans.last(device)))
+    return spans.built("measured")
+
+
+def _in_order(
+    rows: LayerSteps, ops: tuple[str, ...], zero: int, begins: float, ends: float
+) -> Iterator[tuple[float, float, str, StepOp | None]]:
+    """The steps of one device and what is dense between its layers: start, end, words, step."""
+    now, at = begins, None
+    for row in rows:
+        start, end = ((int(row[column]) - zero) / 1e9 for column in ("start_ns", "end_ns"))
+        layer = int(row["layer"]), row["way"] == Way.FORWARD
+        if layer != at and start > now:
+            yield now, start, DENSE, None
+        step = StepOp(ops[row["op"]])
+        yield start, end, _words(step, layer[0], int(row["chunk"])), step
+        now, at = max(now, end), layer
+    if ends > now:
+        yield now, ends, DENSE if len(rows) else WHOLE, None
+
+
+def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:
+    """[devices] the lane of each collective of an expert layer."""
+    if design.model.moe is None:
+        return [{} for _ in block]
+    priced = priced_layer(design, mesh)
+    steps = [costed.step for costed in (*priced.forward, *priced.backward)]
+    groups = {step.op: step.group for step in steps if step.collective}
+    nodes = [design.cluster.node_of(device) for device in block]
+
+    def lane(group: str, device: int) -> int:
+        return INTER if len({nodes[member] for member in priced.layer.members(group, device)}) > 1 else INTRA
+
+    return [{op: lane(group, device) for op, group in groups.items()} for device in range(len(block))]
+
+
+# ---- what they are made of ----
 
 
 def _of(seconds: Seconds, way: Op) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.cost import estimate
 from engine.design import Design
+from engine.lowering.skips import skips_of
 from engine.lowering.transfers import add_transfers
 from engine.lowering.updates import add_updates, sharers
 from engine.program.action import forward, input_gradient, weight_gradient
@@ -47,15 +48,18 @@ def _prices(design: Design) -> Prices:
         costs.deferred_bytes,
         np.maximum(costs.capacity_bytes - always, 0.0),
     )
-    copies, clips = sharers(design), design.training.clip_norm is not None
+    copies, skips, clips = sharers(design), skips_of(design), design.training.clip_norm is not None
 
     def judge(compute: Program) -> float:
-        program = add_updates(add_transfers(compute), copies, clips=clips)
+        program = add_updates(add_transfers(compute, skips), copies, clips=clips)
         costs = estimate(design, program)
         return simulate(program, costs.seconds, costs.transfer_model).makespan
 
     return Prices(
-        *(tuple(column.tolist()) for column in columns), unit=costs.unit, design=design.to_json(), judge=judge
+        *(tuple(column.tolist()) for column in columns),
+        unit=costs.unit,
+        design=design.model_copy(update={"name": ""}).to_json(),
+        judge=judge,
     )
 
 
@@ -66,7 +70,7 @@ def _one_of_each(design: Design) -> Program:
         [make(stage, 0) for make in (forward, input_gradient, weight_gradient) for stage in _held(route, rank, make)]
         for rank in range(design.ranks)
     ]
-    return add_transfers(build(orders, [route], [0]))
+    return add_transfers(build(orders, [route], [0]), skips_of(design))
 
 
 def _held(route: list[int], rank: int, make: Any) -> list[int]:

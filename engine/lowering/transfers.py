@@ -1,6 +1,9 @@
-"""Add a SEND and a RECV wherever neighbouring stages lie on different ranks."""
+"""Add a SEND and a RECV wherever stages that hand each other tensors lie on different ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +18,21 @@ the worker looks ahead to the next receive before it computes)."""
 Rows = NDArray[np.int64]
 
 
-def add_transfers(program: Program) -> Program:
+Skips = Sequence[tuple[int, int, int]]
+"""Stages (from, to) between which tensors of a microbatch skip those between, and how many."""
+
+
+def add_transfers(program: Program, skips: Skips = ()) -> Program:
     """A program of computations with its transfers.
 
     A SEND follows the slot of the computation that made the tensor. Receives of one sender are posted in the
     order of its sends, because NCCL matches messages by order alone, and before the sends of the
-    same gap, because gloo carries both directions at once only then.
+    same gap, because gloo carries both directions at once only then. What skips stages follows what
+    goes to the next one, which is needed sooner.
     """
-    producer, consumer, op, stage = _messages(program)
+    if skips:
+        program = replace(program, skips=np.array(skips, np.int32))
+    producer, consumer, skipping = _messages(program)
     slot = _slots(program, producer, consumer)
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
@@ -34,7 +44,7 @@ def add_transfers(program: Program) -> Program:
 
     last = np.zeros(n, np.bool_)
     last[program.offsets[1:][np.diff(program.offsets) > 0] - 1] = True
-    number = np.where(after == producer, made[after] - 1, 0)  # of the sends of its slot: the forward's first
+    number = np.arange(len(after)) - sends_before[after]  # of the sends of its slot: the forward's first
     following = rows[np.minimum(after + 1, n - 1)] - made[after] + number
     sends = np.where(last[after], rows[after] + 1 + number, following)
 
@@ -46,21 +56,23 @@ def add_transfers(program: Program) -> Program:
     recvs[by_slot] = rows[gap] - closing[gap] - in_gap[gap] + place
 
     total = n + 2 * len(producer)
-    columns = {name: np.empty(total, np.int32) for name in ("op", "stage", "microbatch", "peer")}
+    columns = {name: np.empty(total, np.int32) for name in ("op", "stage", "microbatch", "peer", "other")}
     for name, column in columns.items():
         column[rows] = getattr(program, name)
     fused = np.zeros(total, np.bool_)
     fused[rows] = program.fused
     sender, receiver = program.rank[producer], program.rank[consumer]
-    forward = op == Op.F
-    for at, kinds, of_stage, peer in (
-        (sends, (Op.SEND_F, Op.SEND_B), stage, receiver),
-        (recvs, (Op.RECV_F, Op.RECV_B), program.stage[consumer], sender),
+    forward = program.op[producer] == Op.F
+    source, target = program.stage[producer], program.stage[consumer]
+    for at, kinds, of_stage, other, peer in (
+        (sends, (Op.SEND_F, Op.SEND_B), source, target, receiver),
+        (recvs, (Op.RECV_F, Op.RECV_B), target, source, sender),
     ):
         columns["op"][at] = np.where(forward, *kinds)
         columns["stage"][at] = of_stage
         columns["microbatch"][at] = program.microbatch[producer]
         columns["peer"][at] = peer
+        columns["other"][at] = np.where(skipping, other, -1)
     counts = np.bincount(np.concatenate([sender, receiver]), minlength=program.ranks)
     return Program(
         op=columns["op"].astype(np.int8),
@@ -71,19 +83,28 @@ def add_transfers(program: Program) -> Program:
         offsets=program.offsets + np.concatenate(([0], np.cumsum(counts))),
         placement=program.placement,
         replica=program.replica,
+        other=columns["other"],
+        skips=program.skips,
     )
 
 
-def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.int8], NDArray[np.int32]]:
-    """Every tensor that changes ranks: who makes it, who takes it; in the order of the makers."""
+def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
+    """Every message that changes ranks: who makes it, who takes it, and whether it skips stages; in the
+    order of the makers, and of one maker the nearest stage first."""
     table = program.tables
-    producer = np.concatenate([table.forward[:-1].ravel(), table.backward[1:].ravel()])
-    consumer = np.concatenate([table.forward[1:].ravel(), table.backward[:-1].ravel()])
+    skips = sorted(program.beyond, key=lambda pair: pair[1] - pair[0])
+    sources, targets = ([pair[end] for pair in skips] for end in (0, 1))
+    hops = [
+        (table.forward[:-1], table.forward[1:]),
+        (table.backward[1:], table.backward[:-1]),
+        (table.forward[sources], table.forward[targets]),
+        (table.backward[targets], table.backward[sources]),
+    ]
+    producer, consumer = (np.concatenate([hop[end].ravel() for hop in hops]) for end in (0, 1))
+    skipping = np.arange(len(producer)) >= sum(hop[0].size for hop in hops[:2])
     across = program.rank[producer] != program.rank[consumer]
-    producer, consumer = producer[across], consumer[across]
-    order = np.argsort(producer, kind="stable")
-    producer, consumer = producer[order], consumer[order]
-    return producer, consumer, program.op[producer], program.stage[producer]
+    order = np.flatnonzero(across)[np.argsort(producer[across], kind="stable")]
+    return producer[order], consumer[order], skipping[order]
 
 
 def _slots(program: Program, producer: Rows, consumer: Rows) -> Rows:

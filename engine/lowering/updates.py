@@ -66,6 +66,7 @@ def add_updates(program: Program, copies: tuple[int, ...], *, clips: bool = Fals
         microbatch=np.insert(program.microbatch, at, np.array(none, np.int32)),
         peer=np.insert(program.peer, at, np.array(none, np.int32)),
         fused=np.insert(program.fused, at, False),
+        other=np.insert(program.other, at, np.array(none, np.int32)),
         offsets=program.offsets + np.concatenate(([0], np.cumsum(added))),
         clips=clips,
     )

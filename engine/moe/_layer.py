@@ -74,12 +74,17 @@ class Layer:
         factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 means twelve tenths
         return ceil(factor * self.top_k * self.tokens / self.experts)
 
+    @property
+    def may_drop(self) -> bool:
+        """Whether there are tokens for which an expert has no slot, should all choose the same one."""
+        return self.capacity_factor is not None and self.capacity < self.tokens
+
     def rounded(self, slots: int) -> int:
         """``slots``, or the next number above that every ``mp`` device and every chunk can share."""
         parts = self.mp * self.degree
         return max(1, ceil(slots / parts)) * parts
 
-    @property
+    @cached_property
     def shares(self) -> tuple[float, ...]:
         """[experts] how often each is chosen; the sum is 1."""
         return self.load or (1 / self.experts,) * self.experts
@@ -243,4 +248,9 @@ def shares(load: Load, experts: int) -> tuple[float, ...] | None:
 
 
 def _holders(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(p for p, held in enumerate(homes) if expert in held) for expert in range(experts))
+    """[experts] the places that hold each, ascending."""
+    found: list[list[int]] = [[] for _ in range(experts)]
+    for place, held in enumerate(homes):
+        for expert in {expert for expert in held if expert < experts}:
+            found[expert].append(place)
+    return tuple(map(tuple, found))

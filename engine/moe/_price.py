@@ -28,6 +28,16 @@ class Rates(NamedTuple):
 
     flops: float = np.inf  # FLOP/s that products reach
     memory: float = np.inf  # bytes/s to and from its memory
+    weighed: float | None = None  # the same of gate and experts; infinite where flops were measured with all they move
+
+    @property
+    def of_weights(self) -> Rates:
+        """Those of the steps that have weights."""
+        return self if self.weighed is None else Rates(self.flops, self.weighed)
+
+    def seconds(self, flops: Floats, moved: Floats) -> Floats:
+        """The longer of computing and moving bytes (Williams, Waterman and Patterson, "Roofline", 2009)."""
+        return np.maximum(flops / self.flops, moved / self.memory)
 
 
 NO_COMPUTE = Rates()
@@ -54,7 +64,8 @@ class Costed:
     """A step with what it costs every device."""
 
     step: Step
-    compute_s: Floats  # [devices]
+    compute_s: Floats  # [devices] of all chunks, one after the other
+    weights_s: Floats  # [devices] of it the gradients of weights
     intra_s: Floats  # [devices] on the links inside the node
     inter_s: Floats  # [devices] on those between nodes
     sent: Floats  # [2, devices] bytes that leave the device, inside the node and to others
@@ -112,7 +123,7 @@ class Price:
         return [_collective(self.layer, direction, at) for at in taking_part]
 
     def seconds(self, direction: Sequence[Costed]) -> float:
-        """Of a direction, one step after the other and in one chunk; :func:`play` knows of chunks."""
+        """Of a direction, one step after the other and messages in one chunk; :func:`play` knows of chunks."""
         return sum(_exposed(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[Costed]) -> float:
@@ -132,14 +143,15 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
     """
 
     def seconds(of: ExpertSchedule) -> float:  # of what it sends: so is Parm's rule
-        forward = [_costed(layer, links, NO_COMPUTE, step) for step in of.steps(layer)]
+        forward = [_costed(layer, links, step, _compute(layer, NO_COMPUTE, step)) for step in of.steps(layer)]
         return sum(_exposed(layer, forward, at) for at in range(len(forward)))
 
     schedule = expert_schedules[name]()
     choice = schedule.choose(layer, seconds)
     name = choice.name if choice else name
     steps = expert_schedules[name]().steps(layer)
-    forward, back = ([_costed(layer, links, rates, step) for step in way] for way in (steps, backward(steps)))
+    forward = [_costed(layer, links, step, _compute(layer, rates, step)) for step in steps]
+    back = [_costed(layer, links, step, _compute(layer, rates, step, backwards=True)) for step in backward(steps)]
     return Price(name, layer, choice, tuple(forward), tuple(back))
 
 
@@ -157,10 +169,10 @@ def held(schedule: ExpertSchedule, layer: Layer) -> int:
 # ---- one step ----
 
 
-def _costed(layer: Layer, links: Links, rates: Rates, step: Step) -> Costed:
-    none = np.zeros(layer.devices)
-    both = np.zeros((2, layer.devices))
-    costed = Costed(step, _compute(layer, rates, step), none, none, both, both)
+def _costed(layer: Layer, links: Links, step: Step, computed: tuple[Floats, Floats]) -> Costed:
+    none, both = np.zeros(layer.devices), np.zeros((2, layer.devices))
+    tensor_s, weights_s = computed
+    costed = Costed(step, tensor_s + weights_s, weights_s, none, none, both, both)
     if step.collective is None or layer.size(step.group) == 1:
         return costed
     if step.collective == "all_to_all":
@@ -168,11 +180,75 @@ def _costed(layer: Layer, links: Links, rates: Rates, step: Step) -> Costed:
     return _ring(layer, links, costed)
 
 
-def _compute(layer: Layer, rates: Rates, step: Step) -> Floats:
-    """[devices] the longer of the products and of what is moved in memory."""
+def _compute(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False) -> tuple[Floats, Floats]:
+    """[devices] seconds of the step's tensor, or of its gradient, and of the gradients of weights."""
+    if step.op == StepOp.EXPERTS:
+        return _experts(layer, rates.of_weights, step, backwards)
+    if step.op == StepOp.GATE:
+        return _gate(layer, rates.of_weights, step, backwards)
     moved = 2 * step.bytes if step.op in MOVES else 0.0
-    took = np.full(layer.devices, max(step.flops / rates.flops, moved / rates.memory))
-    return took * share_of_rows(layer, step) if step.op == StepOp.EXPERTS else took
+    return np.full(layer.devices, moved / rates.memory), np.zeros(layer.devices)
+
+
+class _Product(NamedTuple):
+    """``m`` rows of ``k`` numbers times matrices of ``k`` by ``n``: reads two of the three and writes the third."""
+
+    m: Floats  # [devices]
+    k: float
+    n: float
+    matrices: Floats  # [devices] of which each is read
+    item: int  # bytes of a number of the rows
+    result: int  # of the results and of the matrices
+
+    def seconds(self, rates: Rates) -> Floats:
+        """Of the forward, and as much of the gradient of the rows."""
+        m, k, n = self.m, self.k, self.n
+        return rates.seconds(2 * m * k * n, self.item * m * k + self.result * (m * n + self.matrices * k * n))
+
+    def weights_s(self, rates: Rates) -> Floats:
+        """Of the matrices' gradient, which is written and added to the one that is held, in 32 bits at least."""
+        m, k, n = self.m, self.k, self.n
+        added = self.matrices * k * n * 2 * (self.result + max(self.result, LEAST))
+        return rates.seconds(2 * m * k * n, self.item * m * k + self.result * m * n + added)
+
+
+LEAST = 4
+"""Bytes of a gradient, and of the gate's numbers, in whatever precision the layer is."""
+
+
+def _experts(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
+    """Product, GELU, product, each bound by its own roof as in any feed-forward block, of every chunk; each
+    chunk reads the weights of all experts of the device."""
+    chunks = 1 if step.group == "mp" else layer.degree  # where nothing is exchanged, nothing is cut in chunks
+    wide, item = layer.ffn_hidden / step.cut, layer.item_bytes
+    rows = step.rows * share_of_rows(layer, step) / chunks
+    held = _held(layer, step)
+    products = (
+        _Product(rows, layer.hidden, wide, held, item, item),
+        _Product(rows, wide, layer.hidden, held, item, item),
+    )
+    touched = 3 if backwards else 2  # of the GELU: what it reads and writes
+    tensor_s = rates.seconds(0 * rows, touched * rows * wide * item) + sum(each.seconds(rates) for each in products)
+    weights_s = np.sum([each.weights_s(rates) for each in products], axis=0) if backwards else 0 * rows
+    return chunks * tensor_s, chunks * weights_s
+
+
+def _held(layer: Layer, step: Step) -> Floats:
+    """[devices] the experts, or shards of experts, that each device holds."""
+    places = layer.size(step.group)
+    each = np.array([len(held) for held in layer.placed(places)], np.float64)
+    return np.resize(each, layer.devices) if step.group == "mp" else np.repeat(each, layer.devices // places)
+
+
+def _gate(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floats, Floats]:
+    """Scores of the tokens and their softmax, in 32 bits at least."""
+    once = 2.0 * layer.hidden * layer.experts * (2 if backwards else 1)
+    tokens, one = np.full(layer.devices, step.flops / once), np.ones(layer.devices)
+    wide = max(layer.item_bytes, LEAST)
+    product = _Product(tokens, layer.hidden, layer.experts, one, layer.item_bytes, wide)
+    touched = 3 if backwards else 2
+    softmax_s = rates.seconds(0 * tokens, touched * tokens * layer.experts * wide)
+    return product.seconds(rates) + softmax_s, product.weights_s(rates) if backwards else 0 * tokens
 
 
 def share_of_rows(layer: Layer, experts: Step) -> Floats:

@@ -97,7 +97,8 @@ def whole_experts(layer: Layer, rows: float, group: str) -> Step:
 
 
 def _products(layer: Layer, rows: float, group: str, cut: int) -> Step:
-    return Step(StepOp.EXPERTS, group, flops=4.0 * rows * layer.hidden * layer.ffn_hidden / cut, rows=rows)
+    flops = 4.0 * rows * layer.hidden * layer.ffn_hidden / cut
+    return Step(StepOp.EXPERTS, group, flops=flops, rows=rows, cut=cut)
 
 
 def exchange(op: StepOp, group: str, layer: Layer, slots: float, copies: int = 1) -> Step:

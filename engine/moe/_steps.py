@@ -93,6 +93,7 @@ class Step(NamedTuple):
     flops: float = 0.0
     hidden: bool = False  # a gather that runs under the all-to-all before it (its split: after it, backwards)
     rows: float = 0.0  # of EXPERTS: slots and tokens that it computes
+    cut: int = 1  # of EXPERTS: devices that share each of them
     copies: int = 1  # of an all-to-all: slots of one source side by side, as its shards have gathered them
 
     @property

@@ -11,6 +11,14 @@ from engine.moe._schedule import Choice, ExpertSchedule, expert_schedules
 from engine.moe._steps import Step
 from engine.units import quantity
 
+WHY = {
+    ("parm-s1", False): "nothing can hide on one node",
+    ("parm-s1", True): "too little of S2's gather hides between nodes",
+    ("parm-s2", False): "its gather is the smaller one",
+    ("parm-s2", True): "its gather hides under the exchange between nodes",
+}
+"""Why a schedule is the faster one, by whether there are several nodes."""
+
 
 @expert_schedules.register("parm-auto")
 class ParmAuto(ExpertSchedule):
@@ -31,18 +39,23 @@ class ParmAuto(ExpertSchedule):
         one, two = (expert_schedules[name]() for name in ("parm-s1", "parm-s2"))
         if next(one.problems(layer), None):
             return Choice("parm-s2", f"S2: {next(one.problems(layer)).message}, which S1 would need")
+        if layer.mp == 1:
+            return Choice("parm-s1", "S1: no two devices hold the same tokens, so that both are the same")
         s1, s2 = seconds(one), seconds(two)
-        ratio = layer.slots_bytes / layer.input_bytes
-        sizes = f"D is {ratio:.3g} times X"
-        times = f"{quantity(s1, 's')} against {quantity(s2, 's')} a forward"
         nodes = len({layer.node(device) for device in range(layer.devices)})
-        if s1 <= s2:
-            if layer.mp == 1:
-                return Choice("parm-s1", "S1: no two devices hold the same tokens, so that both are the same")
-            why = "nothing can hide on one node" if nodes == 1 else "too little of S2's gather hides between nodes"
-            return Choice("parm-s1", f"S1: {sizes} and {why} ({times})")
-        why = "its gather is the smaller one" if nodes == 1 else "its gather hides under the exchange between nodes"
-        return Choice("parm-s2", f"S2: {sizes} and {why} ({quantity(s2, 's')} against {quantity(s1, 's')} a forward)")
+        name, took, instead = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
+        return Choice(
+            name,
+            f"S{name[-1]}: D is {layer.slots_bytes / layer.input_bytes:.3g} times X and {WHY[name, nodes > 1]} "
+            f"({quantity(took, 's')} against {quantity(instead, 's')} a forward){_assumed(layer)}",
+        )
 
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from expert_schedules["parm-s2"]().problems(layer)
+
+
+def _assumed(layer: Layer) -> str:
+    """What the two are compared on that a training may not keep to."""
+    if not layer.may_drop:
+        return ""
+    return "; assumed that no token is dropped, of which the two would drop different ones"

@@ -2,7 +2,9 @@
 
 The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND carries
 the stage whose output is sent, a RECV the stage that takes it in. A forward and a backward that
-overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``.
+overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``. Between neighbours that says who
+stands at the other end; tensors that skip stages on their way name it: ``0SEND_F1TO3`` and
+``3RECV_F1FROM0``.
 """
 
 from __future__ import annotations
@@ -39,24 +41,34 @@ class Action(NamedTuple):
     """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP.
 
     ``fused`` is 1 for a backward that shares its slot with the forward that stands before it.
+    ``other`` is the stage at the other end of a message that skips stages, -1 between neighbours.
     """
 
     op: Op
     stage: int = -1
     microbatch: int = -1
     fused: int = 0
+    other: int = -1
 
     def __str__(self) -> str:
-        stage = self.stage if self.stage >= 0 else ""
-        microbatch = self.microbatch if self.microbatch >= 0 else ""
-        return f"{stage}{Op(self.op).name}{microbatch}"
+        return _cell(self.op, self.stage, self.microbatch, self.other)
+
+
+def _cell(op: int, stage: int, microbatch: int, other: int) -> str:
+    end = f"{_WORD[Op(op)]}{other}" if other >= 0 else ""
+    return f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}{end}"
+
+
+NAMES = tuple(op.name for op in sorted(Op))
+_WORD = {Op.SEND_F: "TO", Op.SEND_B: "TO", Op.RECV_F: "FROM", Op.RECV_B: "FROM"}
+"""What stands before the other end of a message."""
 
 
 def _maker(op: Op) -> Callable[[int, int], Action]:
     number, make = int(op), tuple.__new__  # schedules yield hundreds of thousands: skip the named tuple's own
 
     def action(stage: int, microbatch: int) -> Action:
-        return make(Action, (number, stage, microbatch, 0))
+        return make(Action, (number, stage, microbatch, 0, -1))
 
     return action
 
@@ -80,18 +92,24 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
 
 
-_NOTATION = re.compile(r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?", re.ASCII)
+_NOTATION = re.compile(
+    r"(\d{1,6})?(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD|STEP)(\d{1,6})?(?:(TO|FROM)(\d{1,6}))?", re.ASCII
+)
 
 
 def parse_action(text: str) -> Action:
     """Read ``2F0``; raise :class:`InputError` that says what a cell may look like."""
     match = _NOTATION.fullmatch(text.strip())
     if match:
-        stage, name, microbatch = match.groups()
+        stage, name, microbatch, word, other = match.groups()
         op = Op[name]
         wants_stage, wants_microbatch = op != Op.STEP, op < Op.REDUCE_GRAD
-        if (stage is not None) == wants_stage and (microbatch is not None) == wants_microbatch:
-            return Action(op, int(stage or -1), int(microbatch or -1))
+        if (
+            (stage is not None) == wants_stage
+            and (microbatch is not None) == wants_microbatch
+            and word in (None, _WORD.get(op))
+        ):
+            return Action(op, int(stage or -1), int(microbatch or -1), 0, int(other or -1))
     raise InputError(
         f"{_shown(text)} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
         "0B0 (backward), 0I0 (input gradient) or 0W0 (weight gradient)"
@@ -127,16 +145,13 @@ def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
     return tuple([action for cell in cells for action in parse_cell(cell)])
 
 
-NAMES = tuple(op.name for op in sorted(Op))
-
-
-def format_cells(actions: Iterable[tuple[int, int, int, int]]) -> list[str]:
-    """Cells that :func:`parse_cell` reads, one a slot; of actions, or of their four columns row by row."""
+def format_cells(actions: Iterable[tuple[int, int, int, int, int]]) -> list[str]:
+    """Cells that :func:`parse_cell` reads, one a slot; of actions, or of their columns row by row."""
     cells: list[str] = []
-    for op, stage, microbatch, fused in actions:
+    for op, stage, microbatch, fused, other in actions:
         cell = f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}"
         if fused:
             cells[-1] = f"({cells[-1]};{cell})OVERLAP_F_B"
         else:
-            cells.append(cell)
+            cells.append(cell if other < 0 else _cell(op, stage, microbatch, other))
     return cells

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,6 +33,14 @@ class Tables:
     send_backward: Rows
 
 
+class Skipping(NamedTuple):
+    """``[messages]`` rows of the messages that skip stages: their SEND, who makes and who takes what they hold."""
+
+    send: Rows
+    maker: Rows
+    taker: Rows
+
+
 @dataclass(frozen=True)
 class Graph:
     """The rows of a program in an order in which each comes after all that it waits for.
@@ -54,9 +64,11 @@ class Graph:
 def find_tables(program: Program) -> Tables:
     """Where each computation and each message of a program stands."""
 
+    next_door = program.other < 0
+
     def rows_of(*ops: Op) -> Rows:
         table = np.full((program.stages, program.microbatches), -1, np.int64)
-        rows = np.flatnonzero(reduce(np.logical_or, [program.op == op for op in ops]))
+        rows = np.flatnonzero(reduce(np.logical_or, [program.op == op for op in ops]) & next_door)
         stage, microbatch = program.stage[rows], program.microbatch[rows]
         known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
         table[stage[known], microbatch[known]] = rows[known]
@@ -71,37 +83,91 @@ def find_tables(program: Program) -> Tables:
     )
 
 
+def find_skipping(program: Program) -> Skipping:
+    """Those with both ends; what else is wrong with a message is :mod:`engine.program.verify`'s to say."""
+    table, rows = program.tables, np.flatnonzero(program.other >= 0)
+    stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
+    rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]
+    found = []
+    for op, made in ((Op.SEND_F, table.forward), (Op.SEND_B, table.backward)):
+        send = rows[program.op[rows] == op]
+        mb = program.microbatch[send]
+        found.append((send, made[program.stage[send], mb], made[program.other[send], mb]))
+    send, maker, taker = (np.concatenate(column) for column in zip(*found, strict=True))
+    both = (maker >= 0) & (taker >= 0)
+    return Skipping(send[both], maker[both], taker[both])
+
+
+def tensors_of(program: Program) -> NDArray[np.int32]:
+    """[rows] how many tensors each message holds."""
+    held = np.zeros(len(program), np.int32)
+    for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
+        rows = np.flatnonzero(np.isin(program.op, ops))
+        stage, other = program.stage[rows], program.other[rows]
+        end = np.where(other >= 0, other, stage + towards)
+        held[rows] = other < 0  # what a stage hands on anyway
+        for source, target, tensors in program.skips.tolist():
+            lower, upper = (stage, end) if towards > 0 else (end, stage)
+            held[rows] += tensors * ((lower == source) & (upper == target))
+    return held
+
+
 def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     """The dependencies of a program, in levels.
 
     With ``serial_links`` the messages of one directed pair of ranks wait for each other, so
     that each SEND is a node of its own; otherwise a transfer is only a delay on an edge.
     """
-    sends = _sends(program)
+    sends, *skips = all_sends = _sends(program)
     lines = _lines(program, serial_links)
     previous = _previous(program, lines)
     needs, messages = _needs(program, sends, serial_links)
     levels = _walk(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
     edges = [_Edges.of_each(played, _slot(program, previous), blocked=sends[previous])]
+    befores = [previous]
     if program.fused.any():  # a sender that its messages block sends both of a slot at once
         before = np.where(program.fused[previous] & (previous >= 0), previous - 1, -1)
         edges.append(_Edges.of_each(played, _slot(program, before), blocked=sends[before]))
+        befores.append(before)
+    for before, sent in product(befores, skips):  # and all that it sends of a computation
+        there = np.where(sent[before] >= 0, before, -1)
+        edges.append(_Edges.of_each(played, _slot(program, there), blocked=sent[before]))
     edges += [_Edges.of_each(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
     if len(played) == sum(map(len, lines)):
-        return _graph(program, levels, edges, _updates(program, sends))
-    stuck = np.setdiff1d(np.concatenate(lines), played)
+        return _graph(program, levels, edges, _updates(program, all_sends))
+    waits = np.zeros(len(program), np.bool_)
+    waits[np.concatenate(lines)] = True
+    waits[played] = False
+    stuck = np.flatnonzero(waits)
     none = [], _Edges.joined([(NOTHING, NOTHING, None)])
     return replace(_graph(program, levels, edges, none), stuck=stuck, waits=_waits(program, previous, needs))
 
 
-def _sends(program: Program) -> Rows:
-    """``[rows + 1]`` the SEND of what a computation makes, -1 for none, and at the end for row -1."""
+def _sends(program: Program) -> list[Rows]:
+    """``[rows + 1]`` the SEND of what a computation makes, -1 for none, and at the end for row -1; then as
+    many columns more as a computation has messages that skip stages."""
     sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
     for computed, sent in ((table.forward, table.send_forward), (table.backward, table.send_backward)):
         made = (computed >= 0) & (sent >= 0)
         sends[computed[made]] = sent[made]
-    return sends
+    skipping = program.skipping
+    return [sends, *_spread(len(program) + 1, skipping.maker, skipping.send)]
+
+
+def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
+    """Columns of a length, -1 where nothing is: ``values`` at the rows ``at``, in as many columns as one row has of
+    them (column ``n`` of every kind of value, then column ``n + 1``)."""
+    order = np.argsort(at, kind="stable")
+    number = _number_within(at[order])
+    columns = []
+    for n in range(int(number.max(initial=-1)) + 1):
+        rows = order[number == n]
+        for value in values:
+            column = np.full(length, -1, np.int64)
+            column[at[rows]] = value[rows]
+            columns.append(column)
+    return columns
 
 
 def _lines(program: Program, serial_links: bool) -> list[Rows]:
@@ -134,8 +200,9 @@ def _slot(program: Program, rows: Rows) -> Rows:
 def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows], list[Rows]]:
     """``[rows]`` what a computation needs beyond its line, and the SEND on the way; -1 for none.
 
-    One each for a computation; a list more for the second one of a slot. What is needed of the
-    same rank is implied by its order, and only kept where it stands after: there it is never met.
+    One each for a computation; a list more for the second one of a slot, and one for each message that
+    skips stages on its way to the same computation. What is needed of the same rank is implied by its
+    order, and only kept where it stands after: there it is never met.
     """
     need, message = np.full(len(program), -1, np.int64), np.full(len(program) + 1, -1, np.int64)
     table = program.tables
@@ -152,12 +219,17 @@ def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows
     if serial_links:  # who takes a tensor needs its message, and the message needs who makes it
         made = np.flatnonzero(message[:-1] >= 0)
         need[message[made]], need[made] = need[made], message[made]
-    need = _slot(program, need)
+    send, maker, taker = program.skipping
+    if serial_links:
+        need[send] = maker
     needs, messages = [need], [message[:-1]]
+    skips = _spread(len(program), taker, send if serial_links else maker, send)
+    needs, messages = needs + skips[::2], messages + skips[1::2]
+    needs = [_slot(program, each) for each in needs]
     if program.fused.any():
         second = np.append(program.fused[1:], False)
-        needs.append(np.where(second, np.append(need[1:], -1), -1))
-        messages.append(np.where(second, message[1:], -1))
+        needs += [np.where(second, np.append(each[1:], -1), -1) for each in needs]
+        messages += [np.where(second, np.append(each[1:], -1), -1) for each in messages]
     return needs, messages
 
 
@@ -184,7 +256,7 @@ def _walk(program: Program, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
         levels.append(level)
 
 
-def _updates(program: Program, sends: Rows) -> tuple[list[Rows], _Edges]:
+def _updates(program: Program, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     """Gradients are reduced once all copies are complete, one stage of a rank after the other; a
     rank steps when its gradients are there. The levels of these rows, and all edges into them."""
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
@@ -198,17 +270,28 @@ def _updates(program: Program, sends: Rows) -> tuple[list[Rows], _Edges]:
     edges: list[tuple[Rows, Rows, Rows | None]] = [(NOTHING, NOTHING, NOTHING)]
     for row in reduces.tolist():
         finals = _finals(program, int(program.stage[row]))
-        edges.append((program.slot[finals], np.full(len(finals), row), sends[finals]))
+        edges += [(program.slot[of], np.full(len(of), row), sent) for of, sent in _sent(finals, sends)]
     after = np.flatnonzero(number > 0)
     edges.append((reduces[after - 1], reduces[after], None))  # one communicator after the other
     for ends in (last_compute, last_reduce):
         before = ends[program.rank[steps]]
         there = before >= 0
-        edges.append((program.slot[before[there]], steps[there], sends[before[there]]))
+        step_of = dict(zip(before[there].tolist(), steps[there].tolist(), strict=True))
+        for of, sent in _sent(before[there], sends):
+            edges.append((program.slot[of], np.array([step_of[row] for row in of.tolist()], np.int64), sent))
         if program.clips:  # the norm is there when every rank has all its gradients
             everybody = program.slot[ends[ends >= 0]]
             edges.append((np.tile(everybody, len(steps)), np.repeat(steps, len(everybody)), None))
     return ([*levels, steps] if len(steps) else levels), _Edges.joined(edges)
+
+
+def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
+    """Rows and the SEND of each, -1 for none; then those that have a second one, and so on."""
+    first, *more = sends
+    yield rows, first[rows]
+    for column in more:
+        of = rows[column[rows] >= 0]
+        yield of, column[of]
 
 
 def _last_of_each_rank(program: Program, rows: Rows) -> Rows:

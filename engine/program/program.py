@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.program.action import Action, Op, format_cells, parse_cell
-from engine.program.graph import Graph, Tables, build_graph, find_tables
+from engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int32)
+
+
+def _no_skips() -> Ints:
+    return np.empty((0, 3), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +34,10 @@ class Program:
     One row is one action; the rows of rank ``r`` are ``offsets[r]:offsets[r + 1]``. A rank is
     a place in the pipeline (one mesh). Rows are kept as columns because 128 ranks x 1024
     microbatches are a quarter of a million computations and as many messages.
+
+    Where a model has skip connections, ``skips`` says which stages they lead from and to. To the
+    next stage they travel with what that takes anyway. To a later one on another rank they go
+    straight, all of a pair of stages in one message, and their gradients come back the same way.
     """
 
     op: NDArray[np.int8]  # [rows] Op
@@ -37,6 +49,12 @@ class Program:
     placement: Ints  # [replicas, stages] the rank that holds a stage of a replica
     replica: Ints  # [microbatches] the replica a microbatch goes through
     clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last is done
+    other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
+    skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many tensors
+
+    def __post_init__(self) -> None:
+        if not len(self.other):
+            object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
 
     @property
     def ranks(self) -> int:
@@ -70,13 +88,13 @@ class Program:
         return slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
 
     def row(self, index: int) -> Action:
-        columns = (self.stage, self.microbatch, self.fused)
+        columns = (self.stage, self.microbatch, self.fused, self.other)
         return Action(Op(int(self.op[index])), *(int(column[index]) for column in columns))
 
     def actions(self, rank: int) -> list[Action]:
         """The ordered actions of a rank."""
         rows = self.rows(rank)
-        columns = (self.op, self.stage, self.microbatch, self.fused.view(np.int8))
+        columns = (self.op, self.stage, self.microbatch, self.fused.view(np.int8), self.other)
         return [Action(Op(op), *rest) for op, *rest in zip(*(c[rows].tolist() for c in columns), strict=True)]
 
     def ranks_of(self, stage: int) -> list[int]:
@@ -91,6 +109,28 @@ class Program:
     def tables(self) -> Tables:
         """Where each computation and each message stands."""
         return find_tables(self)
+
+    @cached_property
+    def skipping(self) -> Skipping:
+        """The messages that skip stages."""
+        return find_skipping(self)
+
+    @cached_property
+    def beyond(self) -> list[tuple[int, int]]:
+        """Stages (from, to) whose skip connections travel on their own: the stage between is left out."""
+        return [(source, target) for source, target, _ in self.skips.tolist() if target > source + 1]
+
+    @cached_property
+    def tensors(self) -> Ints:
+        """[rows] how many tensors a message holds, each as large as what a stage hands to the next; 0 for no message."""
+        return tensors_of(self)
+
+    def tensors_from(self, made: Action) -> int:
+        """How many tensors go on from a forward or a backward: to its neighbour or, where it names one, to another stage."""
+        end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
+        pair = sorted((made.stage, end))
+        skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
+        return skipping + int(made.other < 0)
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
@@ -112,10 +152,10 @@ class Program:
     @cached_property
     def senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows of all sends, and the row of the computation that made each one's tensor."""
-        table = self.tables
+        table, skipping = self.tables, self.skipping
         pairs = ((table.send_forward, table.forward), (table.send_backward, table.backward))
-        sends = np.concatenate([sent[sent >= 0] for sent, _ in pairs])
-        return sends, np.concatenate([made[sent >= 0] for sent, made in pairs])
+        sends = np.concatenate([*(sent[sent >= 0] for sent, _ in pairs), skipping.send])
+        return sends, np.concatenate([*(made[sent >= 0] for sent, made in pairs), skipping.maker])
 
     @cached_property
     def graph(self) -> Graph:
@@ -132,7 +172,8 @@ class Program:
         """Names this program: two programs with one digest order the same actions."""
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
-        for column in (*columns, self.placement, self.replica):
+        skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
+        for column in (*columns, self.placement, self.replica, *skips):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
         return sha.hexdigest()[:16]
 
@@ -147,46 +188,66 @@ def build(
     orders: Sequence[Iterable[Action]],
     placement: Sequence[Sequence[int]] | None = None,
     replica: Sequence[int] | None = None,
+    skips: Sequence[Sequence[int]] | None = None,
 ) -> Program:
-    """Put one order a rank into columns; where no placement is given it is read off the orders."""
+    """Put one order a rank into columns; where no placement is given it is read off the orders, and
+    so are the stages between which tensors skip, one tensor each."""
     flat = [as_columns(order) for order in orders]
-    return from_columns(flat, placement, replica)
+    return from_columns(flat, placement, replica, skips)
 
 
 def as_columns(order: Iterable[Action]) -> NDArray[np.int32]:
-    """``[actions, 4]`` op, stage, microbatch, fused."""
-    return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, 4)
+    """``[actions, 5]`` op, stage, microbatch, fused, other."""
+    return np.fromiter(chain.from_iterable(order), np.int32).reshape(-1, len(Action._fields))
 
 
 def from_columns(
     orders: Sequence[NDArray[np.int32]],
     placement: Sequence[Sequence[int]] | Ints | None = None,
     replica: Sequence[int] | Ints | None = None,
+    skips: Sequence[Sequence[int]] | Ints | None = None,
 ) -> Program:
-    """The same from one ``[actions, 4]`` array a rank: op, stage, microbatch, fused."""
+    """The same from one array a rank, a row an action: op, stage, microbatch, fused, and of messages
+    that skip stages the other one."""
     offsets = np.concatenate(([0], np.cumsum([len(order) for order in orders]))).astype(np.int64)
-    rows = np.concatenate([*orders, np.empty((0, 4), np.int32)])
+    width = max((order.shape[1] for order in orders), default=4)
+    rows = np.concatenate([*orders, np.empty((0, width), np.int32)])
+    other = np.ascontiguousarray(rows[:, 4]) if width > 4 else np.full(len(rows), -1, np.int32)
     if placement is None or replica is None:
         placement, replica = _read_placement(rows, offsets)
     placement, replica = np.asarray(placement, np.int32), np.asarray(replica, np.int32)
+    if skips is None:
+        skips = _read_skips(rows, other, placement.shape[1])
     return Program(
         op=rows[:, 0].astype(np.int8),
         stage=np.ascontiguousarray(rows[:, 1]),
         microbatch=np.ascontiguousarray(rows[:, 2]),
-        peer=_peers(rows, placement, replica),
+        peer=_peers(rows, other, placement, replica),
         fused=rows[:, 3].astype(np.bool_),
         offsets=offsets,
         placement=placement,
         replica=replica,
+        other=other,
+        skips=np.asarray(skips, np.int32).reshape(-1, 3),
     )
 
 
-def _peers(rows: NDArray[np.int32], placement: Ints, replica: Ints) -> Ints:
+def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
+    """``[pairs, 3]`` the stages that messages beyond the next stage name: one tensor each, as nothing says more.
+    Those that cannot be are left to :mod:`engine.program.verify`."""
+    forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # of the stage that they lead from
+    named = np.where(forward, [rows[:, 1], other], [other, rows[:, 1]])[:, other >= 0]
+    pairs = np.unique(named.T, axis=0)
+    pairs = pairs[(pairs[:, 0] + 1 < pairs[:, 1]) & (pairs[:, 1] < stages)]
+    return np.insert(pairs, 2, 1, axis=1).astype(np.int32)
+
+
+def _peers(rows: NDArray[np.int32], other: Ints, placement: Ints, replica: Ints) -> Ints:
     """The other rank of every SEND and RECV, which the notation leaves out; -1 where there is none."""
     peer = np.full(len(rows), -1, np.int32)
     for op, towards in ((Op.SEND_F, 1), (Op.RECV_F, -1), (Op.SEND_B, -1), (Op.RECV_B, 1)):
         at = np.flatnonzero(rows[:, 0] == op)
-        stage, microbatch = rows[at, 1] + towards, rows[at, 2]
+        stage, microbatch = np.where(other[at] >= 0, other[at], rows[at, 1] + towards), rows[at, 2]
         there = (stage >= 0) & (stage < placement.shape[1]) & (microbatch >= 0) & (microbatch < len(replica))
         peer[at[there]] = placement[replica[microbatch[there]], stage[there]]
     return peer
@@ -202,7 +263,7 @@ def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tupl
     compute = (rows[:, 0] <= Op.W) & (rows[:, 2] >= 0)
     if not compute.any():
         return np.full((1, 0), -1, np.int32), np.zeros(0, np.int32)
-    _, stage, microbatch, _ = rows[compute].T
+    stage, microbatch = rows[compute, 1], rows[compute, 2]
     routes = np.full((microbatch.max() + 1, stage.max() + 1), -1, np.int32)
     routes[microbatch, stage] = rank[compute]
     placement, first, replica = np.unique(routes, axis=0, return_index=True, return_inverse=True)
@@ -228,7 +289,7 @@ def _parse_order(cells: Iterable[str]) -> list[Action]:
 
 def format_program(program: Program, *, compute_only: bool = False) -> list[list[str]]:
     """Per rank the ordered actions in the field's notation; the inverse of :func:`parse_program`."""
-    columns = (program.op, program.stage, program.microbatch, program.fused.view(np.int8))
+    columns = (program.op, program.stage, program.microbatch, program.fused.view(np.int8), program.other)
     shown = np.ones(len(program), np.bool_) if not compute_only else program.is_compute
     rows = [np.flatnonzero(shown[program.rows(rank)]) + program.offsets[rank] for rank in range(program.ranks)]
     return [format_cells(zip(*(column[own].tolist() for column in columns), strict=True)) for own in rows]
@@ -245,6 +306,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "placement": program.placement.tolist(),
         "replica": program.replica.tolist(),
         "clips": program.clips,
+        **({"skips": program.skips.tolist()} if len(program.skips) else {}),
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
@@ -258,7 +320,8 @@ def from_json(document: Mapping[str, Any]) -> Program:
     """
     try:
         orders = [_parse_order(order) for order in document["actions"]]
-        program = replace(build(orders, document["placement"], document["replica"]), clips=bool(document["clips"]))
+        built = build(orders, document["placement"], document["replica"], document.get("skips", []))
+        program = replace(built, clips=bool(document["clips"]))
         stated = document["digest"]
     except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
         what = str(error) if isinstance(error, InputError) else repr(error)

@@ -140,7 +140,7 @@ def _first(faults: Iterable[str]) -> Iterator[str]:
 
 
 class _Hops(NamedTuple):
-    """All tensors of one direction on their way from a stage to its neighbour."""
+    """All messages of one direction on their way from a stage to its neighbour, or to those that tensors skip to."""
 
     send_op: Op
     recv_op: Op
@@ -148,28 +148,57 @@ class _Hops(NamedTuple):
     target: Rows  # [hops] the stage that takes it
     maker: Rows  # [hops, microbatches] the row of the computation that makes it
     taker: Rows  # [hops, microbatches]
+    skipping: bool  # the ends name each other's stage
 
     def ends(self, hop: int, mb: int) -> tuple[Action, Action]:
-        """The SEND and the RECV of a tensor."""
-        return Action(self.send_op, int(self.source[hop]), mb), Action(self.recv_op, int(self.target[hop]), mb)
+        """The SEND and the RECV of a message."""
+        source, target = int(self.source[hop]), int(self.target[hop])
+        others = (target, source) if self.skipping else (-1, -1)
+        return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
+
+    def rows(self, program: Program, op: Op) -> tuple[Rows, Rows]:
+        """Of all actions of one kind, SEND or RECV, the rows; and the hop of each, -1 for none of these."""
+        rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.skipping))
+        ends = (self.source, self.target) if op == self.send_op else (self.target, self.source)
+        if not self.skipping:
+            hop = program.stage[rows] - int(ends[0][0]) if len(ends[0]) else np.full(len(rows), -1)
+            return rows, np.where((hop >= 0) & (hop < len(ends[0])), hop, -1)
+        known = {pair: hop for hop, pair in enumerate(zip(*(end.tolist() for end in ends), strict=True))}
+        pairs = zip(program.stage[rows].tolist(), program.other[rows].tolist(), strict=True)
+        return rows, np.array([known.get(pair, -1) for pair in pairs], np.int64)
 
 
 def _messages(program: Program) -> list[str]:
     """Every hop between ranks has one send, after its maker, and one receive, before its taker."""
-    table, stage = program.tables, np.arange(program.stages)
-    directions = [
-        _Hops(Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:]),
-        _Hops(Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1]),
-    ]
+    directions = [*_next_door(program), *_beyond(program)]
     faults = [fault for hops in directions for fault in _first(_unmatched(program, hops))]
-    faults += _first(_nowhere(program))
+    faults += _first(_nowhere(program, directions))
     return faults or [fault for hops in directions for fault in _first(_misplaced(program, hops))]
+
+
+def _next_door(program: Program) -> list[_Hops]:
+    table, stage = program.tables, np.arange(program.stages)
+    return [
+        _Hops(Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:], False),
+        _Hops(Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1], False),
+    ]
+
+
+def _beyond(program: Program) -> list[_Hops]:
+    """The skips of a program and their gradients."""
+    if not program.skips.size and not (program.other >= 0).any():
+        return []
+    table, pairs = program.tables, np.array(program.beyond, np.int64).reshape(-1, 2)
+    low, high = pairs.T
+    return [
+        _Hops(Op.SEND_F, Op.RECV_F, low, high, table.forward[low], table.forward[high], True),
+        _Hops(Op.SEND_B, Op.RECV_B, high, low, table.backward[high], table.backward[low], True),
+    ]
 
 
 def _unmatched(program: Program, hops: _Hops) -> Iterator[str]:
     across = program.rank[hops.maker] != program.rank[hops.taker]
-    sent = _count(program, hops.send_op, program.microbatches)[hops.source]
-    received = _count(program, hops.recv_op, program.microbatches)[hops.target]
+    sent, received = (_count_hops(program, hops, op) for op in (hops.send_op, hops.recv_op))
     for hop, mb in _where((sent != across) | (received != across)):
         send, recv = hops.ends(hop, mb)
         match bool(across[hop, mb]), int(sent[hop, mb]), int(received[hop, mb]):
@@ -188,19 +217,33 @@ def _unmatched(program: Program, hops: _Hops) -> Iterator[str]:
                 yield f"there are {sends} of {send} and {recvs} of {recv}; keep one of each"
 
 
-def _nowhere(program: Program) -> Iterator[str]:
-    """The first stage takes no activation and sends no gradient, the last stage the other way round."""
+def _count_hops(program: Program, hops: _Hops, op: Op) -> Rows:
+    """``[hops, microbatches]`` how often the SEND or RECV of each message stands."""
+    rows, hop = hops.rows(program, op)
+    place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]
+    return np.bincount(place, minlength=hops.maker.size).reshape(hops.maker.shape)
+
+
+def _nowhere(program: Program, directions: list[_Hops]) -> Iterator[str]:
+    """The first stage takes no activation and sends no gradient, the last stage the other way round; and
+    only what skips stages names the other one."""
+    for hops in directions:
+        for op in (hops.send_op, hops.recv_op) if hops.skipping else ():
+            rows, hop = hops.rows(program, op)
+            for row in rows[hop < 0].tolist():
+                yield f"{program.row(row)} has no other end: no tensor skips between these stages; remove it"
     for ops, stage, beyond in (
         ((Op.RECV_F, Op.SEND_B), 0, "before the first stage"),
         ((Op.SEND_F, Op.RECV_B), program.stages - 1, "after the last stage"),
     ):
-        for row in np.flatnonzero(np.isin(program.op, ops) & (program.stage == stage)).tolist():
+        ends = np.isin(program.op, ops) & (program.stage == stage) & (program.other < 0)
+        for row in np.flatnonzero(ends).tolist():
             yield f"{program.row(row)} has no other end: there is nobody {beyond}; remove it"
 
 
 def _misplaced(program: Program, hops: _Hops) -> Iterator[str]:
     """Ends of a message that stand on the wrong rank, name the wrong one, or stand on the wrong side."""
-    send, recv = _rows(program, hops.send_op)[hops.source], _rows(program, hops.recv_op)[hops.target]
+    send, recv = (_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
     rank, peer = program.rank, program.peer
     sender, receiver = rank[hops.maker], rank[hops.taker]
     across = sender != receiver
@@ -225,11 +268,11 @@ def _misplaced(program: Program, hops: _Hops) -> Iterator[str]:
         )
 
 
-def _rows(program: Program, op: Op) -> Rows:
-    """``[stages, microbatches]`` the row of each action of one kind, -1 where there is none."""
-    table = np.full((program.stages, program.microbatches), -1, np.int64)
-    rows = np.flatnonzero(program.op == op)
-    table[program.stage[rows], program.microbatch[rows]] = rows
+def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
+    """``[hops, microbatches]`` the row of the SEND or RECV of each message, -1 where there is none."""
+    table = np.full(hops.maker.shape, -1, np.int64)
+    rows, hop = hops.rows(program, op)
+    table[hop, program.microbatch[rows]] = rows  # all are of a hop: the others are told before
     return table
 
 
@@ -242,12 +285,13 @@ def _channel_orders(program: Program) -> list[str]:
     received_on = program.peer[recvs] * ranks + program.rank[recvs]
     sends = sends[np.argsort(sent_on, kind="stable")]
     recvs = recvs[np.argsort(received_on, kind="stable")]
-    backward = program.op[sends] == Op.SEND_B
-    expected = program.stage[sends] + np.where(backward, -1, 1)
+    backward, skipping = program.op[sends] == Op.SEND_B, program.other[sends] >= 0
+    expected = np.where(skipping, program.other[sends], program.stage[sends] + np.where(backward, -1, 1))
     matches = (
         (program.op[recvs] == np.where(backward, Op.RECV_B, Op.RECV_F))
         & (program.stage[recvs] == expected)
         & (program.microbatch[recvs] == program.microbatch[sends])
+        & (program.other[recvs] == np.where(skipping, program.stage[sends], -1))
     )
     wrong = np.flatnonzero(~matches)[:1].tolist()
     return [
@@ -376,12 +420,13 @@ def _waits(program: Program) -> dict[int, list[_Wait]]:
     graph = program.graph
     stuck = np.zeros(len(program), np.bool_)
     stuck[graph.stuck] = True
-    head: dict[int, int] = {}
-    for row in np.flatnonzero(stuck & program.is_compute).tolist():
-        head.setdefault(int(program.rank[row]), row)
-    waits: dict[int, list[_Wait]] = {rank: [] for rank in head}
+    rows = np.flatnonzero(stuck & program.is_compute)
+    ranks, first = np.unique(program.rank[rows], return_index=True)
+    is_head = np.zeros(len(program), np.bool_)
+    is_head[rows[first]] = True
+    waits: dict[int, list[_Wait]] = {rank: [] for rank in ranks.tolist()}
     source, target = graph.waits
-    blocking = stuck[source] & np.isin(target, list(head.values()))  # what came before a head on its rank has run
+    blocking = stuck[source] & is_head[target]  # what came before a head on its rank has run
     for needed, row in zip(source[blocking].tolist(), target[blocking].tolist(), strict=True):
         rank = int(program.rank[row])
         waits[rank].append(_Wait(rank, row, needed))
@@ -422,7 +467,7 @@ def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
 
 def _depth(program: Program, row: int) -> tuple[int, int]:
     """How far down the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
-    op, stage, mb, _ = program.row(row)
+    op, stage, mb, *_ = program.row(row)
     last = 2 * program.stages
     return {Op.F: stage, Op.W: last}.get(op, last - 1 - stage), mb
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.program.action import Action, parse_action
 
-_MESSAGE_OR_COMPUTATION = re.compile(r"\b\d+(?:SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)\d+\b")
+_MESSAGE_OR_COMPUTATION = re.compile(r"\b\d+(?:SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)\d+(?:(?:TO|FROM)\d+)?\b")
 
 
 def by_mesh_names(words: str, meshes: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import product
 from math import lcm
 from typing import Any
 
@@ -46,13 +47,6 @@ class Case:
     mp: int | None = None  # of an overlap
     esp: int | None = None
 
-    def plan(self, ranks: int) -> dict[str, Any]:
-        """What the processes are told."""
-        told: dict[str, Any] = {"collective": self.collective, "groups": self.groups}
-        if self.mp is not None and self.esp is not None:
-            told |= {"blocks": ranks // self.esp, "gathers": members("mp", ranks, self.mp, self.esp)}
-        return told
-
     def bytes_of(self, size: int) -> float:
         """What goes into the model, of a measurement over ``size`` bytes: of an all-gather a rank's own."""
         return size / len(self.groups[0]) if self.collective == "all_gather" else size
@@ -75,38 +69,58 @@ def calibrate(
     """
     if cluster.ranks < 2:
         raise InputError("one process has nobody to talk to; use 2 ranks or more")
-    machine = _machine(cluster)
-    kinds = dict(_kinds(cluster.ranks, layouts))
-    unit = ITEM_BYTES * lcm(cluster.ranks, *(len(case.groups[0]) for case in kinds))
-    whole = sorted({-(-size // unit) * unit for size in sizes})
-    plan = {"cases": [case.plan(cluster.ranks) for case in kinds], "sizes": whole, "rounds": rounds}
-    say(f"measuring {len(kinds)} collectives of {len(whole)} sizes each: {cluster}")
+    plan = Plan.of(cluster.ranks, layouts, sizes)
+    machine = machine_of(cluster)
+    say(f"measuring {len(plan.cases)} collectives of {len(plan.sizes)} sizes each: {cluster}")
     if machine.load_before and machine.load_before > BUSY:
         say(f"others' work wants {machine.load_before:.1f} cores: messages will seem slower than they are")
-    seconds = run("engine.runtime.collectives:measure", cluster, plan, say)[0]
-    measured = [
-        each for case, row in zip(kinds, seconds, strict=True) for each in _measured(case, kinds[case], whole, row)
-    ]
-    rates = ShapedRates(intra=cluster.intra, inter=cluster.inter) if cluster.intra and cluster.inter else None
-    return Profile(machine=machine, rates=rates, collectives=tuple(measured))
+    seconds = run("engine.runtime.collectives:measure", cluster, {**plan.told, "rounds": rounds}, say)[0]
+    return plan.profile(cluster, machine, seconds)
 
 
-def _kinds(ranks: int, layouts: Sequence[tuple[int, int]]) -> Iterator[tuple[Case, list[Group]]]:
+@dataclass(frozen=True)
+class Plan:
     """What to measure, each once: groups of different kinds may be the same ranks."""
-    found: dict[Case, list[Group]] = {}
-    for mp, esp in layouts:
-        sizes = group_sizes(ranks, mp, esp)
-        for group in GROUPS:
-            if sizes[group] == 1:
-                continue
-            groups = tuple(map(tuple, members(group, ranks, mp, esp)))
-            for name in COLLECTIVES:
-                names = found.setdefault(Case(name, groups), [])
-                if group not in names:
-                    names.append(group)
-        if mp > 1:
-            found[Case("overlap", (tuple(range(ranks)),), mp, esp)] = ["ep_esp"]
-    yield from found.items()
+
+    cases: Mapping[Case, Sequence[Group]]  # and the kinds that its groups are
+    sizes: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        ranks: int,
+        layouts: Iterable[tuple[int, int]],
+        sizes: Sequence[int],
+        only: Container[tuple[str, str]] | None = None,
+    ) -> Plan:
+        """Every collective for the groups of every layout; or ``only`` some, as pairs with a kind of group."""
+        cases: dict[Case, list[Group]] = {}
+        for mp, esp in layouts:
+            of_group = group_sizes(ranks, mp, esp)
+            for group, name in product(GROUPS, COLLECTIVES):
+                if of_group[group] > 1 and (only is None or (name, group) in only):
+                    case = Case(name, tuple(map(tuple, members(group, ranks, mp, esp))))
+                    kinds = cases.setdefault(case, [])
+                    kinds += [group] if group not in kinds else []
+            if mp > 1:
+                cases[Case("overlap", (tuple(range(ranks)),), mp, esp)] = ["ep_esp"]
+        unit = ITEM_BYTES * lcm(ranks, *(len(case.groups[0]) for case in cases))
+        return cls(cases, sorted({-(-size // unit) * unit for size in sizes}))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the processes are told."""
+        return {"cases": [asdict(case) for case in self.cases], "sizes": self.sizes}
+
+    def profile(self, cluster: Cluster, machine: Machine, seconds: Sequence[Sequence[float]]) -> Profile:
+        """What came of it: ``seconds[cases][sizes]``."""
+        rates = ShapedRates(intra=cluster.intra, inter=cluster.inter) if cluster.intra and cluster.inter else None
+        measured = [
+            each
+            for (case, kinds), row in zip(self.cases.items(), seconds, strict=True)
+            for each in _measured(case, kinds, self.sizes, row)
+        ]
+        return Profile(machine=machine, rates=rates, collectives=tuple(measured))
 
 
 def _measured(case: Case, groups: Sequence[Group], sizes: Sequence[int], seconds: Sequence[float]) -> list[Measured]:
@@ -128,10 +142,12 @@ def _measured(case: Case, groups: Sequence[Group], sizes: Sequence[int], seconds
     ]
 
 
-def _machine(cluster: Cluster) -> Machine:
+def machine_of(cluster: Cluster) -> Machine:
+    """This machine as it is before anything is measured."""
     return Machine(
         ranks=cluster.ranks,
         ranks_per_node=cluster.ranks_per_node,
+        backend="nccl" if cluster.gpus else "gloo",
         network=str(cluster),
         cores=os.cpu_count(),
         load_before=os.getloadavg()[0],

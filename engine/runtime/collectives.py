@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,82 +18,54 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.moe import Layer, expert_schedules
+from engine.runtime.exchange import all_to_all as exchange
+from engine.runtime.groups import Group, make_groups
+from engine.runtime.moe.overlap import Overlap
+from engine.runtime.moe.steps import Steps
 from engine.runtime.shaped import TIMEOUT, Cluster
 
 WARM_UP = 1  # rounds that do not count: they open connections and touch memory
 ITEM_BYTES = 4
+Stamps = NDArray[np.float64]
+"""Seconds, the last dim from begin to end."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """What a collective of this process needs: its group, and two buffers to use as it likes."""
 
-    group: Any  # dist.ProcessGroup
-    size: int
+    group: Group
     source: Tensor
     target: Tensor
-    blocks: int = 1  # of an overlap: places that hold different experts
-    gather: Any = None  # of an overlap: the group of the all-gather
-    gather_size: int = 1
+    overlap: Overlap | None = None
 
 
 def all_gather(place: Place, items: int) -> None:
-    part = items // place.size
-    dist.all_gather_into_tensor(place.target[:items], place.source[:part], group=place.group)
+    part = items // place.group.size
+    dist.all_gather_into_tensor(place.target[:items], place.source[:part], group=place.group.handle)
 
 
 def reduce_scatter(place: Place, items: int) -> None:
-    part = items // place.size
-    dist.reduce_scatter_tensor(place.target[:part], place.source[:items], group=place.group)
+    part = items // place.group.size
+    dist.reduce_scatter_tensor(place.target[:part], place.source[:items], group=place.group.handle)
 
 
 def all_reduce(place: Place, items: int) -> None:
-    dist.all_reduce(place.source[:items], group=place.group)
+    dist.all_reduce(place.source[:items], group=place.group.handle)
 
 
 def all_to_all(place: Place, items: int) -> None:
-    dist.all_to_all_single(place.target[:items], place.source[:items], group=place.group)
+    size = place.group.size
+    arriving, leaving = (buffer[:items].view(size, items // size) for buffer in (place.target, place.source))
+    exchange(place.group, arriving, leaving, [1] * size, [1] * size).wait()
 
 
-def overlap(place: Place, items: int) -> list[Tensor]:
-    """Parm's simultaneous all-to-all and all-gather, block by block: while one block of ``esp`` ranks is
-    exchanged with, the sum of what the block before it sent is gathered (arXiv:2407.00599). Returns what
-    each step gathered: at step ``i`` a peer at place ``p`` adds what it got from place ``p - i``.
-
-    Its group is that of all ranks, so that a rank's number is its place in it. Messages are posted in
-    the order in which the expert layer posts them.
-    """
-    chunk, shards, me = items // place.size, place.size // place.blocks, dist.get_rank()
-    own = me // shards
-    arrived = place.target[:items].view(place.blocks, shards, chunk)  # by step
-    leaving = place.source[:items].view(place.blocks, shards, chunk)  # by block
-
-    def post(step: int) -> list[Any]:
-        to, source = (own + step) % place.blocks, (own - step) % place.blocks
-        if to == own:
-            arrived[step, me % shards].copy_(leaving[own, me % shards])
-        others = [n for n in range(shards) if source * shards + n != me]
-        messages = [dist.P2POp(dist.irecv, arrived[step, n], source * shards + n) for n in others]
-        others = [n for n in range(shards) if to * shards + n != me]
-        messages += [dist.P2POp(dist.isend, leaving[to, n], to * shards + n) for n in others]
-        return dist.batch_isend_irecv(messages) if messages else []
-
-    gathered, gathers = [], []
-    coming = post(0)
-    for step in range(place.blocks):
-        _wait(coming)
-        coming = post(step + 1) if step + 1 < place.blocks else []
-        gathered.append(torch.empty(place.gather_size * chunk))
-        summed = arrived[step].sum(0)
-        gathers.append(dist.all_gather_into_tensor(gathered[-1], summed, group=place.gather, async_op=True))
-    _wait(gathers)
-    return gathered
-
-
-def _wait(works: Sequence[Any]) -> None:
-    for work in works:
-        if work is not None:
-            work.wait()
+def overlap(place: Place, items: int) -> Tensor:
+    """Parm's simultaneous all-to-all and all-gather, as the expert layer does it: ``[1, places, mp, chunk]``
+    of chunks for every rank, of which those from one place are summed."""
+    assert place.overlap is not None
+    ranks = place.group.size
+    return place.overlap.start(place.source[:items].view(1, ranks, 1, items // ranks), beside=False)()
 
 
 COLLECTIVES: Mapping[str, Callable[[Place, int], object]] = {
@@ -107,63 +78,129 @@ COLLECTIVES: Mapping[str, Callable[[Place, int], object]] = {
 """Each over ``items`` floats: what goes in, or all that comes out, whichever is more."""
 
 
+class Collectives:
+    """Cases to be played, each at all sizes.
+
+    A case has a ``collective`` and ``groups``, the ranks of each; an overlap also ``mp`` and ``esp``.
+    Sizes are bytes of the larger of the two buffers, multiples of 4 for each rank of a group.
+    """
+
+    def __init__(
+        self, cluster: Cluster, cases: Sequence[Mapping[str, Any]], sizes: Sequence[int], groups: Groups
+    ) -> None:
+        self._cases, self._items = cases, [size // ITEM_BYTES for size in sizes]
+        self._device = groups.device
+        source, target = torch.zeros(2, max(self._items), device=groups.device)
+        self._places = [place(cluster, case, groups, source, target) for case in cases]
+
+    def play(self) -> Stamps:
+        """[cases, sizes, 2] a round."""
+        stamps = np.zeros((len(self._cases), len(self._items), 2))
+        for at, (case, own) in enumerate(zip(self._cases, self._places, strict=True)):
+            collective = COLLECTIVES[case["collective"]]
+            for which, count in enumerate(self._items):
+                dist.barrier()
+                began = now(self._device)
+                collective(own, count)
+                stamps[at, which] = began, now(self._device)
+        return stamps
+
+    def seconds(self, stamps: Stamps) -> list[list[float]]:
+        """[cases][sizes] the medians of stamps [ranks, rounds, cases, sizes, 2]."""
+        of_cases = (took(stamps[:, :, at], case["groups"]) for at, case in enumerate(self._cases))
+        return [np.median(rounds, axis=0).tolist() for rounds in of_cases]
+
+
 def measure(cluster: Cluster, plan: Mapping[str, Any]) -> list[list[float]] | None:
     """Seconds of each of ``plan["cases"]`` for each of ``plan["sizes"]``; rank 0 knows them.
+    ``plan["rounds"]`` count."""
+    collectives = Collectives(cluster, plan["cases"], plan["sizes"], Groups(device_of(cluster)))
+    (mine,) = in_rounds([collectives.play], plan["rounds"])
+    stamps = of_all(mine)
+    return None if stamps is None else collectives.seconds(stamps)
 
-    A case has a ``collective`` and ``groups``, the ranks of each; an overlap also ``blocks`` and the
-    ``gathers``, groups too. Sizes are bytes of the larger of the two buffers, multiples of 4 for each
-    rank of a group. ``plan["rounds"]`` count.
-    """
-    items = [size // ITEM_BYTES for size in plan["sizes"]]
-    groups = _Groups()
-    buffers = torch.zeros(2, max(items))
-    places = [_place(case, groups, buffers) for case in plan["cases"]]
-    rounds = WARM_UP + plan["rounds"]
-    stamps = np.zeros((rounds, len(places), len(items), 2))
-    for number in range(rounds):
-        for at, (case, place) in enumerate(zip(plan["cases"], places, strict=True)):
-            play = COLLECTIVES[case["collective"]]
-            for which, count in enumerate(items):
-                dist.barrier()
-                began = time.perf_counter()
-                play(place, count)
-                stamps[number, at, which] = began, time.perf_counter()
+
+def in_rounds(plays: Sequence[Callable[[], Stamps]], rounds: int) -> list[Stamps]:
+    """[rounds, ...] what each of ``plays`` stamps, in turns, in the rounds that count."""
+    found: list[list[Stamps]] = []
+    for number in range(WARM_UP + rounds):
+        found.append([play() for play in plays])
         if dist.get_rank() == 0:
-            print("warm" if number < WARM_UP else f"round {number - WARM_UP + 1} of {plan['rounds']}", flush=True)
-    of_all: list[Any] = [None] * cluster.ranks
-    dist.all_gather_object(of_all, stamps[WARM_UP:])
-    if dist.get_rank():
-        return None
-    of_ranks = np.stack(of_all)
-    return [
-        np.median(_took(of_ranks[:, :, at], case["groups"]), axis=0).tolist() for at, case in enumerate(plan["cases"])
-    ]
+            print("warm" if number < WARM_UP else f"round {number - WARM_UP + 1} of {rounds}", flush=True)
+    return [np.stack(stamps) for stamps in zip(*found[WARM_UP:], strict=True)]
 
 
-def _took(stamps: NDArray[np.float64], groups: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """[rounds, sizes] of stamps [ranks, rounds, sizes, begin and end]: the slowest group's seconds."""
+def of_all(stamps: Stamps) -> Stamps | None:
+    """[ranks, ...] the stamps of all processes, on rank 0."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, stamps)
+    return np.stack(found) if dist.get_rank() == 0 else None
+
+
+def took(stamps: Stamps, groups: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """[...] seconds of stamps [ranks, ..., begin and end]: the slowest group's."""
     of_groups = [stamps[members, ..., 1].max(axis=0) - stamps[members, ..., 0].max(axis=0) for members in groups]
     return np.asarray(np.max(of_groups, axis=0))
 
 
-def _place(case: Mapping[str, Any], groups: _Groups, buffers: Tensor) -> Place:
-    group, size = groups.mine(case["groups"])
-    if "gathers" not in case:
-        return Place(group, size, buffers[0], buffers[1])
-    gather, gather_size = groups.mine(case["gathers"])
-    return Place(group, size, buffers[0], buffers[1], case["blocks"], gather, gather_size)
+def device_of(cluster: Cluster) -> torch.device:
+    """What this process computes on."""
+    return torch.device("cuda", dist.get_rank()) if cluster.gpus else torch.device("cpu")
 
 
-class _Groups:
-    """Process groups of torch, each made once: all processes make all, in one order."""
+def now(device: torch.device) -> float:
+    """Seconds by a clock that all processes of this machine share, when what was begun is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, ...], Any] = {}
 
-    def mine(self, all_of_a_kind: Sequence[Sequence[int]]) -> tuple[Any, int]:
-        """The group of this process, and how many are in it."""
-        for members in map(tuple, all_of_a_kind):
-            if members not in self._made:
-                self._made[members] = dist.new_group(list(members), timeout=TIMEOUT)
-        own = next(members for members in map(tuple, all_of_a_kind) if dist.get_rank() in members)
-        return self._made[own], len(own)
+# ---- groups ----
+
+
+class Groups:
+    """Groups of processes, each made once: all processes ask for the same in the same order."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._own: dict[tuple[int, ...], Group] = {}
+        self._made: set[tuple[int, ...]] = set()
+
+    def mine(self, all_of_a_kind: Sequence[Sequence[int]]) -> Group:
+        """That of this process."""
+        members = list(map(tuple, all_of_a_kind))
+        lacking = [group for group in members if group not in self._made]
+        self._own |= make_groups(lacking, dist.get_rank(), dist.get_backend(), TIMEOUT, self.device)
+        self._made |= {*lacking}
+        return next(self._own[group] for group in members if dist.get_rank() in group)
+
+    def of(self, layer: Layer) -> dict[str, Group]:
+        """Those of an expert layer over all processes, by their kind."""
+        return {kind: self.mine(layer.groups(kind)) for kind in ("mp", "esp", "ep", "ep_esp")}
+
+
+def place(cluster: Cluster, case: Mapping[str, Any], groups: Groups, source: Tensor, target: Tensor) -> Place:
+    """What this process needs for a case."""
+    group = groups.mine(case["groups"])
+    if case["collective"] != "overlap":
+        return Place(group, source, target)
+    ep = cluster.ranks // case["esp"]
+    layer = Layer(  # the smallest that is laid out so: one expert a place
+        mp=case["mp"],
+        ep=ep,
+        esp=case["esp"],
+        experts=ep,
+        tokens=case["mp"],
+        hidden=1,
+        ffn_hidden=case["esp"],
+        nodes=cluster.node_of,
+    )
+    return Place(group, source, target, _overlap(layer, Steps(layer, groups.of(layer), source.device)))
+
+
+def _overlap(layer: Layer, steps: Steps) -> Overlap:
+    """That of Parm's S2."""
+    forward = expert_schedules["parm-s2"]().steps(layer)
+    gather = next(number for number, step in enumerate(forward) if step.hidden and step.collective)
+    combine = max(number for number, step in enumerate(forward[:gather]) if step.collective == "all_to_all")
+    return Overlap(forward[combine], forward[combine + 1 : gather], forward[gather], steps)

@@ -26,6 +26,10 @@ Batch = Mapping[int, tuple[Tensor, Tensor]]
 Play = Callable[[], None]
 """Runs an action."""
 
+Inputs = tuple[Any, tuple[Tensor, ...]]
+"""What a computation takes: what its neighbour made (None where it starts from the loss), and what skipped stages
+on its way here."""
+
 
 class ExecutionError(RunError):
     """An action failed: "rank 3, action 17 of 64, 3F2: RuntimeError('...')"."""
@@ -47,11 +51,11 @@ class Measured:
 
 
 class Computation(NamedTuple):
-    """An action that takes a tensor, perhaps after a wait, and computes on it."""
+    """An action that takes tensors, perhaps after a wait, and computes on them."""
 
     made: Action  # the forward that it is, or is the backward of
-    take: Callable[[], Tensor | None]
-    run: Callable[[Tensor | None], None]
+    take: Callable[[], Inputs]
+    run: Callable[[Inputs], None]
 
 
 class Slot(NamedTuple):
@@ -84,6 +88,8 @@ class Executor:
         self._rank = layout.rank(process)
         self._actions = layout.program.actions(self._rank)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
+        receives = (row for row, action in enumerate(self._actions) if action.op in (Op.RECV_F, Op.RECV_B))
+        self._received_at = {_carried(self._actions[row])[0]: row for row in receives}  # what was made elsewhere
         self._last = layout.program.stages - 1
         self._stages = stages
         self._wire = wire
@@ -137,10 +143,10 @@ class Executor:
             Op.B: self._backward,
             Op.I: self._input_gradient,
             Op.W: self._weight_gradient,
-            Op.SEND_F: lambda row, stage, mb: self._send(forward(stage, mb), stage + 1),
-            Op.SEND_B: lambda row, stage, mb: self._send(backward(stage, mb), stage - 1),
-            Op.RECV_F: lambda row, stage, mb: self._receive(forward(stage - 1, mb)),
-            Op.RECV_B: lambda row, stage, mb: self._receive(backward(stage + 1, mb)),
+            Op.SEND_F: lambda row, stage, mb: self._send(*_carried(self._actions[row])),
+            Op.SEND_B: lambda row, stage, mb: self._send(*_carried(self._actions[row])),
+            Op.RECV_F: lambda row, stage, mb: self._receive(_carried(self._actions[row])[0]),
+            Op.RECV_B: lambda row, stage, mb: self._receive(_carried(self._actions[row])[0]),
             Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.reduce(stage),
             Op.STEP: lambda row, stage, mb: lambda: self._step(row),
         }
@@ -154,26 +160,32 @@ class Executor:
         return slots
 
     def _forward(self, row: int, stage: int, mb: int) -> Computation:
-        made, compute, is_last = forward(stage, mb), self._stages[stage].forward, stage == self._last
+        made, local, is_last = forward(stage, mb), self._stages[stage], stage == self._last
+        gives = [made._replace(other=later) for later in local.gives]
         saved, shelf = self._saved, self._shelf
 
-        def run(x: Tensor | None) -> None:
-            assert x is not None
-            y, saved[made] = compute(x, self._batch[mb][1] if is_last else None)
+        def run(inputs: Inputs) -> None:
+            x, skips = inputs
+            y, kept = local.forward(x, self._batch[mb][1] if is_last else None, skips)
             if is_last:
                 self._losses.append(y)
             else:
                 shelf[made] = y
+            for name, tensor in zip(gives, kept.given, strict=True):
+                shelf[name] = tensor.detach()
+            saved[made] = kept._replace(given=()) if local.recomputed else kept
 
         take = self._taker(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
-        return Computation(made, take, run)
+        skips = [forward(earlier, mb)._replace(other=stage) for earlier in local.takes]
+        return Computation(made, self._with_skips(row, take, skips), run)
 
     def _backward(self, row: int, stage: int, mb: int) -> Computation:
         made, compute, put = forward(stage, mb), self._stages[stage].backward, self._putter(stage, mb)
         saved = self._saved
 
-        def run(gradient: Tensor | None) -> None:
-            put(compute(saved.pop(made), gradient))
+        def run(gradients: Inputs) -> None:
+            kept = saved.pop(made)
+            put(compute(kept, *gradients), kept)
 
         return Computation(made, self._gradient_taker(row, stage, mb), run)
 
@@ -181,9 +193,10 @@ class Executor:
         made, compute, put = forward(stage, mb), self._stages[stage].input_gradient, self._putter(stage, mb)
         saved, due = self._saved, self._due
 
-        def run(gradient: Tensor | None) -> None:
-            of_input, due[made] = compute(saved.pop(made), gradient)
-            put(of_input)
+        def run(gradients: Inputs) -> None:
+            kept = saved.pop(made)
+            of_input, due[made] = compute(kept, *gradients)
+            put(of_input, kept)
 
         return Computation(made, self._gradient_taker(row, stage, mb), run)
 
@@ -211,8 +224,8 @@ class Executor:
             return lambda: run(take())
 
         def play() -> None:
-            gradient = take()
-            self._streams.backward(made, lambda: run(gradient))
+            gradients = take()
+            self._streams.backward(made, lambda: run(gradients))
 
         return play
 
@@ -222,11 +235,11 @@ class Executor:
         made = None if self._stages[first.made.stage].recomputed else first.made
 
         def play() -> None:
-            x = first.take()
+            inputs = first.take()
             asked[row] = held[row] = held[row - 1]
-            gradient = second.take()
+            gradients = second.take()
             start[row - 1] = start[row] = held[row]
-            self._streams.overlap(made, lambda: first.run(x), second.made, lambda: second.run(gradient))
+            self._streams.overlap(made, lambda: first.run(inputs), second.made, lambda: second.run(gradients))
 
         return play
 
@@ -234,7 +247,7 @@ class Executor:
 
     def _taker(self, row: int, made: Action) -> Callable[[], Tensor]:
         """Takes what ``made`` names off the shelf or, where it was received, off the wire."""
-        received = self._received_at(made)
+        received = self._received_at.get(made)
         if received is None:
             shelf = self._shelf
             return lambda: shelf.pop(made)
@@ -249,22 +262,29 @@ class Executor:
 
         return take
 
-    def _received_at(self, made: Action) -> int | None:
-        """The row of the RECV of what ``made`` names; None where it is made on this rank."""
-        if made.op == Op.F:
-            return self._row_of.get(Action(Op.RECV_F, made.stage + 1, made.microbatch))
-        return self._row_of.get(Action(Op.RECV_B, made.stage - 1, made.microbatch))
+    def _with_skips(self, row: int, take: Callable[[], Any], skips: list[Action]) -> Callable[[], Inputs]:
+        """Takes what the neighbour made, then what skipped stages."""
+        if not skips:
+            return lambda: (take(), ())
+        takers = [self._taker(row, made) for made in skips]
+        return lambda: (take(), tuple(taker() for taker in takers))
 
-    def _gradient_taker(self, row: int, stage: int, mb: int) -> Callable[[], Tensor | None]:
-        return (lambda: None) if stage == self._last else self._taker(row, backward(stage + 1, mb))
+    def _gradient_taker(self, row: int, stage: int, mb: int) -> Callable[[], Inputs]:
+        take = (lambda: None) if stage == self._last else self._taker(row, backward(stage + 1, mb))
+        gives = self._stages[stage].gives
+        return self._with_skips(row, take, [backward(later, mb)._replace(other=stage) for later in gives])
 
-    def _putter(self, stage: int, mb: int) -> Callable[[Tensor | None], None]:
-        """Puts the gradient of an input on the shelf; that of tokens is none and wanted by nobody."""
+    def _putter(self, stage: int, mb: int) -> Callable[[Tensor | None, Saved], None]:
+        """Puts the gradients of inputs on the shelf; that of tokens is none and wanted by nobody."""
         made, shelf = backward(stage, mb), self._shelf
+        takes = [made._replace(other=earlier) for earlier in self._stages[stage].takes]
 
-        def put(gradient: Tensor | None) -> None:
+        def put(gradient: Tensor | None, kept: Saved) -> None:
             if gradient is not None:
                 shelf[made] = gradient
+            for name, skip in zip(takes, kept.skips, strict=True):
+                assert skip.grad is not None, "a skip has a gradient"
+                shelf[name] = skip.grad
 
         return put
 
@@ -287,3 +307,14 @@ class Executor:
     def _measured(self) -> Measured:
         start, end, asked, held = map(self._clock.nanoseconds, (self._start, self._end, self._asked, self._held))
         return Measured(start, end, held - asked, self._losses)
+
+
+def _carried(message: Action) -> tuple[Action, int]:
+    """What a SEND or RECV carries, by the action that made it and, where it skips stages, the stage that takes
+    it; and that stage."""
+    op, stage, mb, _, other = message
+    made, onward = (Op.F, 1) if op in (Op.SEND_F, Op.RECV_F) else (Op.B, -1)
+    sent = op in (Op.SEND_F, Op.SEND_B)
+    end = other if other >= 0 else stage + (onward if sent else -onward)
+    source, target = (stage, end) if sent else (end, stage)
+    return Action(made, source, mb, 0, target if other >= 0 else -1), target

@@ -8,7 +8,7 @@ torch's own ``redistribute`` refuses a mesh of other devices that overlaps the f
 tensors without a word where the two have no device in common (pytorch RFC #181061 asks for more).
 
 Every process makes the same plan and plays its own part of it: it posts all receives at once, sends
-what it owns, and hands on a range as soon as it is there. What leaves a process for other hosts goes
+what it owns, and hands on a range as soon as it is there. What a process owns leaves for other hosts
 in the order of the plan, one target after the other, and so does what stays on its host; the two do
 not wait for each other. Bytes alone travel, so that a dtype only has to have a size.
 """
@@ -42,6 +42,8 @@ Layout = tuple[DeviceMesh, Sequence[Placement]] | tuple[Mesh, Sequence[str]]
 
 SMALL_BYTES = 1 << 16
 """What the kernel takes off a sender's hands at once: less than that need not wait for what was sent before."""
+MOST_THREADS = 8
+"""That hand on at once, inside a host and out of it: more slices take turns."""
 GPU_LINKS = Link(5e-6, 3e11), Link(1e-5, 2.5e10)
 CPU_LINKS = Link(1e-4, 4e9), Link(1.5e-4, 1.25e9)
 """Inside a host and between hosts, where nobody says better: of NVLink and a 200 Gbit/s NIC; of gloo and 10 Gbit/s."""
@@ -193,7 +195,7 @@ class GlooCarrier(Carrier):
             ) from error
 
     def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
-        lanes = [_split(lane) for lane in (part.inside, part.outside) if lane]
+        lanes = [_split(lane) for lane in _lanes(part)]
         return lambda data, tag: self._carry(part, lanes, data, tag)
 
     def send(self, data: Tensor, target: int, tag: int) -> Work:
@@ -222,6 +224,16 @@ class GlooCarrier(Carrier):
         return Under(receive, send)
 
 
+def _lanes(part: Part) -> list[list[Send]]:
+    """What may pass each other. What this process owns goes in order, inside the host and out of it; each
+    slice that it hands on goes by itself, since two that come at once would wait for the whole of the first."""
+    found: dict[tuple[int, int], list[Send]] = {}
+    for side, sends in enumerate((part.inside, part.outside)):
+        for each in sends:
+            found.setdefault((side, each.slice % MOST_THREADS if each.needs else -1), []).append(each)
+    return list(found.values())
+
+
 def _split(lane: list[Send]) -> tuple[list[Send], list[Send]]:
     """What can be sent at once, and what has to wait for something."""
     size = 0
@@ -239,8 +251,12 @@ class _Arrival:
         self._carrier = carrier
         self._who = f"process {process} got no bytes {receive.start}:{receive.stop} of a slice from {receive.source}"
         self._lock = threading.Lock()
-        self._error: Exception | None = None
-        self._work = carrier.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
+        self._error: RunError | None = None
+        self._work: Work = None
+        try:
+            self._work = carrier.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
+        except RuntimeError as error:  # the other end has gone already
+            self._error = RunError(f"{self._who}: {error}")
 
     def wait(self) -> None:
         """
@@ -296,7 +312,10 @@ class _Sending:
 
     def _post(self, each: Send) -> None:
         data = self._data[each.slice][each.start : each.stop]
-        self._gone.append((each, self._carrier.send(data, each.target, self._tag + each.tag)))
+        try:
+            self._gone.append((each, self._carrier.send(data, each.target, self._tag + each.tag)))
+        except RuntimeError as error:
+            raise self._failure(each, error) from error
 
     def _send(self, later: Sequence[Send]) -> None:
         try:
@@ -316,9 +335,12 @@ class _Sending:
             try:
                 self._carrier.wait(work)
             except Exception as error:
-                who = f"process {self._process} could not send bytes {each.start}:{each.stop} of a slice to"
-                raise RunError(f"{who} {each.target}: {error}") from error
+                raise self._failure(each, error) from error
         self._gone.clear()
+
+    def _failure(self, each: Send, error: Exception) -> RunError:
+        range_ = f"bytes {each.start}:{each.stop} of a slice"
+        return RunError(f"process {self._process} could not send {range_} to {each.target}: {error}")
 
 
 class NcclCarrier(Carrier):
@@ -359,7 +381,7 @@ class NcclCarrier(Carrier):
         self, part: Part, lanes: Sequence[tuple[list[Send], torch.cuda.Stream]], data: Sequence[Tensor]
     ) -> Under:
         me = part.process
-        arrivals = [
+        arrivals: list[Work] = [
             dist.irecv(data[each.slice][each.start : each.stop], each.source, group=self._groups[each.source, me])
             for each in part.receives
         ]
@@ -371,7 +393,7 @@ class NcclCarrier(Carrier):
                     for need in each.needs:
                         arrivals[need].wait()
                     if number and lane[number - 1].target != each.target:
-                        gone[-1].wait()
+                        _wait_all(gone[-1:])
                     bytes_ = data[each.slice][each.start : each.stop]
                     gone.append(dist.isend(bytes_, each.target, group=self._groups[me, each.target]))
         # Waiting lets the stream that the caller is on wait, which is the one that the bytes were made on.
@@ -465,6 +487,7 @@ class Resharding:
         Raises:
             InputError: a tensor is not of the shape or the dtype of the shard, or is missing, or both
                 share memory.
+            RunError: another process has gone already.
         """
         self._check("holds", local, self._owned)
         if into is not None or self._needed is None:
@@ -501,13 +524,13 @@ class Resharding:
         """The bytes of a slice, and whether the shard that this process gets needs no copy of them."""
         if each.read is not None:
             assert held is not None
-            flat = held[each.read].reshape(-1).view(torch.uint8)
+            flat = _flat(held[each.read].contiguous())
             return flat, each.write is None
         assert each.write is not None
         assert shard is not None
         window = shard[each.write]
         if window.is_contiguous():
-            return window.view(-1).view(torch.uint8), True
+            return _flat(window), True
         return torch.empty(each.elements * self.dtype.itemsize, dtype=torch.uint8, device=self._there), False
 
     def _check(self, what: str, tensor: Tensor | None, shape: tuple[int, ...] | None) -> None:
@@ -522,6 +545,11 @@ class Resharding:
             raise InputError(
                 f"{who} {what} a shard of {_sizes(shape)} {_name(self.dtype)}, and was given {_described(tensor)}"
             )
+
+
+def _flat(contiguous: Tensor) -> Tensor:
+    """The bytes of a tensor; one of a single element may be contiguous with any stride."""
+    return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)
 
 
 def _check_apart(local: Tensor | None, into: Tensor | None) -> None:

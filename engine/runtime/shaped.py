@@ -49,11 +49,19 @@ MTU_BYTES = 9000
 BURST_BYTES = 70_000
 """What may pass at once after a pause: a little more than the largest packet that the kernel hands to
 a link in one piece. With less it would cut each into pieces, which costs more than all the rest."""
-QUEUE_MS = 1000
+QUEUE_MS = 2000
 """How long a packet may wait in a link's queue before it is dropped: so long that hardly any is, since
 the networks of clusters hold back a sender rather than lose what it sent."""
-CONGESTION_CONTROL = "reno"
-"""In every kernel, the same everywhere, and it fills a short link at once; BBR probes for the rate first."""
+SUBNET = "10.78.0.0/16"
+ROUTE = f"rto_min {QUEUE_MS}ms initcwnd 1000 initrwnd 1000"
+"""What waits is not taken for lost, and a link is full from the start: those networks have no slow start,
+which here would wait for acknowledgements in the queue of the other direction."""
+SETTINGS = {
+    "tcp_congestion_control": "reno",  # in every kernel, and the same everywhere; BBR probes for the rate first
+    "tcp_slow_start_after_idle": "0",
+    "tcp_rmem": "4096 16777216 33554432",  # so that the receiver does not hold back what the route lets through
+}
+"""Of TCP inside the namespaces."""
 MOST_PROCESSES = 64
 LOG = "log"
 """What the processes and their libraries write to standard error."""
@@ -70,10 +78,14 @@ class Cluster:
     """Of the link of each process."""
     inter: float | None = None
     """Of the uplink that the processes of a node share."""
+    gpus: bool = False
+    """Whether each process has a GPU of this machine to itself, and messages go over NCCL."""
 
     def __post_init__(self) -> None:
         if (self.intra is None) != (self.inter is None):
             raise InputError("a shaped cluster has two rates: inside nodes and between them")
+        if self.gpus and (self.is_shaped or self.nodes > 1):
+            raise InputError("what GPUs of this machine send cannot be shaped; they are one node without rates")
         if self.nodes < 1 or self.ranks_per_node < 1 or self.ranks > MOST_PROCESSES:
             raise InputError(f"{self.nodes} x {self.ranks_per_node} processes cannot be; use 1 to {MOST_PROCESSES}")
         if self.intra is not None and self.inter is not None and not 1e4 <= self.inter <= self.intra <= 1e11:
@@ -93,7 +105,14 @@ class Cluster:
     def node(self, rank: int) -> int:
         return rank // self.ranks_per_node
 
+    @property
+    def node_of(self) -> tuple[int, ...]:
+        """[ranks]"""
+        return tuple(map(self.node, range(self.ranks)))
+
     def __str__(self) -> str:
+        if self.gpus:
+            return f"{self.ranks} GPUs of this machine over NCCL"
         if self.intra is None or self.inter is None:
             return f"{self.ranks} processes over this machine's loopback, not shaped"
         return (
@@ -106,8 +125,8 @@ def run(work: str, cluster: Cluster, argument: Any = None, say: Callable[[str], 
     """Call ``work``, a name such as ``package.module:function``, in every process of the cluster.
 
     It gets the cluster and the argument, which is plain JSON, in a process of a torch.distributed
-    group over gloo; what it returns, plain JSON again, comes back by rank. ``say`` hears the lines
-    that any of them prints.
+    group over gloo, or over NCCL where each has a GPU; what it returns, plain JSON again, comes back
+    by rank. ``say`` hears the lines that any of them prints.
 
     Raises:
         InputError: this machine cannot shape links, and why.
@@ -121,7 +140,7 @@ def run(work: str, cluster: Cluster, argument: Any = None, say: Callable[[str], 
         folder = Path(name)
         job = {"work": work, "cluster": asdict(cluster), "argument": argument}
         (folder / "job.json").write_text(json.dumps(job), "utf-8")
-        with _started(folder) as process:
+        with _started(folder, cluster.gpus) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 say(line.rstrip("\n"))
@@ -131,7 +150,7 @@ def run(work: str, cluster: Cluster, argument: Any = None, say: Callable[[str], 
 
 
 @contextmanager
-def _started(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _started(folder: Path, gpus: bool) -> Iterator[subprocess.Popen[str]]:
     """The process that makes the network; at the end, however it comes, it is gone with all it started."""
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with (folder / LOG).open("wb") as log:
@@ -141,7 +160,7 @@ def _started(folder: Path) -> Iterator[subprocess.Popen[str]]:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(paths),
                 "OMP_NUM_THREADS": "1",
-                "CUDA_VISIBLE_DEVICES": "",
+                **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -175,6 +194,11 @@ def _raise_first_error(folder: Path, status: int) -> None:
 
 
 # ---- what this machine can do ----
+
+
+def cores() -> int:
+    """Those that processes of this one may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def missing() -> str | None:
@@ -230,8 +254,9 @@ class Network:
     def enter(self, rank: int) -> None:
         """Move this process, of one thread so far, into the namespace of ``rank``."""
         set_namespace(self._namespaces[rank])
-        with suppress(OSError):  # settings that cannot be written are as the machine has them
-            Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
+        for name, value in SETTINGS.items():
+            with suppress(OSError):  # what cannot be written is as the machine has it
+                Path("/proc/sys/net/ipv4", name).write_text(value)
 
     @staticmethod
     def address(rank: int) -> str:
@@ -244,8 +269,9 @@ class Network:
         _ip(
             "link set lo up",
             f"link add name {INTERFACE} mtu {MTU_BYTES} type veth peer name port{rank} mtu {MTU_BYTES} netns {far}",
-            f"addr add {self.address(rank)}/16 dev {INTERFACE}",
+            f"addr add {self.address(rank)}/16 dev {INTERFACE} noprefixroute",
             f"link set {INTERFACE} up",
+            f"route add {SUBNET} dev {INTERFACE} {ROUTE}",
         )
         _tc(_bucket(INTERFACE, rate))
         return namespace
@@ -435,7 +461,10 @@ def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE if cluster.is_shaped else loopback
     torch.set_num_threads(1)  # cores go to processes
     store = dist.FileStore(str(folder / "store"), cluster.ranks)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=cluster.ranks, timeout=TIMEOUT)
+    if cluster.gpus:
+        torch.cuda.set_device(rank)
+    backend = "nccl" if cluster.gpus else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=cluster.ranks, timeout=TIMEOUT)
     result = work()
     dist.destroy_process_group()
     return result

@@ -15,15 +15,20 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}  
 MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}  # of what passes between stages
 
 
+Tensors = tuple[Tensor, ...]
+
+
 class Saved(NamedTuple):
     """What a forward leaves for its backward: what went in, and what came out with its graph.
 
-    A stage that is recomputed keeps no graph: ``y`` is then no part of what is saved.
+    A stage that is recomputed keeps no graph: ``y`` is then no part of what is saved, and ``given`` without one.
     """
 
     x: Tensor
     targets: Tensor | None
     y: Tensor | None
+    skips: Tensors = ()  # what came in from stages before the one before
+    given: Tensors = ()  # what came out for stages after the next
 
 
 class LocalStage:
@@ -63,32 +68,38 @@ class LocalStage:
                 part.later = self._later
             elif split and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
+        self.takes, self.gives = module.takes, module.gives  # of what skips stages, from and to which
 
-    def forward(self, x: Tensor, targets: Tensor | None) -> tuple[Tensor, Saved]:
+    def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """The output without its graph, or the loss of the last stage; and what the backward needs.
 
-        ``x`` is the stage's to keep.
+        ``x`` is the stage's to keep, and so are ``skips``, of the stages that it ``takes`` some of. What it
+        ``gives`` is found in what is saved.
         """
         if self.recomputed:
             with torch.no_grad():
-                return self._run(x, targets), Saved(x, targets, None)
-        y = self._traced(x, targets)
-        return y.detach(), Saved(x, None, y)
+                y, *given = self._run(x, targets, skips)
+                return y, Saved(x, targets, None, skips, tuple(given))
+        y, *given = self._traced(x, targets, skips)
+        return y.detach(), Saved(x, None, y, skips, tuple(given))
 
-    def backward(self, saved: Saved, gradient: Tensor | None) -> Tensor | None:
+    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None:
         """Add to the weights' gradients; return that of the input (none of tokens).
 
-        ``gradient`` is that of the output, none where the output is the loss.
+        ``gradient`` is that of the output, none where the output is the loss; ``of_given`` are those of
+        what it ``gives``. The gradients of its skips are then those of ``saved.skips``.
         """
-        self._pull(saved, gradient)
+        self._pull(saved, gradient, of_given)
         if self._later is not None:
             settle(self._later.take())
         return saved.x.grad
 
-    def input_gradient(self, saved: Saved, gradient: Tensor | None) -> tuple[Tensor | None, list[Due]]:
+    def input_gradient(
+        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
+    ) -> tuple[Tensor | None, list[Due]]:
         """The gradient of the input, and what :func:`settle` computes the weights' from."""
         assert self._later is not None, "a stage whose backward is split"
-        self._pull(saved, gradient)
+        self._pull(saved, gradient, of_given)
         return saved.x.grad, self._later.take()
 
     def forget(self) -> None:
@@ -98,18 +109,25 @@ class LocalStage:
             for linear in self._linears:
                 linear.cast = None
 
-    def _traced(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        if x.is_floating_point():
-            x.requires_grad = True
-        return self._run(x, targets)
+    def _traced(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
+        for given in (x, *skips):
+            if given.is_floating_point():
+                given.requires_grad = True
+        return self._run(x, targets, skips)
 
-    def _run(self, x: Tensor, targets: Tensor | None) -> Tensor:
+    def _run(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
+        """The output, or the loss; and what the stage gives to others than the next."""
         if self._autocast is None:
-            return self._module(x, targets)  # type: ignore[no-any-return]
-        if not self._is_cast:
-            self._cast()
-        with self._autocast:
-            return self._module(x, targets)  # type: ignore[no-any-return]
+            found = self._forward(x, targets, skips)
+        else:
+            if not self._is_cast:
+                self._cast()
+            with self._autocast:
+                found = self._forward(x, targets, skips)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _forward(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:
+        return self._module(x, targets, skips) if skips else self._module(x, targets)  # type: ignore[no-any-return]
 
     @torch.enable_grad()
     def _cast(self) -> None:
@@ -119,14 +137,14 @@ class LocalStage:
             linear.cast = linear.weight.bfloat16(), bias
         self._is_cast = True
 
-    def _pull(self, saved: Saved, gradient: Tensor | None) -> None:
+    def _pull(self, saved: Saved, gradient: Tensor | None, of_given: Tensors) -> None:
         """Run autograd from the output; the loss is where gradients start.
 
         ``torch.autograd.backward`` does the same after it has compared the shapes, for which it
         imports sympy: 0.8 s in every process, and more at every call than all of ours.
         """
-        y = self._traced(saved.x, saved.targets) if saved.y is None else saved.y
+        made = (saved.y, *saved.given) if saved.y is not None else self._traced(saved.x, saved.targets, saved.skips)
         if gradient is None:
-            gradient = torch.full_like(y, self._loss_scale)
+            gradient = torch.full_like(made[0], self._loss_scale)
         # keep no graph, make none of the gradients, for all leaves, which may be unreachable, adding to them
-        Variable._execution_engine.run_backward((y,), (gradient,), False, False, (), True, True)
+        Variable._execution_engine.run_backward(made, (gradient, *of_given), False, False, (), True, True)

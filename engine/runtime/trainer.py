@@ -19,6 +19,7 @@ from engine.runtime.layout import Layout
 from engine.runtime.models import build_stage, models
 from engine.runtime.moe.build import ExpertLayers, expert_layers
 from engine.runtime.moe.layer import ExpertLayer
+from engine.runtime.moe.trace import Trace
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from engine.runtime.streams import streams_of
 from engine.runtime.tensor_parallel import Cut, cut_of
@@ -92,6 +93,9 @@ class Trainer:
             for stage, module in self._modules.items()
         }
         clock, streams = clock_of(world.device), streams_of(world.device)
+        self.trace = Trace(clock)
+        for number, layer in self._expert_layers().items():
+            layer.watch_steps(self.trace.of(number))
         self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock, streams)
         self._wanted = layout.microbatches(layout.rank(world.process))
 
@@ -138,8 +142,8 @@ def _routes(design: Design, layout: Layout) -> Routes:
         for lane, device in enumerate(mesh.devices)
     }
     return {
-        (source, target): renamed(crossing(design, source, target), process)
-        for source, target in layout.boundaries()
+        (source, target, tensors): renamed(crossing(design, source, target, tensors), process)
+        for source, target, tensors in layout.crossings()
         if not is_direct(design.meshes[source], design.meshes[target])
     }
 

@@ -28,12 +28,17 @@ class Message(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def holding(self, tensors: int) -> tuple[int, ...]:
+        """The shape of one that holds several of them side by side."""
+        *rows, hidden = self.shape
+        return *rows, tensors * hidden
+
 
 Sharing = Sequence[tuple[int, tuple[int, ...]]]
 """Stages, each with processes that share gradients of it."""
-Routes = Mapping[tuple[int, int], Transfer]
-"""Between which ranks (from, to) tensors are cut and put together again, with processes as the plan's ranks;
-between all others lane ``i`` sends to lane ``i``."""
+Routes = Mapping[tuple[int, int, int], Transfer]
+"""Between which ranks (from, to, and how many tensors a message holds) these are cut and put together again, with
+processes as the plan's ranks; between all others lane ``i`` sends to lane ``i``."""
 
 
 class Pending(ABC):
@@ -53,7 +58,7 @@ class Wire(ABC):
     """The ways from this process to the others of the run.
 
     Messages are named by the action that made the tensor: ``forward(2, 0)`` is the output of
-    stage 2, ``backward(2, 0)`` the gradient of its input.
+    stage 2, ``backward(2, 0)`` the gradient of its input; what skips stages names the other one too.
     """
 
     _carrier: Carrier  # brings the bytes of what is cut and put together again
@@ -72,12 +77,13 @@ class Wire(ABC):
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # stage and members -> who reduce gradients
         self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
         self._moving: list[Moving] = []
-        self._reshardings: dict[tuple[int, int], Resharding] = {}
+        self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags = max(map(_tags, routes.values()), default=0)
+        self._places = layout.program.stages + len(layout.program.beyond)  # that a tensor of one microbatch comes from
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
         """What starts to send ``made`` to a rank; it never waits for the receivers."""
-        resharding = self._resharding(self._rank, rank)
+        resharding = self._resharding(self._rank, rank, self._tensors(made))
         if resharding is None:
             return self._sender(made, self._layout.process(rank, self._lane))
         tag, moving = self._first_tag(made), self._moving
@@ -85,7 +91,7 @@ class Wire(ABC):
 
     def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a rank."""
-        resharding = self._resharding(rank, self._rank)
+        resharding = self._resharding(rank, self._rank, self._tensors(made))
         if resharding is None:
             return self._receiver(made, self._layout.process(rank, self._lane))
         tag, moving = self._first_tag(made), self._moving
@@ -96,9 +102,13 @@ class Wire(ABC):
 
         return receive
 
-    def _resharding(self, source: int, target: int) -> Resharding | None:
-        """What takes tensors from a rank to another; none where lane ``i`` sends to lane ``i``."""
-        ends = source, target
+    def _tensors(self, made: Action) -> int:
+        """How many the message holds."""
+        return self._layout.program.tensors_from(made)
+
+    def _resharding(self, source: int, target: int, tensors: int) -> Resharding | None:
+        """What takes so many tensors from a rank to another; none where lane ``i`` sends to lane ``i``."""
+        ends = source, target, tensors
         if ends in self._routes and ends not in self._reshardings:
             self._reshardings[ends] = Resharding(
                 self._routes[ends], self._process, self._message.dtype, self._carrier, self._device
@@ -108,12 +118,13 @@ class Wire(ABC):
     def _tag(self, made: Action) -> int:
         """A number for everything that is made in a step."""
         program = self._layout.program
-        return ((made.op == Op.B) * program.stages + made.stage) * program.microbatches + made.microbatch
+        skips = made.other >= 0
+        place = program.stages + program.beyond.index(_pair(made)) if skips else made.stage
+        return ((made.op == Op.B) * self._places + place) * program.microbatches + made.microbatch
 
     def _first_tag(self, made: Action) -> int:
         """The same where each takes as many tags as any route does, beyond those that take one."""
-        program = self._layout.program
-        return 2 * program.stages * program.microbatches + self._tag(made) * self._tags
+        return 2 * self._places * self._layout.program.microbatches + self._tag(made) * self._tags
 
     @abstractmethod
     def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
@@ -142,7 +153,8 @@ class Wire(ABC):
 
     def _lanes_across(self) -> list[tuple[int, int]]:
         """Every pair of processes (from, to) of which lane ``i`` sends to lane ``i``, ascending."""
-        direct = (ends for ends in self._layout.boundaries() if ends not in self._routes)
+        routed = {(source, target) for source, target, _ in self._routes}
+        direct = (ends for ends in self._layout.boundaries() if ends not in routed)
         return sorted(
             pair
             for source, target in direct
@@ -158,6 +170,11 @@ class Wire(ABC):
             group = dist.new_group(list(members), timeout=timeout, backend=backend)
             if self._process in members:
                 self._groups[stage, members] = group
+
+
+def _pair(made: Action) -> tuple[int, int]:
+    """The stages that something skips from and to, or its gradient back."""
+    return min(made.stage, made.other), max(made.stage, made.other)
 
 
 def _tags(route: Transfer) -> int:
@@ -199,7 +216,7 @@ class GlooWire(Wire):
 
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         start, tag, device = self._gloo.recv, self._tag(made), self._device
-        shape, dtype = self._message
+        shape, dtype = self._message.holding(self._tensors(made)), self._message.dtype
 
         def receive() -> Pending:
             host = torch.empty(shape, dtype=dtype)
@@ -316,7 +333,7 @@ class NcclWire(Wire):
 
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         group, side = self._lanes[process, self._process]
-        shape, dtype = self._message
+        shape, dtype = self._message.holding(self._tensors(made)), self._message.dtype
 
         def receive() -> Pending:
             tensor = torch.empty(shape, dtype=dtype, device=self._device)

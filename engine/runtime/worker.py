@@ -21,7 +21,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from engine.recording import Recorder, write_routing
+from engine.design import Design
+from engine.design.expert_layers import resolved
+from engine.moe import LAYER_OPS
+from engine.recording import Recorder, StepsRecorder, write_routing
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
 from engine.runtime.memory import keep_freed_memory
@@ -80,15 +83,22 @@ def _train(folder: Path) -> None:
     events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=world.note)
     print(world.note, flush=True)
     job = read_job(folder)
+    for note in _chosen(job.design):
+        events.event("chosen", note=note)
+        print(note, flush=True)
     trainer = Trainer(job, world)
     rank = job.layout.rank(world.process)
     recorder = Recorder(folder, job.program, [mesh.name for mesh in job.design.meshes], world.process, rank)
+    inside = StepsRecorder(folder, world.process, LAYER_OPS)
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
     for number in range(job.design.training.steps):
+        trainer.trace.on = inside.is_due(number)
         step = trainer.step(number)
+        if trainer.trace.on:
+            inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
             recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
             write_routing(folder, world.process, trainer.routed())
@@ -97,8 +107,21 @@ def _train(folder: Path) -> None:
             print(f"step {number + 1}: loss {step.loss:.4f} in {step.seconds:.3f} s", flush=True)
         events.event("step", step=number)
     recorder.close()
+    inside.close()
     leave()
     events.event("finished", steps=job.design.training.steps)
+
+
+def _chosen(design: Design) -> list[str]:
+    """What the model of cost chose for the expert layers, and why; once for meshes that it chose the same for."""
+    if design.model.moe is None:
+        return []
+    found = [resolved(design, mesh) for mesh in design.meshes]
+    notes = [f"{design.experts.schedule}: {each.choice.reason}" for each in found if each.choice]
+    if design.experts.degree is None:
+        chunks = [f"{each.layer.degree} chunk{'s' * (each.layer.degree != 1)}" for each in found]
+        notes += [f"experts in {words}, the fastest by the model" for words in chunks]
+    return list(dict.fromkeys(notes))
 
 
 def _write_metrics(metrics: Lines, job: Job, number: int, step: Step) -> None:

@@ -7,10 +7,14 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from engine.program.action import Action, Op
+from engine.program.program import Program
+from engine.schedules._watch import go_on
 
 Task = tuple[int, int, int]  # op, stage, microbatch
 Orders = list[list[Task]]
@@ -66,6 +70,8 @@ CHOICES = {
 }
 
 
+LOOKED_EVERY = 5_000
+"""Events of the greedy clock after which it is asked whether anybody still wants its order: some hundredths of a second."""
 JUMPS = (1, 2, 3, 5, 8)  # how far a computation is moved to improve an order
 SLACK = 0.01  # how much longer than before a step may get by one move, at first
 
@@ -115,7 +121,11 @@ class _Clock:
         self._arrives((Op.F, 0, 0), 0.0)
 
     def run(self) -> Orders:
-        while self.events:
+        for number in count():
+            if not self.events:
+                break
+            if number % LOOKED_EVERY == 0:
+                go_on()
             now, rank = heapq.heappop(self.events)
             if self.free[rank] <= now:
                 task = self._next(rank, now)
@@ -209,6 +219,7 @@ class Played(NamedTuple):
 
     makespan: float
     critical: list[tuple[int, int]]  # (rank, place in its order) of what makes it as long as it is, from the end
+    ends: dict[Task, float]
 
 
 def play(shop: Shop, orders: Orders) -> Played | None:
@@ -253,7 +264,7 @@ def play(shop: Shop, orders: Orders) -> Played | None:
         else:
             needs = list(_needs(shop, task))
             if not needs or by_rank[task]:
-                return Played(makespan, critical)
+                return Played(makespan, critical, ends)
             task = max(needs, key=lambda need: ends[need[0]] + need[1])[0]
 
 
@@ -283,6 +294,15 @@ def fits(shop: Shop, rank: int, order: Sequence[Task]) -> bool:
     return True
 
 
+def within(shop: Shop, program: Program) -> bool:
+    """The same of all ranks of a program of computations."""
+    size = np.array(shop.size)[program.stage]
+    kept = np.cumsum(np.where(program.op == Op.F, size, np.where(program.op == Op.I, 0.0, -size)))
+    before = np.append(0.0, kept)[program.offsets[:-1]]
+    most = np.maximum.reduceat(kept, program.offsets[:-1]) - before
+    return bool((most <= np.array(shop.room) * (1 + 1e-9)).all())
+
+
 def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
     """Move critical computations, and what stands before them, as long as the step gets shorter.
 
@@ -298,6 +318,7 @@ def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
     for used in range(tries):
         if least <= shortest:
             break
+        go_on()
         rank, place = chance.choice(played.critical)
         jump = chance.choice(JUMPS)
         changed = _moved(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))

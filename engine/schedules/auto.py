@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
@@ -11,13 +12,36 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.program.program import Program, build
+from engine.program.program import Program, build, from_columns
 from engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
-from engine.schedules._search import Orders, Shop, actions, bound, climb, fits, greedy, habits, play, roomier
+from engine.schedules._repeat import lengthened, short_step
+from engine.schedules._search import (
+    Habit,
+    Orders,
+    Shop,
+    actions,
+    bound,
+    climb,
+    greedy,
+    habits,
+    play,
+    roomier,
+    within,
+)
+from engine.schedules._watch import go_on, tell
 from engine.units import quantity
 
 SEARCHED = 20_000
-"""Computations of the largest step that is searched; of a larger one the best named schedule is taken."""
+"""Computations of the largest step that is searched as it is; of a larger one a shorter step is, and its pattern
+repeated."""
+SHORT = 9_000
+"""Computations of such a shorter step, or as many as its pattern needs."""
+GREEDY = 600_000
+"""Computations that the greedy clock orders for its habits, and again for the best of them: four seconds each."""
+WHOLE = 3
+"""Habits that are played in a long step, at most."""
+LARGEST = 1_000_000
+"""Computations of the longest step that the greedy clock orders in one go; of a longer one patterns are repeated."""
 CLIMBED = 600_000
 """Computations that are played again while one order is improved: a second."""
 CLIMBS = 2_000
@@ -31,9 +55,19 @@ class Candidate(NamedTuple):
     """An order that was simulated as a whole step."""
 
     name: str
-    seconds: float  # a whole step
-    program: Program
+    seconds: float  # a whole step; infinite where it waits for ever
     fits: bool
+
+
+class Answer(NamedTuple):
+    """What a search tried, and the best of it."""
+
+    tried: tuple[Candidate, ...]
+    best: Candidate
+    program: Program  # of the best
+    least: float  # seconds that no order can beat
+    habits: int  # that the greedy clock tried
+    searched: int  # microbatches of the step that was searched
 
 
 @schedules.register("auto")
@@ -84,30 +118,29 @@ class Auto(Schedule):
         return np.split(rows, program.offsets[1:-1])
 
     def program(self, pipe: Pipe) -> Program:
-        return min(self._tried(pipe)[0], key=_rank_of).program
+        return self.answer(pipe).program
+
+    def answer(self, pipe: Pipe) -> Answer:
+        """What is found for a pipeline; of the last few it is remembered."""
+        route = tuple(self.routes(pipe)[0])
+        return _search(pipe, route, self.backward == "split", self.limit)
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        tried, least = self._tried(pipe)
-        best = min(tried, key=_rank_of)
+        tried, best, _, least, tries, searched = self.answer(pipe)
         named = [each for each in tried if not each.name.startswith(FOUND)]
         unit = pipe.prices.unit if pipe.prices else "units"
         found = len(tried) - len(named)
-        own = (
-            f"{found} of its own, the best of {len([*habits(self.backward == 'split')])} habits"
-            if found
-            else "none of its own"
-        )
+        own = f"{found} of its own, the best of {tries} habits" if found else "none of its own"
         lines = [f"Tried {len(named)} named orders and {own}; took {best.name}: {_told(best.seconds, unit)}."]
+        if searched < pipe.microbatches and tries:
+            whole = f"of the {pipe.microbatches:,} microbatches; the best went on to all"
+            lines.append(f"The step is long: habits and moves were compared with {searched:,} {whole}.")
         for each in sorted(named, key=_rank_of)[:TOLD]:
             over = f" ({each.seconds / best.seconds - 1:+.1%})" if best.seconds else ""
             told = f"{_told(each.seconds, unit)}{over}" if each.fits else "too little memory"
             lines.append(f"{each.name}: {told}")
         lines.append(f"In any order of this path the stages alone take {_told(least, unit)} or more.")
         return lines
-
-    def _tried(self, pipe: Pipe) -> tuple[tuple[Candidate, ...], float]:
-        route = tuple(self.routes(pipe)[0])
-        return _search(pipe, route, self.backward == "split", self.limit)
 
 
 FOUND = "found"  # how the names of orders begin that no schedule has
@@ -121,25 +154,77 @@ def _rank_of(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.fits, candidate.seconds
 
 
-@lru_cache(maxsize=4)
-def _search(
-    pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None
-) -> tuple[tuple[Candidate, ...], float]:
-    """Every order that was tried, and seconds that none can beat."""
+@lru_cache(maxsize=8)
+def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
+    """Try the named orders of a route, then look for others: in the step itself, or in a shorter one."""
     shop = _shop(pipe, route, split, limit)
-    judge = pipe.prices.judge if pipe.prices else None
+    bench = _Bench(shop, pipe)
+    named = list(_named(pipe, route))
+    for number, (name, schedule) in enumerate(named):
+        tell(NAMED * number / len(named), f"playing {name}")
+        bench.try_out(name, schedule.program(pipe))
+    short = pipe if shop.tasks <= SEARCHED else replace(pipe, microbatches=_short(shop))
+    part = replace(shop, microbatches=short.microbatches)
+    found = _found(part, [(name, _orders(schedule.program(short))) for name, schedule in named if bench.fits(name)])
+    if short is pipe:
+        for name, orders in found.orders:
+            bench.try_out(name, build(actions(orders), [route], [0] * pipe.microbatches))
+    else:
+        _try_long(bench, shop, part, found)
+    best, program = bench.best
+    return Answer(tuple(bench.tried), best, program, bound(shop), len(found.habits), short.microbatches)
 
-    def judged(name: str, program: Program, orders: Orders) -> Candidate:
-        there = all(fits(shop, rank, order) for rank, order in enumerate(orders))
-        return Candidate(name, judge(program) if judge else _seconds(shop, orders), program, there)
 
-    named = [(name, program, _orders(program)) for name, program in _named(pipe, route)]
-    tried = [judged(*each) for each in named]
-    if shop.tasks <= SEARCHED or not any(candidate.fits for candidate in tried):
-        starts = [(each.name, orders) for each, (_, _, orders) in zip(tried, named, strict=True) if each.fits]
-        for name, orders in _found(shop, starts):
-            tried.append(judged(name, build(actions(orders), [route], [0] * pipe.microbatches), orders))
-    return tuple(tried), bound(shop)
+def _try_long(bench: _Bench, shop: Shop, part: Shop, found: _Finds) -> None:
+    """Bring what was found for a part of the microbatches to the whole step: its pattern, and its habits."""
+    microbatches = shop.microbatches
+    for name, orders in found.orders:
+        tell(LAST, f"repeating the pattern of {name}")
+        played = play(part, orders)
+        for columns in lengthened(part, played.ends, microbatches) if played else ():
+            bench.try_out(f"{name}, repeated", from_columns(columns, [shop.rank], [0] * microbatches), proved=False)
+    for name, habit in found.habits[: max(1, min(WHOLE, GREEDY // shop.tasks)) if shop.tasks <= LARGEST else 0]:
+        tell(LAST, f"all {microbatches:,} microbatches by {name}")
+        bench.try_out(name, build(actions(greedy(shop, habit)), [shop.rank], [0] * microbatches))
+
+
+NAMED, IMPROVING, LAST = 0.4, 0.7, 0.9
+"""How far a search is once the named orders are played, its own are found, and the best are improved."""
+
+
+class _Bench:
+    """Plays orders as whole steps, one of several that are equal, and keeps the best."""
+
+    def __init__(self, shop: Shop, pipe: Pipe) -> None:
+        self.tried: list[Candidate] = []
+        self._shop, self._judge = shop, pipe.prices.judge if pipe.prices else None
+        self._seen: set[str] = set()
+        self._best: tuple[Candidate, Program] | None = None
+
+    def try_out(self, name: str, program: Program, *, proved: bool = True) -> None:
+        """One that is not ``proved`` may wait for ever: then it is not told of."""
+        go_on()
+        if program.digest in self._seen or (not proved and len(program.graph.stuck)):
+            return
+        self._seen.add(program.digest)
+        seconds = self._judge(program) if self._judge else _seconds(self._shop, _orders(program))
+        tried = Candidate(name, seconds, within(self._shop, program))
+        self.tried.append(tried)
+        if self._best is None or _rank_of(tried) < _rank_of(self._best[0]):
+            self._best = tried, program
+
+    def fits(self, name: str) -> bool:
+        return any(each.fits for each in self.tried if each.name == name)
+
+    @property
+    def best(self) -> tuple[Candidate, Program]:
+        assert self._best is not None, "the greedy clock always finds an order"
+        return self._best
+
+
+def _short(shop: Shop) -> int:
+    """Microbatches of the step that is searched in place of a long one."""
+    return short_step(shop.microbatches, shop.ranks, SHORT * shop.microbatches // shop.tasks)
 
 
 def _shop(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Shop:
@@ -171,38 +256,48 @@ def _even(pipe: Pipe, stages: int) -> Prices:
     return Prices(one, one, one, (0.0,) * (stages - 1), one, one, (room,) * pipe.ranks)
 
 
-def _found(shop: Shop, named: list[tuple[str, Orders]]) -> Iterator[tuple[str, Orders]]:
+class _Finds(NamedTuple):
+    """Orders that no schedule has."""
+
+    orders: list[tuple[str, Orders]]
+    habits: list[tuple[str, Habit]]  # of the greedy clock, the best first
+
+
+def _found(shop: Shop, named: list[tuple[str, Orders]]) -> _Finds:
     """The greedy orders of some habits; the best of them and of the named ones improved."""
     starts = [(_seconds(shop, orders), name, orders) for name, orders in named]
     least = bound(shop) * (1 + 1e-9)
-    for number, habit in enumerate(habits(shop.split)):
+    worth = [*habits(shop.split)][: max(3, GREEDY // shop.tasks)]
+    tried: dict[str, Habit] = {}
+    for number, habit in enumerate(worth):
         if min(starts, default=(least + 1,))[0] <= least:
             break  # there is nothing better
-        orders = greedy(shop, habit)
-        starts.append((_seconds(shop, orders), f"{FOUND} {number + 1}", orders))
-    tries = min(CLIMBS, CLIMBED // shop.tasks)
-    for seconds, name, orders in sorted(starts)[:IMPROVED]:
+        tell(NAMED + (IMPROVING - NAMED) * number / len(worth), f"habit {number + 1} of {len(worth)}")
+        name = f"{FOUND} {number + 1}"
+        orders, tried[name] = greedy(shop, habit), habit
+        starts.append((_seconds(shop, orders), name, orders))
+    found = []
+    for number, (seconds, name, orders) in enumerate(sorted(starts)[:IMPROVED]):
+        tell(IMPROVING + (LAST - IMPROVING) * number / IMPROVED, f"improving {name}")
         if name.startswith(FOUND):
-            yield name, orders
+            found.append((name, orders))
         if seconds > least:
-            better = climb(shop, orders, tries)
+            better = climb(shop, orders, min(CLIMBS, CLIMBED // shop.tasks))
             if better is not orders:
-                yield f"{FOUND} by improving {name}", better
+                found.append((f"{FOUND} by improving {name}", better))
+    return _Finds(found, [(name, tried[name]) for _, name, _ in sorted(starts) if name in tried])
 
 
-def _named(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Program]]:
-    """Every named schedule, with any of its options, whose stages lie on this route; of equal orders one."""
-    seen: set[str] = set()
+def _named(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Schedule]]:
+    """Every named schedule, with any of its options, whose stages lie on this route."""
     for name, schedule in schedules.items():
         if name in ("auto", "custom"):
             continue
         for options in _options(schedule, len(route)):
             made = schedule(**options)
-            program = made.program(pipe) if _lies_on(made, pipe, route) else None
-            if program is not None and program.digest not in seen:
-                seen.add(program.digest)
+            if _lies_on(made, pipe, route):
                 told = ", ".join(str(value) for value in options.values())
-                yield f"{name} ({told})" if told else name, program
+                yield f"{name} ({told})" if told else name, made
 
 
 def _lies_on(schedule: Schedule, pipe: Pipe, route: tuple[int, ...]) -> bool:
@@ -222,7 +317,9 @@ def _options(schedule: type[Schedule], most: int) -> Iterator[dict[str, Any]]:
 
 
 def _orders(program: Program) -> Orders:
-    return [[(int(a.op), a.stage, a.microbatch) for a in program.actions(rank)] for rank in range(program.ranks)]
+    columns = [column.tolist() for column in (program.op, program.stage, program.microbatch)]
+    tasks = list(zip(*columns, strict=True))
+    return [tasks[program.rows(rank)] for rank in range(program.ranks)]
 
 
 def _seconds(shop: Shop, orders: Orders) -> float:

@@ -1,26 +1,42 @@
-"""Eager 1F1B: 1F1B with a warm-up twice as deep (policy B of DAPPLE, arXiv:2007.01045; alpa's "overlap friendly")."""
+"""Eager 1F1B: 1F1B with a warm-up twice as deep (policy B of DAPPLE, arXiv:2007.01045; alpa's "overlap friendly",
+Zhuang et al., arXiv:2211.05322, section 4)."""
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from engine.program.action import Action, backward, forward
+from engine.program.action import Action, backward, forward, input_gradient, weight_gradient
 from engine.schedules._base import Pipe, Schedule, schedules
 
 
 @schedules.register("eager-1f1b")
 class EagerOneFOneB(Schedule):
     """Run forwards ahead so that transfers hide behind them: the steady state waits for none, at
-    the price of nearly twice the activations of 1F1B."""
+    the price of nearly twice the activations of 1F1B.
+
+    Where a forward takes f and a backward b, transfers of up to (f+b)/2 are hidden; with a split
+    backward, whose weight gradient takes w, of up to (f+b+w)/2.
+    """
 
     title: ClassVar = "Eager 1F1B"
     published: ClassVar = "2020-07"
+
+    backward: Literal["whole", "split"] = "whole"
+    """Whole runs a backward in one piece; split hands the input gradient on first, and computes the
+    weight gradient while it travels."""
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         ahead = min(2 * (pipe.ranks - rank) - 1, pipe.microbatches)
         for mb in range(ahead):
             yield forward(rank, mb)
         for mb in range(ahead, pipe.microbatches):  # steady state
-            yield backward(rank, mb - ahead)
+            yield from self._back(rank, mb - ahead)
             yield forward(rank, mb)
         for mb in range(pipe.microbatches - ahead, pipe.microbatches):  # cool-down
-            yield backward(rank, mb)
+            yield from self._back(rank, mb)
+
+    def _back(self, stage: int, mb: int) -> Iterator[Action]:
+        if self.backward == "whole":
+            yield backward(stage, mb)
+            return
+        yield input_gradient(stage, mb)
+        yield weight_gradient(stage, mb)

@@ -83,7 +83,7 @@ def lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lan
     used = {lane for lane, *_ in taken} | {Lane(host, way) for host, way in _passed(plan, tasks, links)}
     found = sorted(used, key=lambda lane: (lane.host, WAYS.index(lane.way), lane.nic))
     place = {lane: number for number, lane in enumerate(found)}
-    return found, [Held(place[lane], *rest) for lane, *rest in taken]
+    return found, [Held(place[lane], task, start, end) for lane, task, start, end in taken]
 
 
 def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[int, Way]]:
@@ -116,12 +116,18 @@ def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int, 
     """
     if not task.receivers:
         return _columns(())
-    ring = len(task.receivers) if steps is None else min(steps, len(task.receivers))
-    if (number := len(task.receivers) * max(chunks, ring)) > MOST_MESSAGES:
-        raise InputError(f"the unit task takes up to {number:,} messages, and {MOST_MESSAGES:,} can be told one by one")
+    rings = {"send-recv": 1, "local-allgather": _most_on_a_host(task, links), "global-allgather": len(task.receivers)}
+    ring = min(rings.get(strategy, chunks), steps or len(task.receivers))
+    each = ring if strategy in rings else chunks
+    if (number := len(task.receivers) * each) > MOST_MESSAGES:
+        raise InputError(f"the unit task takes {number:,} messages, and {MOST_MESSAGES:,} can be told one by one")
     if strategy in _MESSAGES:
         return _MESSAGES[strategy](task, sender, links, chunks, ring)
     return _in_a_row(task, sender, links, chunks, strategy)
+
+
+def _most_on_a_host(task: UnitTask, links: Links) -> int:
+    return max(len(ranks) for ranks in links.by_host(task.receivers).values())
 
 
 def _send_recv(task: UnitTask, sender: int, links: Links, chunks: int, steps: int) -> Hops:
@@ -209,7 +215,9 @@ def _flow(task: UnitTask, edges: Sequence[Edge], links: Links, chunks: int) -> H
 
 def _columns(found: Iterable[Message]) -> Hops:
     rows = np.array(list(found), np.float64).reshape(-1, 6)
-    return Hops(*(rows[:, column].astype(np.int64) for column in range(3)), *(rows[:, column] for column in (3, 4, 5)))
+    source, target, chunk = rows[:, :3].astype(np.int64).T
+    size, start, end = rows[:, 3:].T
+    return Hops(source, target, chunk, size, start, end)
 
 
 def _in_a_row(task: UnitTask, sender: int, links: Links, chunks: int, strategy: str) -> Hops:

@@ -9,9 +9,10 @@ sender for each job and an order (arXiv:2211.05322, section 3.2).
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -81,61 +82,80 @@ def makespan(placed: Sequence[Placed]) -> float:
     return max((each.end for each in placed), default=0.0)
 
 
+class _Kind(NamedTuple):
+    """Jobs that are alike."""
+
+    senders: frozenset[int]
+    receivers: tuple[int, ...]
+    seconds: float  # of the shortest way to send one
+    copies: int
+
+
 def lower_bound(jobs: Sequence[Job], nics: int = 1) -> float:
     """No answer is shorter: the longest job; what the senders of a set must send among them; what a host
     receives; and jobs of which no two can run at once."""
-    crossing = [job for job in jobs if job.receivers]
-    longest = max((job.shortest for job in jobs), default=0.0)
-    sides = [
-        _shared_out([job.shortest for job in crossing if host in job.receivers], nics) for host in _receivers(crossing)
+    alike = Counter((tuple(job.options.items()), job.receivers) for job in jobs)
+    return _bound(tuple(alike.items()), nics)
+
+
+_Alike = tuple[tuple[tuple[tuple[int, float], ...], tuple[int, ...]], int]
+"""Options and receivers of jobs, and how many there are."""
+
+
+@lru_cache(maxsize=32)
+def _bound(alike: tuple[_Alike, ...], nics: int) -> float:
+    kinds = [
+        _Kind(frozenset(dict(options)), receivers, min(seconds for _, seconds in options), count)
+        for (options, receivers), count in alike
     ]
-    return max([longest, _sending_bound(crossing, nics), *sides, _exclusive_bound(crossing) if nics == 1 else 0.0])
+    longest = max((kind.seconds for kind in kinds), default=0.0)
+    crossing = [kind for kind in kinds if kind.receivers]
+    received: dict[int, list[_Kind]] = defaultdict(list)
+    for kind in crossing:
+        for host in kind.receivers:
+            received[host].append(kind)
+    receiving = max((_shared_out(coming, nics) for coming in received.values()), default=0.0)
+    exclusive = _exclusive_bound(crossing) if nics == 1 else 0.0
+    return max(longest, _sending_bound(crossing, nics), receiving, exclusive)
 
 
-def _receivers(jobs: Sequence[Job]) -> set[int]:
-    return {host for job in jobs for host in job.receivers}
-
-
-def _sending_bound(jobs: Sequence[Job], nics: int) -> float:
+def _sending_bound(kinds: Sequence[_Kind], nics: int) -> float:
     """Over every union of candidate sets: the jobs that its hosts alone can send."""
-    by_set: dict[frozenset[int], list[float]] = defaultdict(list)
-    for job in jobs:
-        by_set[frozenset(job.options)].append(job.shortest)
+    by_set: dict[frozenset[int], list[_Kind]] = defaultdict(list)
+    for kind in kinds:
+        by_set[kind.senders].append(kind)
     unions = {frozenset[int]()}
-    for options in by_set:
+    for senders in by_set:
         if len(unions) > MOST_UNIONS:
             unions = {*by_set, frozenset().union(*by_set)}
             break
-        unions |= {options | other for other in unions}
-    return max(
-        (
-            _shared_out(
-                [each for options, seconds in by_set.items() if options <= hosts for each in seconds], len(hosts) * nics
-            )
-            for hosts in unions
-            if hosts
-        ),
-        default=0.0,
-    )
+        unions |= {senders | other for other in unions}
+
+    def theirs(hosts: frozenset[int]) -> list[_Kind]:
+        return [kind for senders, of_set in by_set.items() if senders <= hosts for kind in of_set]
+
+    return max((_shared_out(theirs(hosts), len(hosts) * nics) for hosts in unions if hosts), default=0.0)
 
 
-def _shared_out(seconds: Sequence[float], lanes: int) -> float:
+def _shared_out(kinds: Sequence[_Kind], lanes: int) -> float:
     """No sharing of jobs over lanes is shorter: their mean; and of the ``q n + 1`` longest some lane gets ``q + 1``."""
-    longest = np.sort(np.asarray(seconds))[::-1]
-    most = [float(longest[q * lanes - q : q * lanes + 1].sum()) for q in range(1, (len(longest) - 1) // lanes + 1)]
-    return max([float(longest.sum()) / lanes, *most])
+    each = np.repeat([kind.seconds for kind in kinds], [kind.copies for kind in kinds])
+    longest = np.sort(each)[::-1]
+    until = np.concatenate(([0.0], np.cumsum(longest)))
+    q = np.arange((len(longest) - 1) // lanes + 1)
+    return max(float(until[-1]) / lanes, float((until[q * lanes + 1] - until[q * lanes - q]).max()))
 
 
-def _exclusive_bound(jobs: Sequence[Job]) -> float:
+def _exclusive_bound(kinds: Sequence[_Kind]) -> float:
     """Jobs of which each two share a side exclude each other, though no side is in all of them.
 
     Sides are receiving hosts, and sending hosts where there is no choice. The heaviest set is sought greedily
     from every kind of job: to find it for certain takes too long.
     """
     held: dict[frozenset[tuple[str, int]], float] = defaultdict(float)
-    for job in jobs:
-        own = [("tx", host) for host in job.options] if len(job.options) == 1 else []
-        held[frozenset((*own, *(("rx", host) for host in job.receivers)))] += job.shortest
+    for kind in kinds:
+        own = [("tx", host) for host in kind.senders] if len(kind.senders) == 1 else []
+        held[frozenset((*own, *(("rx", host) for host in kind.receivers)))] += kind.copies * kind.seconds
     if len(held) > MOST_KINDS_IN_CLIQUES:
         return 0.0
     sides = sorted(frozenset().union(*held))

@@ -24,7 +24,7 @@ LAYERS = (
     "cost",
     "lowering",
     "predict search schedule_csv inspect rearrange moe_comparison reshard",
-    "export gallery papers comparison",
+    "export gallery papers comparison planner_bench",
     "launch runtime",
     "bench doctor",
     "cli",

@@ -359,7 +359,40 @@ def test_a_stage_is_dragged_to_another_mesh_and_moved_by_keys(whole: Page) -> No
     expect(stage).to_have_attribute("aria-label", mesh_of(2))
 
     stage.press("Alt+ArrowDown")
+    stage.press("Enter")
     expect(stage).to_have_attribute("aria-label", mesh_of(3))
     whole.keyboard.press("Control+z")
     whole.keyboard.press("Control+z")
     expect(stage).to_have_attribute("aria-label", mesh_of(1))
+
+
+def test_a_stage_shows_what_it_would_make_of_the_step_on_its_way(whole: Page) -> None:
+    """By mouse and by keyboard: the timeline is the one that would be, with words for it; Escape takes both away."""
+    stage, lane = (whole.locator(f'.mw-stage[data-stage="{number}"]') for number in (5, 6))
+    words, numbers = whole.locator(".mw-order-words"), whole.locator('.mw-tile[data-key="iteration"]')
+    expect(numbers).to_contain_text("unit")
+    before = numbers.inner_text()
+    at, to = stage.bounding_box(), lane.bounding_box()
+    assert at and to
+
+    whole.mouse.move(at["x"] + at["width"] / 2, at["y"] + at["height"] / 2)
+    whole.mouse.down()
+    whole.mouse.move(at["x"] + at["width"] / 2, to["y"] + to["height"] / 2, steps=4)
+    expect(words).to_contain_text("Move stage 5 to mesh m2")
+    expect(words).to_contain_text("iteration")
+    expect(whole.locator(".mw-wave .mw-notice").first).to_contain_text("to mesh m2: iteration")
+    whole.wait_for_function("meshwaveTimeline.edit.trial?.later > 0")
+    expect(numbers).not_to_have_text(before, use_inner_text=True)
+    whole.keyboard.press("Escape")
+    expect(words).to_be_hidden()
+    expect(numbers).to_have_text(before, use_inner_text=True)
+    whole.mouse.up()
+
+    stage.press("Alt+ArrowDown")
+    expect(words).to_contain_text("Move stage 5 to mesh m2")
+    stage.press("Alt+ArrowDown")
+    expect(words).to_contain_text("Move stage 5 to mesh m3")
+    stage.press("Escape")
+    expect(words).to_be_hidden()
+    expect(numbers).to_have_text(before, use_inner_text=True)
+    expect(stage).to_have_attribute("aria-label", re.compile(r"stage 5 on mesh m1\b"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 PATIENCE_MS = 20_000
+RUN_MS = 60_000
 
 
 def experts_document(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> dict[str, Any]:
@@ -348,6 +350,93 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(
     page.locator('[data-control="schedule"]', has_text="Parm S2").wait_for()
     page.keyboard.press("Control+z")
     page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()
+
+
+def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(
+    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
+) -> None:
+    design = experts_document()
+    del design["model"]["moe"], design["experts"]
+    page = visit(designer(design))
+    section = page.locator('.mw-form [data-section="experts"]')
+    section.wait_for()
+    assert section.locator(".mw-field").count() == 1  # the switch
+
+    section.get_by_label("MoE", exact=True).check()
+    page.get_by_role("button", name="Undo: add experts to the model").wait_for()
+    section.get_by_label("Layer EP").wait_for()
+    section.get_by_label("MoE Experts").fill("6")
+    section.get_by_label("MoE Experts").press("Enter")
+    at_ep = section.locator('[data-path="experts.ep"] .mw-word')
+    at_ep.filter(has_text="ep=4 does not divide 6 experts").wait_for()
+    section.get_by_label("Layer EP").fill("2")
+    section.get_by_label("Layer EP").press("Enter")
+    at_ep.wait_for(state="detached")
+
+    homes = section.get_by_label("Layer Placement")
+    homes.fill("0 1 2\n3 4")
+    homes.press("Control+Enter")
+    at_homes = section.locator('[data-path="experts.placement"] .mw-word')
+    at_homes.filter(has_text="expert 5 is on no device; place it").wait_for()
+    homes.fill("0 1 2 3\n4 5")
+    homes.press("Control+Enter")
+    at_homes.wait_for(state="detached")
+    page.get_by_role("button", name="Undo: homes of the experts").wait_for()
+
+    section.get_by_label("MoE", exact=True).uncheck()
+    page.get_by_role("button", name="Undo: take the experts out of the model").wait_for()
+    section.get_by_label("Layer EP").wait_for(state="detached")
+    page.keyboard.press("Control+z")
+    section.get_by_label("Layer Placement").wait_for()
+    assert section.get_by_label("Layer Placement").input_value() == "0 1 2 3\n4 5"
+
+
+# ---- a run ----
+
+
+def test_a_small_run_of_experts_is_launched_and_seen_training(
+    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
+) -> None:
+    """Launched by hand: its loss falls, it lies over the prediction, inside its blocks too, and its load is offered."""
+    import json
+
+    from engine.resources import example
+
+    design = json.loads(example("17-experts-on-two-cores").read_text())
+    design["training"]["steps"] = 5
+    page = visit(designer(design))
+    page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
+
+    page.get_by_role("button", name="Launch 4 processes").click()
+    page.locator(".mw-state", has_text="done").first.wait_for(timeout=RUN_MS)
+
+    first, last = loss_of(page)
+    assert last < first - 0.1
+    page.locator(".mw-quiet", has_text="parm-auto: S1: D is 2.5 times X and nothing can hide on one node").wait_for()
+    page.wait_for_function("window.meshwaveTimeline.layers.map(layer => layer.source).join() === 'predicted,measured'")
+
+    page.mouse.dblclick(*block(page, 0, 0, 1))
+    page.locator(".mw-timeline-crumbs").get_by_text("0F1 on mesh A").wait_for()
+    page.wait_for_function("window.meshwaveTimeline.layers.map(layer => layer.source).join() === 'predicted,measured'")
+    shown = page.evaluate("window.meshwaveTimeline.layers.map(({ label, ranks }) => [label, ranks])")
+    assert re.fullmatch(r"Run of \d\d:\d\d, step \d", shown[1][0]) and shown[0][1] == shown[1][1] == 8
+
+    page.locator(".mw-timeline-stage").evaluate("each => each.blur()")
+    page.keyboard.press("x")
+    page.locator('[data-control="load"]').click()
+    page.get_by_role("menuitemradio", name="measured").click()
+    page.get_by_role("button", name="Undo: experts: load as measured").wait_for()
+    page.locator('[data-control="load"]', has_text="5 steps").wait_for()
+    assert page.locator('[data-figure="load"] b').inner_text() != "1×"
+    page.keyboard.press("Control+z")
+    page.locator('[data-control="load"]', has_text="uniform").wait_for()
+
+
+def loss_of(page: Page) -> tuple[float, float]:
+    """The first and the last loss that the chart of the run shows."""
+    words = page.locator(".mw-loss").get_attribute("aria-label") or ""
+    first, last = re.findall(r"\d+\.\d+", words)
+    return float(first), float(last)
 
 
 # ---- inside a block of the timeline ----

@@ -78,7 +78,9 @@ def test_the_cookie_that_the_link_left_lets_in(port: int) -> None:
     assert status(port, "/", Cookie=f"meshwave-{port}={TOKEN}") == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/?token=", "/?token=a-token-for-test", f"/?token={TOKEN}x", "/?token=%C3%A9"])
+@pytest.mark.parametrize(
+    "path", ["/", "/transfer", "/?token=", "/?token=a-token-for-test", f"/?token={TOKEN}x", "/?token=%C3%A9"]
+)
 def test_without_the_whole_token_nothing_is_shown(port: int, path: str) -> None:
     assert status(port, path) == 403
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,34 @@ def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
     assert page.session.history[0] == "move stage 2 to mesh m1: Interleaved 1F1B becomes custom"
     with pytest.raises(InputError, match="stage 0 is all that mesh m0 holds"):
         page.drawing.move_stage(0, 1, 0)
+
+
+def test_a_stage_on_its_way_is_played_and_nothing_is_edited() -> None:
+    page = Page(schedule="interleaved-1f1b", ranks=2, microbatches=4, chunks=2)
+    before = page.session.prediction.timeline
+    tried, told = page.drawing.try_stage(2, 1, 0)
+
+    assert page.session.design.pipeline.schedule == "interleaved-1f1b"
+    assert told["label"] == "move stage 2 to mesh m1"
+    assert told["makespan"] == [before.makespan, tried.timeline.makespan]
+    assert told["words"].startswith("iteration ") and "→" in told["words"]
+    delay = np.frombuffer(told["delay"], "<f4")
+    assert len(delay) == (~tried.timeline.is_transfer).sum()
+    assert (told["later"], told["earlier"]) == ((delay > 1e-6).sum(), (delay < -1e-6).sum())
+    page.drawing.tell_trial(told)
+    page.drawing.move_stage(2, 1, 0)
+    assert page.session.prediction.timeline.makespan == tried.timeline.makespan, "it comes as it was shown"
+    assert page.session.prediction.timeline.digest == told["digest"]
+    assert page.heard[-1] == {"type": "order", "told": "trial"}, "what was said of it goes"
+    with pytest.raises(InputError, match="stage 0 is all that mesh m0 holds"):
+        page.drawing.try_stage(0, 1, 0)
+
+
+def test_a_stage_that_leaves_a_shared_slot_says_so() -> None:
+    page = Page(schedule="dualpipe-v", ranks=2, microbatches=8)
+    _, told = page.drawing.try_stage(1, 0, 0)
+
+    assert re.fullmatch(r"move stage 1 to mesh m0; \d+ slots are parted", told["label"])
 
 
 def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:

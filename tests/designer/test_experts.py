@@ -327,3 +327,18 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
 def test_what_the_map_says_has_the_papers_range_beside() -> None:
     notes = " ".join(map_of_layers()["notes"])
     assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
+
+
+def test_what_a_load_does_not_change_is_said() -> None:
+    """Slots are computed and sent filled or not."""
+    assert picture_of(design(), 0)["about"] == []
+    padded = picture_of(design(load="zipf"), 0)["about"]
+    assert padded == [
+        "Every expert has 40 slots, filled or not: its load decides what is dropped, not how long it takes."
+    ]
+    document = design(load="zipf").model_dump(mode="json")
+    document["model"]["moe"]["capacity_factor"] = None
+    (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
+    assert dropless.startswith("Every expert has as many slots as the hottest one needs")
+    grouped = picture_of(design(dp=8, ep=4), 0)["about"]
+    assert grouped == ["One of 2 groups, all alike."]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from designer.app import _of_pin
 from designer.session import Session
-from designer.views.layers import KINDS, inside_of
-from designer.views.timeline import Pin, TimelineChart, pack
+from designer.views.layers import KINDS, MeasuredBlock, inside_of
+from designer.views.timeline import Layer, Pin, TimelineChart, pack
 from engine.design import parse_design
 from engine.errors import InputError
+from engine.lowering.layers import inside, measured_inside
+from engine.moe import LAYER_OPS
+from engine.predict import Prediction
 from engine.program.action import Action, Op
+from engine.recording import STEP, MeasuredInside
 from tests.designer.test_experts import design
 
 
@@ -22,7 +27,7 @@ def session() -> Session:
 
 
 def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
-    layer, crumbs = inside_of(session().prediction, 0, Action(Op.F, 0, 1))
+    (layer,), crumbs = inside_of(session().prediction, 0, Action(Op.F, 0, 1))
 
     timeline = layer.timeline
     assert crumbs == ["iteration", "0F1 on mesh A"]
@@ -37,7 +42,7 @@ def test_a_step_is_named_by_its_kind_its_lane_and_its_place_there() -> None:
 
 
 def test_what_travels_holds_the_words_and_the_way() -> None:
-    layer, crumbs = inside_of(session().prediction, 0, Action(Op.B, 0, 0))
+    (layer,), crumbs = inside_of(session().prediction, 0, Action(Op.B, 0, 0))
 
     packed = pack([layer], crumbs)
 
@@ -49,6 +54,52 @@ def test_what_travels_holds_the_words_and_the_way() -> None:
     assert inner["kinds"]["B"] == "dispatch"
     assert {"text", "carried"} <= set(inner["columns"])
     assert not inner["opens"]
+
+
+def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
+    """What a run would have written down that did all steps of experts as predicted, but so many times as slow."""
+    predicted, rows = inside(prediction.design, rank, 0, op), []
+    timeline = predicted.timeline
+    for device in range(len(predicted.block)):
+        mine: dict[str, tuple[int, ...]] = {}  # one that is predicted on two lanes is measured as one
+        for span, (words, step) in enumerate(zip(predicted.words, predicted.steps, strict=True)):
+            if predicted.lanes[timeline.rank[span]][0] == device and step is not None:
+                number, _, chunk = words.removeprefix(f"{step.value} ").partition(", chunk ")
+                start, end = (int(column[span] * slower * 1e9) for column in (timeline.start, timeline.end))
+                start = mine[words][-2] if words in mine else start
+                mine[words] = 4, int(number), LAYER_OPS.index(step), op != Op.F, int(chunk or -1), start, end
+        rows.append(np.sort(np.array(list(mine.values()), STEP), order="start_ns"))
+    count, whole = len(rows), int(predicted.timeline.makespan * slower * 1e9)
+    found = MeasuredInside(4, tuple(LAYER_OPS), (0,) * count, (whole,) * count, tuple(rows))
+    return MeasuredBlock(measured_inside(prediction.design, rank, op, found), "Measured in step 5")
+
+
+def test_what_was_measured_lies_over_what_is_predicted_step_by_step() -> None:
+    prediction = session().prediction
+
+    (below, above), _ = inside_of(prediction, 0, Action(Op.F, 0, 1), as_run(prediction, 0, Op.F, 2.0))
+
+    assert above.over and (above.label, above.timeline.source) == ("Measured in step 5", "measured")
+    assert above.timeline.meshes == below.timeline.meshes
+    assert above.timeline.makespan == pytest.approx(2 * below.timeline.makespan, rel=1e-6)
+    assert below.steps is not None and above.steps is not None
+
+    def by_name(layer: Layer) -> dict[tuple[int, ...], tuple[str, float]]:
+        timeline, steps = layer.timeline, layer.steps
+        assert steps is not None
+        names = zip(timeline.rank.tolist(), timeline.op.tolist(), timeline.microbatch.tolist(), strict=True)
+        said = zip(
+            (steps.labels[label] for label in steps.label), (timeline.end - timeline.start).tolist(), strict=True
+        )
+        return dict(zip(names, said, strict=True))
+
+    predicted, measured = by_name(below), by_name(above)
+    both = predicted.keys() & measured.keys()
+    assert len(both) == sum(not words.startswith("dense") for words, _ in measured.values()) > 20
+    for name in both:
+        assert measured[name][0] == predicted[name][0]
+    computed = [name for name in both if predicted[name][0].startswith("experts")]
+    assert all(measured[name][1] == pytest.approx(2 * predicted[name][1], rel=1e-5) for name in computed)
 
 
 def test_why_a_block_cannot_be_opened_is_said_on_the_page() -> None:

@@ -112,6 +112,14 @@ def test_nothing_ran_yet(show: Show) -> None:
     assert (panel.run, panel.runs, panel.bar.status) == ({}, [], {})
 
 
+def test_what_was_chosen_for_a_run_is_among_its_notes(show: Show, write: Write, record: Record) -> None:
+    run = write(losses=[5.5])
+    with (record.folder(run) / "events-0.jsonl").open("a") as file:
+        file.write(json.dumps({"time": 0.0, "event": "chosen", "note": "parm-auto: S1: nothing can hide"}) + "\n")
+
+    assert show(run).run["notes"][:2] == ["computes here", "parm-auto: S1: nothing can hide"]
+
+
 def test_a_live_run_is_found_and_followed(show: Show, write: Write, record: Record) -> None:
     run = write(losses=[5.5, 5.25])
     panel = show(run)

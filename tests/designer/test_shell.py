@@ -62,7 +62,8 @@ def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> 
         here: Any = document
         for key in path.split("."):
             here = here[key]
-        assert field["value"] == (True if isinstance(here, dict) else here), path  # an optional part is there
+        is_part = field["kind"] == "switch" and field["optional"]  # that is there or not
+        assert field["value"] == (here is not None if is_part else here), path
         assert field["label"], path
         assert field["help"], path
         if field["kind"] not in ("choice", "switch"):
@@ -72,7 +73,7 @@ def test_every_example_has_a_form_whose_values_are_the_document_s(name: str) -> 
 def test_the_form_has_what_is_used_and_keeps_the_rest_of_the_document_out(design: Design) -> None:
     keys = [section["key"] for section in fields(design)]
 
-    assert keys == ["model", "training", "pipeline", "cluster", "cost"]
+    assert keys == ["model", "experts", "training", "pipeline", "transfer", "cluster", "cost"]
 
 
 @pytest.mark.parametrize("name", schedules)
@@ -209,16 +210,103 @@ def test_meshes_stay_where_they_are_drawn_when_nodes_get_more_devices() -> None:
     assert [[now.cluster.node_of(device) for device in mesh.devices] for mesh in now.meshes] == node_of
 
 
-def test_experts_are_shown_where_there_are_some_and_can_be_taken_away(seconds: Design) -> None:
+# ---- the experts ----
+
+
+@pytest.fixture
+def experts() -> Session:
+    return Session(load_design(example("17-experts-on-two-cores")))
+
+
+def test_one_switch_gives_a_model_experts_and_takes_them_away_with_all_that_lay_on_devices(seconds: Design) -> None:
     session = Session(seconds)
-    session.edit("model.moe", {"experts": 8}, "experts")
+    assert [path for path in by_path(seconds) if "moe" in path or "experts" in path] == ["model.moe"]
+
+    session.edit(*change(session.design, by_path(session.design)["model.moe"], True))
+
     form = by_path(session.design)
-    assert form["model.moe.experts"]["group"] == "MoE"
-
+    assert not session.errors
+    assert form["model.moe"]["value"] is True
+    assert form["model.moe.experts"]["value"] == 8
     session.edit(*change(session.design, form["model.moe"], False))
+    assert session.design.model == seconds.model
+    assert not [problem for problem in session.problems if problem.where.startswith("experts")]
+    session.undo()
+    session.undo()
+    assert session.design == seconds
 
-    assert session.design.model.moe is None
-    assert "model.moe" not in by_path(session.design)
+
+def test_the_section_of_the_experts_has_every_field_of_the_document(experts: Session) -> None:
+    from engine.design.experts import Experts
+    from engine.design.model import MoE
+
+    (section,) = (section for section in fields(experts.design) if section["key"] == "experts")
+    paths = {field["path"] for field in section["fields"]}
+
+    known = {f"model.moe.{name}" for name in MoE.model_fields} | {f"experts.{name}" for name in Experts.model_fields}
+    assert paths == (known | {"model.moe"}) - {"experts.variant"}
+    experts.edit(*change(experts.design, by_path(experts.design)["experts.schedule"], "deepspeed"))
+    assert [option["value"] for option in by_path(experts.design)["experts.variant"]["options"]] == [
+        "paper", "pregate", "lanes",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "typed", "edit"),
+    [
+        ("model.moe.experts", "16", ("model.moe.experts", 16, "MoE experts 16")),
+        ("model.moe.capacity_factor", "", ("model.moe.capacity_factor", None, "MoE capacity factor auto")),
+        ("model.moe.every", "1", ("model.moe.every", 1, "MoE every n-th block 1")),
+        ("experts.load", "zipf", ("experts.load", "zipf", "layer load zipf")),
+        ("experts.load", "2 1, 1;1 1 1 1 0.5", ("experts.load", [2, 1, 1, 1, 1, 1, 1, 0.5], "layer load 2, 1, 1, 1, 1, 1, 1, 0.5")),
+        ("experts.degree", "", ("experts.degree", None, "layer chunks auto")),
+        (
+            "experts.placement",
+            "0 1 2 3\n4,5\n6 7\n-",
+            ("experts.placement", [[0, 1, 2, 3], [4, 5], [6, 7], []], "homes of the experts"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_fields_of_experts_become_edits(path: str, typed: str, edit: Any, experts: Session) -> None:
+    assert change(experts.design, by_path(experts.design)[path], typed) == edit
+
+    experts.edit(*edit)
+
+    assert experts.design != load_design(example("17-experts-on-two-cores"))
+    assert not [problem for problem in experts.errors if problem.where == path]
+    field = by_path(experts.design)[path]
+    assert read(field, field["text"]) == edit[1]  # as it stands there it would be typed
+
+
+def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_needs(experts: Session) -> None:
+    experts.edit(*change(experts.design, by_path(experts.design)["experts.esp"], "2"))
+    assert (experts.design.experts.ep, experts.design.experts.esp) == (2, 2)
+    experts.edit(*change(experts.design, by_path(experts.design)["experts.ep"], "3"))
+    assert (experts.design.experts.ep, experts.design.experts.esp) == (3, 2)  # as it was typed, and told of
+    assert any(problem.where == "experts.ep" for problem in experts.problems)
+    schedule = by_path(experts.design)["experts.schedule"]
+    assert {"Parm S1", "PPMoE"} <= {option["title"] for option in schedule["options"]}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("0 1 2 3\n4 5 6 7", "there are experts for 2 devices, and a group of ep=4 x esp=1 has 4; give it 4 entries or null"),
+        ("0 1\n2 3\n4 5\n6 9", "there is no expert 9; the model has experts 0 to 7"),
+        ("0 1\n2 3\n4 5\n6", "expert 7 is on no device; place it"),
+    ],
+)  # fmt: skip
+def test_homes_that_do_not_fit_are_refused_at_their_field(typed: str, words: str, experts: Session) -> None:
+    with pytest.raises(InputError) as refused:
+        change(experts.design, by_path(experts.design)["experts.placement"], typed)
+    assert str(refused.value) == words
+
+
+def test_what_is_set_for_experts_that_are_not_there_stays_in_sight(seconds: Design) -> None:
+    session = Session(seconds)
+    session.edit("experts.ep", 4, "ep")
+
+    assert set(at_fields(session.problems, list(by_path(session.design)))) >= {"experts.ep"}
 
 
 # ---- problems at their fields ----

@@ -43,22 +43,23 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
     last_on: dict[int, set[Task]] = defaultdict(set)  # the last computation of a rank, or the sends that it blocks for
     last_link: dict[tuple[int, int], Task] = {}
     last_reduce: dict[int, Task] = {}
-    last_of_stage: dict[tuple[int, int], Task] = {}  # (rank, stage): its last computation, or the send after it
+    last_of_stage: dict[tuple[int, int], set[Task]] = {}  # (rank, stage): its last computation, or the sends after it
     maker: Task | None = None
     waits: dict[Task, set[Task]] = {}
     for task, peer in every.items():
-        rank, (op, stage, _, _) = task
+        rank, (op, stage, *_) = task
         waits[task] = found = set()
         if op.is_compute or op == Op.STEP:
             found |= last_on[rank] | tensors(task, program, every)
-            last_on[rank] = {task}
-            maker = last_of_stage[rank, stage] = task
+            last_on[rank], last_of_stage[rank, stage] = {task}, {task}
+            maker = task
         if op in (Op.SEND_F, Op.SEND_B):
             assert maker is not None
             found.add(maker)
             if model == "sender-blocking":
                 last_on[rank] = {one for one in last_on[rank] if not one[1].op.is_compute} | {task}
-                last_of_stage[rank, stage] = task
+                sent = {one for one in last_of_stage[rank, stage] if not one[1].op.is_compute}
+                last_of_stage[rank, stage] = sent | {task}
             if model == "link-serial":
                 found |= {last_link[rank, peer]} if (rank, peer) in last_link else set()
                 last_link[rank, peer] = task
@@ -68,7 +69,7 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
     for rank, action in every:
         if action.op == Op.REDUCE_GRAD:
             holders = program.ranks_of(action.stage)
-            waits[rank, action] |= {last_of_stage[other, action.stage] for other in holders}
+            waits[rank, action] |= set().union(*(last_of_stage[other, action.stage] for other in holders))
     ends = {task for task in every if task[1].op == Op.REDUCE_GRAD}
     ends |= {[(r, a) for r, a in every if r == rank and a.op.is_compute][-1] for rank in range(program.ranks)}
     for task in every:
@@ -79,17 +80,22 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
 
 def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
     """Where the inputs of a computation come from: made here, or sent here."""
-    rank, (op, stage, mb, _) = task
+    rank, (op, stage, mb, *_) = task
 
-    def arrives(by: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
+    def arrives(by: int, makers: tuple[Op, ...], send: Op, to: int = -1) -> set[Task]:
         here = {(rank, Action(maker, by, mb, fused)) for maker in makers for fused in (0, 1)} & every.keys()
-        return here or {sent for sent, peer in every.items() if sent[1] == Action(send, by, mb) and peer == rank}
+        message = Action(send, by, mb, 0, to)
+        return here or {sent for sent, peer in every.items() if sent[1] == message and peer == rank}
+
+    def skips(end: int, makers: tuple[Op, ...], send: Op) -> set[Task]:
+        others = [pair[1 - end] for pair in program.beyond if pair[end] == stage]
+        return set().union(*(arrives(by, makers, send, stage) for by in others))
 
     if op == Op.F and stage > 0:
-        return arrives(stage - 1, (Op.F,), Op.SEND_F)
+        return arrives(stage - 1, (Op.F,), Op.SEND_F) | skips(1, (Op.F,), Op.SEND_F)
     if op in (Op.B, Op.I):
         gradient = arrives(stage + 1, (Op.B, Op.I), Op.SEND_B) if stage + 1 < program.stages else set()
-        return gradient | {(rank, Action(Op.F, stage, mb))}
+        return gradient | skips(0, (Op.B, Op.I), Op.SEND_B) | {(rank, Action(Op.F, stage, mb))}
     return {(rank, Action(Op.I, stage, mb, fused)) for fused in (0, 1)} & every.keys() if op == Op.W else set()
 
 

@@ -192,7 +192,7 @@ def test_joins_every_action_of_a_run_with_its_prediction_in_whatever_order_it_wa
 ) -> None:
     predicted = simulate(program, seconds(program, seed))
     order = np.random.default_rng(seed).permutation(len(predicted))
-    columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause")
+    columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause", "other")
     run = measured(predicted, **{name: getattr(predicted, name)[order] for name in columns})
 
     laid = overlay(predicted, run)

@@ -127,6 +127,9 @@ class Stage(nn.Module):
     mean loss of its microbatch, the others ``[batch, sequence, hidden]``.
     """
 
+    takes: tuple[int, ...] = ()  # stages before the one before, of which it also takes something
+    gives: tuple[int, ...] = ()  # stages after the next that also take something of it
+
     def __init__(self, embedding: nn.Module | None, layers: dict[int, nn.Module], head: nn.Module | None) -> None:
         super().__init__()
         self.embedding = embedding
@@ -147,14 +150,19 @@ class Stage(nn.Module):
 
     def body(self, x: Tensor) -> Tensor:
         """All but the head."""
+        x = self.embedded(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """What the layers take."""
         if self.embedding is not None:
             x = self.embedding(x)
             if torch.is_autocast_enabled(x.device.type):
                 # From here on the residual stream has the precision in which stages exchange
                 # it, so that a cut between two stages changes no number.
                 x = x.to(torch.get_autocast_dtype(x.device.type))
-        for layer in self.layers.values():
-            x = layer(x)
         return x
 
 
@@ -194,6 +202,12 @@ class Transformer(ABC):
 
     def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         """Build one stage; see :func:`engine.runtime.models.build_stage`."""
+        return Stage(*self.parts(layers_per_stage, stage, seed, dtype, device))
+
+    def parts(
+        self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any
+    ) -> tuple[nn.Module | None, dict[int, nn.Module], nn.Module | None]:
+        """What a stage consists of: the embedding if it is the first, its layers, the head if it is the last."""
 
         def part(place: int) -> nn.Module:
             others = {EMBEDDING: self.embedding, HEAD: self.head}
@@ -202,7 +216,7 @@ class Transformer(ABC):
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])
-        return Stage(
+        return (
             part(EMBEDDING) if stage == 0 else None,
             {number: part(FIRST_LAYER + number) for number in numbers},
             part(HEAD) if stage == len(layers_per_stage) - 1 else None,

@@ -116,7 +116,8 @@ class MakeExpertLayer:
 
 
 def alone(design: Design, loss_scale: float, dtype: torch.dtype) -> MakeExpertLayer:
-    """Makes whole expert layers in one process, with the capacity that they have on the design's first mesh."""
+    """Makes whole expert layers in one process, with the capacity that they have on the design's first mesh:
+    rounded up for its devices and chunks, which are all chunks here."""
     layer = resolved(design, design.meshes[0]).layer
     whole = Layer(
         mp=1,
@@ -129,6 +130,7 @@ def alone(design: Design, loss_scale: float, dtype: torch.dtype) -> MakeExpertLa
         top_k=layer.top_k,
         capacity_factor=layer.capacity_factor,
         item_bytes=layer.item_bytes,
+        degree=layer.mp * layer.degree,
     )
     return MakeExpertLayer(design, "expert-parallel", whole, dict.fromkeys(KINDS, ALONE), loss_scale, dtype)
 

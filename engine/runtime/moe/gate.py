@@ -125,13 +125,17 @@ def _slots(choice: Tensor, load: Tensor, capacity: int) -> tuple[Tensor, Tensor]
 
 
 class _Scores(Function):
-    """``x @ weight.T`` in the precision of the weight; its gradient now or later, as the gate is told."""
+    """``x @ weight.T`` in float32 at least; the gradient of the weight now or later, as the gate is told.
+
+    In 16 bits two scores that differ by less than a part in 256 would be equal, and a token would
+    visit another expert than the one that its probabilities ask for.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gate: Gate) -> Tensor:
         ctx.save_for_backward(x)
         ctx.gate = gate
-        return x.to(weight.dtype) @ weight.t()
+        return _wide(x) @ _wide(weight).t()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -139,12 +143,16 @@ class _Scores(Function):
         gate: Gate = ctx.gate
         due = partial(_add_scores, gate.weight, x, gradient)
         due() if gate.later is None else gate.later.add(due)
-        return (gradient @ gate.weight).to(x.dtype), None, None
+        return (gradient @ _wide(gate.weight)).to(x.dtype), None, None
 
 
 @torch.no_grad()
 def _add_scores(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
-    accumulate(weight, gradient.t() @ x.to(weight.dtype))
+    accumulate(weight, gradient.t() @ _wide(x))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class _Beside(Function):

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from engine.moe import Step, StepOp, backward
-from engine.runtime.deferred import Defers
+from engine.recording import Way
+from engine.runtime.deferred import Defers, Due, Later
 from engine.runtime.moe.experts import FeedForward, Kept
 from engine.runtime.moe.overlap import Overlap
 from engine.runtime.moe.steps import SLOTS, Arrives, Steps, indices
+from engine.runtime.moe.trace import At
 
 Compute = Callable[[int, Tensor], Tensor]
 """What the experts do with the rows of a chunk."""
@@ -41,7 +43,10 @@ class Journey:
         """``held`` are the numbers of the experts of this process, ``part`` knows whether their gradients wait."""
         self._steps, self._experts, self._held, self._part = steps, experts, held, part
         self._chunks = steps.layer.degree if len(inside) > 1 else 1
-        self._ways = [_Way(steps, way, self._chunks > 1) for way in (inside, backward(inside))]
+        self._ways = [
+            _Way(steps, played, way, self._chunks > 1)
+            for way, played in ((Way.FORWARD, inside), (Way.BACKWARD, backward(inside)))
+        ]
         self._rows = self._arrivals(inside)
 
     def __call__(self, slots: Tensor, anchor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
@@ -66,15 +71,26 @@ class Journey:
     def backward(self, gradient: Tensor, plan: Rows, kept: list[list[Kept]]) -> Tensor:
         def compute(chunk: int, x: Tensor) -> Tensor:
             rows, _ = _sorted(x, plan)
-            return _unsorted(self._experts.backward(rows, kept[chunk], self._part.later), x, plan)
+            return _unsorted(self._experts.backward(rows, kept[chunk], self._later), x, plan)
 
         return self._play(self._ways[1], gradient, compute)
 
+    @property
+    def _later(self) -> Later | None:
+        """Where weight gradients are left for later, each noted as a step when it is computed."""
+        return None if self._part.later is None else _Noted(self._part.later, self._steps)
+
     def _play(self, way: _Way, slots: Tensor, compute: Compute) -> Tensor:
-        coming = [way.there(chunk) for chunk in slots.chunk(self._chunks, SLOTS)]
-        leaving = [way.back(compute(number, arrive())) for number, arrive in enumerate(coming)]
+        coming = [way.there(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))]
+        leaving = [way.back(self._computed(way.at(n), compute, n, arrive()), n) for n, arrive in enumerate(coming)]
         done = [arrive() for arrive in leaving]
         return done[0] if len(done) == 1 else torch.cat(done, SLOTS)
+
+    def _computed(self, at: At, compute: Compute, chunk: int, x: Tensor) -> Tensor:
+        ends = self._steps.begins(StepOp.EXPERTS, at)
+        y = compute(chunk, x)
+        ends()
+        return y
 
     def _arrivals(self, inside: Sequence[Step]) -> Rows:
         """Of which expert each block is that arrives here, followed through the steps before the experts."""
@@ -98,10 +114,10 @@ class Journey:
 class _Way:
     """The steps of one direction, on either side of the experts."""
 
-    def __init__(self, steps: Steps, way: Sequence[Step], beside: bool) -> None:
-        at = _at_experts(way)
-        self._before, self._after = list(way[:at]), list(way[at + 1 :])
-        self._steps, self._beside, self._overlap = steps, beside, None
+    def __init__(self, steps: Steps, played: Sequence[Step], way: Way, in_chunks: bool) -> None:
+        at = _at_experts(played)
+        self._before, self._after = list(played[:at]), list(played[at + 1 :])
+        self._steps, self._way, self._in_chunks, self._overlap = steps, way, in_chunks, None
         last = self._after[-1] if self._after else None
         if last is not None and last.hidden and last.collective and steps.groups[last.group].size > 1:
             exchange = max(n for n, step in enumerate(self._after) if step.collective == "all_to_all")
@@ -109,24 +125,44 @@ class _Way:
             self._overlap = Overlap(combine, between, last, steps)
             self._after = self._after[:exchange]
 
-    def there(self, x: Tensor) -> Arrives:
-        return self._run(self._before, x)
+    def at(self, chunk: int) -> At:
+        """Where the steps of a chunk are played."""
+        return At(self._way, chunk if self._in_chunks else -1)
 
-    def back(self, x: Tensor) -> Arrives:
-        arrives = self._run(self._after, x)
-        return arrives if self._overlap is None else self._overlap.start(arrives(), beside=self._beside)
+    def there(self, x: Tensor, chunk: int) -> Arrives:
+        return self._run(self._before, x, self.at(chunk))
 
-    def _run(self, steps: Sequence[Step], x: Tensor) -> Arrives:
+    def back(self, x: Tensor, chunk: int) -> Arrives:
+        arrives, at = self._run(self._after, x, self.at(chunk)), self.at(chunk)
+        return arrives if self._overlap is None else self._overlap.start(arrives(), beside=self._in_chunks, at=at)
+
+    def _run(self, steps: Sequence[Step], x: Tensor, at: At) -> Arrives:
         """Begin one step after the other; the last collective, and what is done behind it, is still on its way."""
         arrives: Arrives = lambda: x  # noqa: E731
         for step in steps:
-            arrives = self._after_that(step, arrives)
+            arrives = self._after_that(step, arrives, at)
         return arrives
 
-    def _after_that(self, step: Step, before: Arrives) -> Arrives:
+    def _after_that(self, step: Step, before: Arrives, at: At) -> Arrives:
         if step.collective:
-            return self._steps.start(step, before())
-        return lambda: self._steps.start(step, before())()
+            return self._steps.start(step, before(), at)
+        return lambda: self._steps.start(step, before(), at)()
+
+
+class _Noted(Later):
+    """Leaves what is due where it belongs, to be noted as a step when it is done."""
+
+    def __init__(self, later: Later, steps: Steps) -> None:
+        super().__init__()
+        self._later, self._steps = later, steps
+
+    def add(self, due: Due) -> None:
+        def noted() -> None:
+            ends = self._steps.begins(StepOp.EXPERTS, At(Way.WEIGHTS))
+            due()
+            ends()
+
+        self._later.add(noted)
 
 
 def _at_experts(steps: Sequence[Step]) -> int:

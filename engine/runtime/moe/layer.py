@@ -20,14 +20,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from engine.moe import ExpertSchedule, Layer, Step, StepOp, expert_schedules
+from engine.recording import Way
 from engine.runtime.deferred import Defers
 from engine.runtime.groups import Group
 from engine.runtime.moe.experts import Expert, FeedForward
 from engine.runtime.moe.gate import Gate, Routing
 from engine.runtime.moe.journey import Journey
-from engine.runtime.moe.steps import Message, Steps
+from engine.runtime.moe.steps import OUTSIDE, Message, Steps
+from engine.runtime.moe.trace import At, Begins, Ends, nothing
 
 KINDS = ("mp", "esp", "ep", "ep_esp")
+BACKWARD = At(Way.BACKWARD)
 
 
 def groups_of(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
@@ -120,6 +123,10 @@ class ExpertLayer(Defers):
         self._own_part = float(1 / (layer.mp * self._domain))  # of its gate's tokens, which others may have seen too
         self._exchanges = any(step.collective for step in self._inside)
 
+    def watch_steps(self, begins: Begins) -> None:
+        """Tell somebody of every step, as :class:`engine.runtime.moe.trace.Trace`."""
+        self._steps.begins = begins
+
     @property
     def routed(self) -> list[float]:
         """Routes to each expert so far, this process's part: those of all processes of a mesh add up to all."""
@@ -154,7 +161,7 @@ class ExpertLayer(Defers):
             tokens = tokens.to(torch.get_autocast_dtype(kind))
         for step in self._before:
             tokens = self._steps.adds(step, tokens)
-        routing = self.gate(tokens, self._room, self._whole)
+        routing = self._chosen(tokens)
         self.load = routing.load
         if torch.is_grad_enabled():  # what is computed again for its backward is routed once
             self._routed += routing.load.to("cpu", torch.float64) * self._own_part
@@ -168,26 +175,55 @@ class ExpertLayer(Defers):
         self._experts.lay()
         return self
 
+    def _chosen(self, tokens: Tensor) -> Routing:
+        ends = self._steps.begins(StepOp.GATE, OUTSIDE)
+        routing: Routing = self.gate(tokens, self._room, self._whole)
+        ends()
+        if ends is not nothing and routing.weights.requires_grad and tokens.requires_grad:
+            self._note_backward(tokens, routing.weights)
+        return routing
+
+    def _note_backward(self, tokens: Tensor, weights: Tensor) -> None:
+        """The backward of the gate is autograd's own: it lasts from when the gradient of the weights is there to
+        when that of the tokens is."""
+        begun: list[Ends] = []
+
+        def begin(gradient: Tensor) -> None:
+            begun.append(self._steps.begins(StepOp.GATE, BACKWARD))
+
+        def end(gradient: Tensor) -> None:
+            while begun:
+                begun.pop()()
+
+        weights.register_hook(begin)  # type: ignore[no-untyped-call]
+        tokens.register_hook(end)  # type: ignore[no-untyped-call]
+
     # ---- from ORDER to RESTORE ----
 
     def _visited(self, tokens: Tensor, routing: Routing) -> Tensor:
         rows, counts = None, (self.layer.experts, routing.capacity)
         if not self._exchanges:
-            mine, rows = self._own_slots(routing.capacity)
+            mine, rows = self._own_slots(routing)
             routing, counts = routing.only(mine), (len(mine), 1)
-        ordered: Tensor = _Order.apply(tokens, routing)  # type: ignore[no-untyped-call]
+        ordered: Tensor = _Order.apply(tokens, routing, self._steps.begins)  # type: ignore[no-untyped-call]
         found = self._journey(ordered.view(1, *counts, tokens.shape[1]), self.gate.weight, rows).flatten(0, 2)
-        y: Tensor = _Restore.apply(found, routing.weights, routing)  # type: ignore[no-untyped-call]
+        y: Tensor = _Restore.apply(found, routing.weights, routing, self._steps.begins)  # type: ignore[no-untyped-call]
         return y.to(tokens.dtype)
 
-    def _own_slots(self, capacity: int) -> tuple[Tensor, list[int]]:
-        """The slots of the experts here, and how many each has; who holds a copy takes every ``n``-th."""
-        holders = self.layer.holders(self.layer.size(self.schedule.places))
+    def _own_slots(self, routing: Routing) -> tuple[Tensor, list[int]]:
+        """The slots of the experts here, and how many each has; who holds a copy takes every ``n``-th.
+
+        Where no token is dropped those that are taken alone: no device waits for another's messages here,
+        so that experts need not have as many rows as the fullest.
+        """
+        holders, capacity = self.layer.holders(self.layer.size(self.schedule.places)), routing.capacity
+        ends = routing.load.tolist() if self.layer.capacity_factor is None else [capacity] * self.layer.experts
         device = self.gate.weight.device
-        parts = [
-            torch.arange(holders[e].index(self.place), capacity, len(holders[e]), device=device) + e * capacity
-            for e in self.held
-        ]
+        parts = []
+        for e in self.held:
+            first = holders[e].index(self.place)
+            part = torch.arange(first, max(first, ends[e]), len(holders[e]), device=device)
+            parts.append(part + e * capacity)
         mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
         return mine, [len(part) for part in parts]
 
@@ -255,39 +291,49 @@ class _Order(Function):
     """``[slots, hidden]`` of ``[S, hidden]``: a copy of a token in each of its slots, zeros in empty ones."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, routing: Routing) -> Tensor:
-        ctx.slot = routing.slot
-        return _picked(tokens, routing.token)
+    def forward(ctx: Any, tokens: Tensor, routing: Routing, begins: Begins) -> Tensor:
+        ends = begins(StepOp.ORDER, OUTSIDE)
+        ctx.slot, ctx.begins = routing.slot, begins
+        ordered = _picked(tokens, routing.token)
+        ends()
+        return ordered
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ends = ctx.begins(StepOp.RESTORE, BACKWARD)  # its adjoint
         first, *others = ctx.slot
         total = _picked(gradient, first)
         for slot in others:
             total += _picked(gradient, slot)
-        return total, None
+        ends()
+        return total, None, None
 
 
 class _Restore(Function):
     """``[S, hidden]``: of every token the results in its slots, weighted; a dropped route adds nothing."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, weights: Tensor, routing: Routing) -> Tensor:
+    def forward(ctx: Any, found: Tensor, weights: Tensor, routing: Routing, begins: Begins) -> Tensor:
+        ends = begins(StepOp.RESTORE, OUTSIDE)
+        ctx.begins = begins
         ctx.save_for_backward(found, weights)
         ctx.routing = routing._replace(weights=weights.detach())
         total = torch.zeros((), dtype=weights.dtype, device=found.device)
         for choice, slot in enumerate(routing.slot):
             total = total + weights[:, choice, None] * _picked(found, slot)
+        ends()
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        ends = ctx.begins(StepOp.ORDER, BACKWARD)  # its adjoint
         found, weights = ctx.saved_tensors
         routing: Routing = ctx.routing
         of_slot = _picked(weights.t().reshape(-1, 1), routing.route)
         of_found = (of_slot * _picked(gradient, routing.token)).to(found.dtype)
         of_weights = torch.stack([(gradient * _picked(found, slot)).sum(-1) for slot in routing.slot], -1)
-        return of_found, of_weights, None
+        ends()
+        return of_found, of_weights, None, None
 
 
 def _picked(rows: Tensor, index: Tensor) -> Tensor:

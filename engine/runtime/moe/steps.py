@@ -24,7 +24,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from engine.moe import Layer, Step, StepOp, backward
+from engine.recording import Way
+from engine.runtime.exchange import all_to_all
 from engine.runtime.groups import Group
+from engine.runtime.moe.trace import At, Begins, unseen
 
 # Newer torch calls them by these names and warns of the others.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -35,6 +38,9 @@ Arrives = Callable[[], Tensor]
 
 COPIES, BLOCKS, SLOTS = range(3)
 TOKENS = 0
+OUTSIDE = At()
+VIEWS = (StepOp.COPY, StepOp.SPLIT_TOKENS, StepOp.SPLIT_SLOTS, StepOp.KEEP_SHARD, StepOp.KEEP_INPUT)
+"""Steps that look at a part of their tensor and take no time."""
 
 
 class Message(NamedTuple):
@@ -68,6 +74,7 @@ class Steps:
     ) -> None:
         """``groups`` are the own ones of each kind; ``watch`` is shown what every collective moves."""
         self.layer, self.groups, self.watch = layer, groups, watch
+        self.begins: Begins = unseen  # is told of every step, and tells what to call at its end
         self.me = groups["ep_esp"].index
         self.device = device
         self._plans: dict[tuple[str, int], Exchange] = {}
@@ -93,9 +100,19 @@ class Steps:
             StepOp.COMBINE: self._combine,
         }
 
-    def start(self, step: Step, x: Tensor) -> Arrives:
+    def start(self, step: Step, x: Tensor, at: At = OUTSIDE) -> Arrives:
         """Begin a step; what stays on the device is done when it is asked for."""
-        return self._do[step.op](step, x)
+        if step.op in VIEWS or (step.collective and self.groups[step.group].size == 1):
+            return self._do[step.op](step, x)
+        ends = self.begins(step.op, at)
+        arrives = self._do[step.op](step, x)
+
+        def arrived() -> Tensor:
+            y = arrives()
+            ends()
+            return y
+
+        return arrived
 
     def adds(self, step: Step, x: Tensor) -> Tensor:
         """A step as an operation that autograd knows."""
@@ -190,8 +207,7 @@ class Steps:
         buffer = self.on_wire(x, step)
         arriving = buffer.new_empty(sum(received), *buffer.shape[1:])
         self.note_exchange(step, buffer, sent)
-        work = dist.all_to_all_single(arriving, buffer, received, sent, group=group.handle, async_op=True)
-        return _arrival(work, buffer, arriving, x)
+        return _arrival(all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
 
     def copies(self, step: Step) -> int:
         """Of every slot, in an all-to-all: one for each shard, or what its step says."""
@@ -280,7 +296,7 @@ class _Stepped(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (step,) = backward([ctx.step])
-        return ctx.steps.start(step, gradient)(), None, None
+        return ctx.steps.start(step, gradient, At(Way.BACKWARD))(), None, None
 
 
 def _fresh(x: Tensor, y: Tensor) -> Tensor:

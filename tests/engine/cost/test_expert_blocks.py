@@ -18,9 +18,9 @@ from engine.cost.flops import Workload, layer, mlp, model_flops, model_parameter
 from engine.cost.roofline import mesh_prices
 from engine.cost.sizes import sizes, workload
 from engine.design import Design, parse_design
-from engine.design.expert_layers import mesh_links, rates, resolved
+from engine.design.expert_layers import mesh_links, priced_layer, rates, resolved
 from engine.lowering import lower
-from engine.moe import play, price
+from engine.moe import StepOp, play, price
 from engine.program.action import Op
 
 MODEL = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300}
@@ -108,6 +108,47 @@ def test_a_layer_takes_what_its_play_takes_and_the_rest_of_the_block() -> None:
     whole = play(priced, priced.backward).makespan
     assert block.input_gradient_s + block.weight_gradient_s - block.hidden_s == pytest.approx(whole)
     assert block.hidden_s == pytest.approx(0, abs=1e-12)  # in one chunk nothing hides
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(("batch", "memory"), [(1, 1e9), (1, 1e11), (64, 1e11), (64, 1e15)])
+def test_one_expert_for_all_tokens_costs_what_a_dense_block_costs(precision: str, batch: int, memory: float) -> None:
+    """Bound by its weights, by its activations or by its products: the same roofs as anywhere else."""
+    document = design(dp=1, tp=1, moe={"experts": 1, "top_k": 1, "capacity_factor": 1.0}, ep=1).model_dump(mode="json")
+    document["training"] = {"micro_batch_size": batch, "precision": precision}
+    document["cluster"]["device"]["memory_bandwidth"] = memory
+    of = parse_design(document)
+    priced = priced_layer(of, of.meshes[0])
+    dense = mesh_prices(of)[0].part(each for each in mlp(workload(of, of.meshes[0])) if not _around(each.name))
+
+    forward, back = (
+        next(costed for costed in way if costed.step.op == StepOp.EXPERTS) for way in (priced.forward, priced.backward)
+    )
+
+    assert forward.compute_s == pytest.approx([dense.forward])
+    assert back.compute_s - back.weights_s == pytest.approx([dense.input_gradient])
+    assert back.weights_s == pytest.approx([dense.weight_gradient])
+
+
+def _around(name: str) -> bool:
+    return "norm" in name or "residual" in name
+
+
+def test_a_device_with_many_experts_and_few_tokens_is_bound_by_their_weights() -> None:
+    """Which every chunk reads again."""
+
+    def forward_s(**changes: Any) -> float:
+        of = design(dp=1, tp=1, ep=1, schedule="expert-parallel", **changes)
+        steps = priced_layer(of, of.meshes[0]).forward
+        return float(next(costed.compute_s for costed in steps if costed.step.op == StepOp.EXPERTS).max())
+
+    few = {"moe": {"experts": 8, "top_k": 1, "capacity_factor": 1.0}}
+    weights, rows, hidden, wide = 8 * 2 * 64 * 256, 32, 64, 256
+
+    whole = forward_s(**few)
+
+    assert whole == pytest.approx((weights + 2 * rows * (hidden + wide) + 2 * rows * wide) * 4 / 1e11)
+    assert forward_s(**few, degree=2) - whole == pytest.approx(weights * 4 / 1e11)
 
 
 def test_in_chunks_the_gradients_of_weights_hide_behind_messages() -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.design import parse_design
 from engine.design.expert_layers import expert_layer, group_sizes, priced_layer, resolved
 from engine.design.problems import problems
+from engine.errors import DesignError
 from engine.moe import expert_schedules
 
 BASE: dict[str, Any] = {
@@ -75,6 +76,27 @@ def test_a_layer_that_fits_has_no_problems() -> None:
 )  # fmt: skip
 def test_what_cannot_be_is_said_at_its_place(experts: dict[str, Any], where: str, told: str) -> None:
     assert any(each[0] == where and told in each[2] for each in found(**experts)), found(**experts)
+
+
+def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
+    """Which a dense block need not have: its width is cut over tp, in parts as equal as can be."""
+    document = made(schedule="parm-s2", ep=2, esp=4).model_dump(mode="json")
+    document["model"]["ffn"] = 30
+
+    def told(**experts: Any) -> list[tuple[str, str]]:
+        design = parse_design({**document, "experts": {"schedule": "parm-s2", **experts}}, draft=True)
+        return [(problem.where, problem.message) for problem in problems(design) if problem.severity == "error"]
+
+    assert told(ep=2, esp=4) == [("experts.esp", "esp=4 does not divide the experts' width of 30; use a divisor")]
+    assert told(ep=4, esp=2) == told(ep=8, esp=1) == told(schedule="ppmoe", ep=1) == []
+
+
+def test_so_many_experts_as_can_be_priced_are_and_more_are_refused() -> None:
+    with pytest.raises(DesignError, match="1000000000 should be at most 65,536"):
+        made(moe={"experts": 10**9})
+
+    design = made(moe={"experts": 65_536}, **QUIET)
+    assert priced_layer(design, design.meshes[0]).parameters == 65_536 / 4 * 2 * 64 * 256
 
 
 def test_uneven_homes_need_no_divisor() -> None:

@@ -186,7 +186,11 @@ NAMES = [
         "pipeline.recompute[2]",
         "stage 3 is named more than once; name each stage once",
     ),
-    (put("model.kind", "gtp"), "model.kind", "'gtp' is not known here. Did you mean 'gpt'? Known: bert, gpt."),
+    (
+        put("model.kind", "gtp"),
+        "model.kind",
+        "'gtp' is not known here. Did you mean 'gpt'? Known: bert, gpt, u-transformer.",
+    ),
     (
         put("meshes[2].axes", {"pp": 2}),
         "meshes[2].axes.pp",

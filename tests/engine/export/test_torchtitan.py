@@ -6,6 +6,7 @@ import io
 import sys
 import tomllib
 import zipfile
+from dataclasses import asdict, field, make_dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -28,11 +29,39 @@ def unpacked(drawn: Drawn, **sections: Any) -> dict[str, str]:
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-@pytest.fixture
-def torchtitan(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+BOTH = {
+    "parallelism": (
+        "pipeline_parallel_degree", "pipeline_parallel_schedule_csv", "pipeline_parallel_schedule",
+        "module_fqns_per_model_part", "data_parallel_replicate_degree", "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+    ),
+    "training": ("steps", "mixed_precision_param", "max_norm", "disable_cuda_graphs"),
+}  # fmt: skip
+SEQUENCES = {  # torchtitan 0.3.0
+    "parallelism": ("pipeline_parallel_microbatch_size",), "training": ("local_batch_size", "seq_len"),
+}  # fmt: skip
+TOKENS = {  # later
+    "parallelism": ("num_pp_microbatches",),
+    "training": ("num_tokens_per_microbatch_per_dp_rank", "max_context_length"),
+}
+
+
+def settings_of(part: str, version: dict[str, tuple[str, ...]]) -> Any:
+    """A part of the configuration, with slots as torchtitan's have: a field that it lacks cannot be set."""
+    fields = [(name, Any, field(default=None)) for name in (*BOTH[part], *version[part])]
+    return make_dataclass(part, fields, slots=True)()
+
+
+def set_in(part: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(part).items() if value is not None}
+
+
+@pytest.fixture(params=[TOKENS, SEQUENCES], ids=["later", "0.3.0"])
+def torchtitan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The two modules of torchtitan that a recipe imports; gives the configuration that it changes."""
     model = SimpleNamespace(model=SimpleNamespace(layers=[None] * LAYERS))
-    config = SimpleNamespace(parallelism=SimpleNamespace(), training=SimpleNamespace(), model_spec=model)
+    parts = {part: settings_of(part, request.param) for part in BOTH}
+    config = SimpleNamespace(**parts, model_spec=model, counts_tokens=request.param is TOKENS)
     registry, checkpoint = "torchtitan.models.llama3.config_registry", "torchtitan.distributed.activation_checkpoint"
     for name in (*_parents(registry), *_parents(checkpoint)):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -73,9 +102,10 @@ def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) 
 
     run(unpacked(drawn, dp=2, training=training)["meshwave/recipe.py"])
 
-    assert vars(torchtitan.parallelism) == {
+    tokens = torchtitan.counts_tokens
+    assert set_in(torchtitan.parallelism) == {
         "pipeline_parallel_degree": 2,
-        "num_pp_microbatches": 4,
+        **({"num_pp_microbatches": 4} if tokens else {"pipeline_parallel_microbatch_size": 3}),
         "pipeline_parallel_schedule_csv": "/somewhere/meshwave/schedule.csv",
         "pipeline_parallel_schedule": "ZBVZeroBubble",
         "module_fqns_per_model_part": module_names([1, 2, 3, 6], "lm_head"),
@@ -83,9 +113,9 @@ def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) 
         "data_parallel_shard_degree": 1,
         "tensor_parallel_degree": 1,
     }
-    assert vars(torchtitan.training) == {
-        "num_tokens_per_microbatch_per_dp_rank": 3 * 32,
-        "max_context_length": 32,
+    counted = {"num_tokens_per_microbatch_per_dp_rank": 3 * 32, "max_context_length": 32}
+    assert set_in(torchtitan.training) == {
+        **(counted if tokens else {"local_batch_size": 12, "seq_len": 32}),
         "steps": 7,
         "mixed_precision_param": "bfloat16",
         "max_norm": 0.5,

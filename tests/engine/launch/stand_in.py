@@ -27,7 +27,7 @@ class Player:
         self.is_meant = whom in ("", str(self.process))
 
     def play(self) -> int:
-        self.event("started", pid=os.getpid())
+        self.event("started", pid=os.getpid(), note="computes nothing")
         for step in range(self.steps):
             time.sleep(STEP_S)
             self.event("step", step=step)

@@ -52,9 +52,12 @@ def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert "loss      5.0000 at the first step, not a number at the last of 3" in out
     assert "step 3 of 3  loss not a number" in err
+    assert "note      computes nothing" in out
 
     assert cli.main(["runs", "show", "--json"]) == 0
-    assert [row["loss"] for row in json.loads(capsys.readouterr().out)["metrics"]] == [5.0, None, None]
+    found = json.loads(capsys.readouterr().out)
+    assert [row["loss"] for row in found["metrics"]] == [5.0, None, None]
+    assert found["notes"] == ["computes nothing"]
     assert cli.main(["runs", "show"]) == 0
     assert "not a number" in capsys.readouterr().out
 

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.moe import Collective, Layer, Line, Links, Price, Rates, backward, by_age, expert_schedules, play, price
+from engine.moe import (
+    Collective,
+    Layer,
+    Line,
+    Links,
+    Price,
+    Rates,
+    StepOp,
+    backward,
+    by_age,
+    expert_schedules,
+    play,
+    price,
+)
 from engine.moe._price import traffic
 
 LINKS = Links(Line(1e-5, 2e-10), Line(3e-5, 8e-10))
@@ -273,6 +286,8 @@ def test_the_automatic_choice_is_the_faster_of_its_two(of: Layer) -> None:
     assert auto.name == auto.choice.name == ("parm-s1" if s1 <= s2 else "parm-s2")
     assert chosen == min(s1, s2)
     assert auto.choice.reason.startswith(f"S{auto.name[-1]}: ")
+    may_differ = of.mp > 1 and of.may_drop and "which S1 would need" not in auto.choice.reason
+    assert ("assumed that no token is dropped" in auto.choice.reason) == may_differ
 
 
 @given(of=layers())
@@ -373,6 +388,37 @@ def test_the_crossover_is_where_section_6_1_has_it(
 # ---- the layer played ----
 
 COMPUTES = Rates(flops=1e12, memory=1e11)
+
+
+def test_gate_and_experts_take_the_longer_of_their_flops_and_their_bytes() -> None:
+    """One device, 96 tokens of 16 numbers, 2 experts of 116 slots and a width of 64, at 4 bytes a number."""
+    of = layer(1, 1, 1, experts=2)
+    rows, tokens, m, h, e = 2 * 116, 96, 16, 64, 2
+    assert of.capacity == 116
+
+    def seconds(rates: Rates, way: str) -> list[tuple[float, float]]:
+        """Of the tensor and of weights."""
+        steps = getattr(price("expert-parallel", of, LINKS, rates), way)
+        found = [each for each in steps if each.step.op in (StepOp.GATE, StepOp.EXPERTS)]
+        return [(float(each.compute_s[0] - each.weights_s[0]), float(each.weights_s[0])) for each in found]
+
+    def near(*expected: tuple[float, float]) -> list[tuple[object, object]]:
+        return [(pytest.approx(tensor), pytest.approx(weights)) for tensor, weights in expected]
+
+    slow, fast = Rates(flops=1e12, memory=1.0), Rates(flops=1.0, memory=1e12)
+    sides, matrices = 2 * rows * (m + h), 2 * e * m * h  # of two products: what goes in and comes out, and weights
+    scores, table = tokens * (m + e), m * e
+    assert seconds(slow, "forward") == near(
+        (4 * (scores + table + 2 * tokens * e), 0), (4 * (sides + matrices + 2 * rows * h), 0)
+    )
+    assert seconds(fast, "forward") == near((2 * tokens * table, 0), (4 * rows * m * h, 0))
+    assert seconds(slow, "backward") == near(  # a gradient is written and read, the one that is held read and written
+        (4 * (sides + matrices + 3 * rows * h), 4 * (sides + 4 * matrices)),
+        (4 * (scores + table + 3 * tokens * e), 4 * (scores + 4 * table)),
+    )
+    assert seconds(fast, "backward") == near((4 * rows * m * h,) * 2, (2 * tokens * table,) * 2)
+    measured = Rates(flops=1.0, memory=1.0, weighed=np.inf)  # with all that gate and experts move
+    assert seconds(measured, "forward") == near((2 * tokens * table, 0), (4 * rows * m * h, 0))
 
 
 @pytest.mark.parametrize("name", STEPPED)

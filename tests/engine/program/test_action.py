@@ -20,12 +20,14 @@ from engine.program.action import (
 )
 
 numbers = st.integers(0, 999_999)
-alone = st.just(0)
-with_microbatch = st.builds(Action, st.sampled_from([op for op in Op if op < Op.REDUCE_GRAD]), numbers, numbers, alone)
-without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1), alone) | st.just(Action(Op.STEP))
+alone, next_door = st.just(0), st.just(-1)
+ops, messages = (st.sampled_from([op for op in Op if low <= op < Op.REDUCE_GRAD]) for low in (Op.F, Op.SEND_F))
+with_microbatch = st.builds(Action, ops, numbers, numbers, alone, next_door)
+skipping = st.builds(Action, messages, numbers, numbers, alone, numbers)
+without = st.builds(Action, st.just(Op.REDUCE_GRAD), numbers, st.just(-1), alone, next_door) | st.just(Action(Op.STEP))
 
 
-@given(action=with_microbatch | without)
+@given(action=with_microbatch | skipping | without)
 def test_reads_what_it_writes(action: Action) -> None:
     assert parse_action(str(action)) == action
 
@@ -39,6 +41,8 @@ def test_reads_what_it_writes(action: Action) -> None:
         ("3W1", (Op.W, 3, 1)),
         ("1RECV_F3", (Op.RECV_F, 1, 3)),
         ("1SEND_B3", (Op.SEND_B, 1, 3)),
+        ("0SEND_F3TO2", (Op.SEND_F, 0, 3)),
+        ("2RECV_F3FROM0", (Op.RECV_F, 2, 3)),
         ("7REDUCE_GRAD", (Op.REDUCE_GRAD, 7, -1)),
         ("STEP", (Op.STEP, -1, -1)),
         ("  2F0\t", (Op.F, 2, 0)),
@@ -58,6 +62,10 @@ def test_reads_every_kind(text: str, action: tuple[int, int, int]) -> None:
         "0f0",
         "-1F0",
         "0F0 0B0",
+        "0F0TO1",
+        "0SEND_F0FROM2",
+        "2RECV_F0TO0",
+        "0SEND_F0TO",
         "0F0x",
         "0X0",
         "1STEP",

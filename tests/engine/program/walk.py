@@ -30,7 +30,10 @@ def left_over(program: Program) -> list[list[Action]]:
 
 
 def can_run(program: Program, rank: int, action: Action, done: Done, flying: set[Action]) -> bool:
-    op, stage, mb, _ = action
+    op, stage, mb, *_ = action
+    skips = ends(program, action) if op in (Op.F, Op.B, Op.I) else []
+    if not all(has_skip(rank, action, end, done, flying) for end in skips):
+        return False
     forward = (rank, Action(Op.F, stage, mb)) in done
     backward = any((rank, Action(kind, stage, mb)) in done for kind in (Op.B, Op.I))
     match op:
@@ -46,15 +49,30 @@ def can_run(program: Program, rank: int, action: Action, done: Done, flying: set
     return True
 
 
+def ends(program: Program, action: Action) -> list[int]:
+    """The stages that a forward takes skips from, or a backward their gradients."""
+    own = 1 if action.op == Op.F else 0
+    return [pair[1 - own] for pair in program.beyond if pair[own] == action.stage]
+
+
+def has_skip(rank: int, action: Action, end: int, done: Done, flying: set[Action]) -> bool:
+    """Whether what skips from stage ``end`` was made on this rank, or is on its way to it."""
+    op, stage, mb, *_ = action
+    makers, receive = ((Op.F,), Op.RECV_F) if op == Op.F else ((Op.B, Op.I), Op.RECV_B)
+    return any((rank, Action(kind, end, mb)) in done for kind in makers) or Action(receive, stage, mb, 0, end) in flying
+
+
 def other_end(send: Action) -> Action:
     """The receive of a send."""
-    op, stage, mb, _ = send
+    op, stage, mb, _, other = send
+    if other >= 0:
+        return Action(Op.RECV_F if op == Op.SEND_F else Op.RECV_B, other, mb, 0, stage)
     return Action(Op.RECV_F, stage + 1, mb) if op == Op.SEND_F else Action(Op.RECV_B, stage - 1, mb)
 
 
 def inputs(program: Program, action: Action) -> set[Action]:
     """The computations that have to run before one, whichever kind of backward they are."""
-    op, stage, mb, _ = action
+    op, stage, mb, *_ = action
     split = Action(Op.I, stage, mb) in {made for rank in range(program.ranks) for made in program.actions(rank)}
     back = Op.I if split else Op.B
     if op == Op.F:

@@ -35,6 +35,7 @@ class Found:
     weights: dict[str, Tensor] = field(default_factory=dict)
     cuts: dict[str, Any] = field(default_factory=dict)
     load: list[Tensor] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # that its experts computed in each forward
     messages: dict[str, list[Message]] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
 
@@ -75,6 +76,8 @@ def _play(case: Case, made: Groups) -> Found:
         layers = [
             ExpertLayer(case.layer, case.schedule, groups, watch=messages.append, **options) for _ in range(case.depth)
         ]
+        for layer in layers:
+            _count_rows(layer, found.rows)
         stack = nn.ModuleList(layers)
         whole = model(case)
         for name, parameter in stack.named_parameters():
@@ -132,6 +135,17 @@ def _pass(
         settle(later.take())
     assert x.grad is not None
     return y.detach(), x.grad
+
+
+def _count_rows(layer: ExpertLayer, rows: list[int]) -> None:
+    """Note how many rows the experts of a layer compute."""
+    forward = layer._experts.forward
+
+    def counted(x: Tensor, counts: Any) -> Any:
+        rows.append(sum(counts))
+        return forward(x, counts)
+
+    layer._experts.forward = counted  # type: ignore[method-assign]
 
 
 def _forward(layers: list[ExpertLayer], x: Tensor) -> Tensor:
@@ -212,8 +226,8 @@ def _spoilt(rule: str) -> Iterator[None]:
         picked = layer_module._picked
         restore = layer_module._Restore.forward
 
-        def assign(ctx: Any, found: Tensor, weights: Tensor, routing: Any) -> Tensor:
-            restore(ctx, found, weights, routing)
+        def assign(ctx: Any, found: Tensor, weights: Tensor, routing: Any, begins: Any) -> Tensor:
+            restore(ctx, found, weights, routing, begins)
             y = found.new_zeros(weights.shape[0], found.shape[1])
             for choice, slot in enumerate(routing.slot):
                 here = slot < len(found)

@@ -14,7 +14,8 @@ from engine.cost.profile import Profile, load_profile, parse_profile
 from engine.errors import InputError
 from engine.runtime import shaped
 from engine.runtime.calibration import calibrate, cluster_of, to_text
-from engine.runtime.collectives import _took
+from engine.runtime.collectives import took
+from engine.runtime.exchange import SMALL_BYTES
 from engine.runtime.shaped import Cluster, run
 
 FOUR = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -65,14 +66,21 @@ def test_time_runs_from_the_last_that_comes_to_the_last_that_leaves() -> None:
     begin, end = [0.0, 1.0, 0.0, 0.5], [3.0, 4.0, 2.0, 2.5]
     stamps = np.array([begin, end]).T[:, None, None, :]  # 4 ranks, a round, a size
 
-    assert _took(stamps, [[0, 1, 2, 3]]).tolist() == [[3.0]]
-    assert _took(stamps, [[0, 1], [2, 3]]).tolist() == [[3.0]]
-    assert _took(stamps, [[2, 3]]).tolist() == [[2.0]]
+    assert took(stamps, [[0, 1, 2, 3]]).tolist() == [[3.0]]
+    assert took(stamps, [[0, 1], [2, 3]]).tolist() == [[3.0]]
+    assert took(stamps, [[2, 3]]).tolist() == [[2.0]]
 
 
 def test_the_overlap_gathers_the_sums_of_what_was_exchanged() -> None:
     """Data, not only time: rank r sends 100 r + q to rank q; see ``overlapped`` for what must come of it."""
-    assert run("tests.engine.runtime.works:overlapped", Cluster(1, 4), {"mp": 4, "esp": 2}) == [True] * 4
+    for cluster, mp, esp in ((Cluster(1, 4), 4, 2), (Cluster(2, 2), 2, 1), (Cluster(2, 2), 4, 1)):
+        assert run("tests.engine.runtime.works:overlapped", cluster, {"mp": mp, "esp": esp}) == [True] * 4
+
+
+def test_an_exchange_brings_the_same_whatever_it_is_made_of() -> None:
+    """Rows that are exchanged by gloo, and rows that are posted one by one."""
+    widths = [3, SMALL_BYTES // 4]
+    assert run("tests.engine.runtime.works:exchanged", Cluster(1, 3), widths) == [[True] * 2] * 3
 
 
 def test_links_that_are_shaped_show_in_the_profile() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from engine.cost import layers_per_stage
 from engine.design import parse_design
+from engine.design.expert_layers import resolved
 from engine.lowering import lower
 from engine.runtime.job import Job
 from engine.schedules import Pipe, schedules
@@ -32,7 +33,8 @@ def _one_thread() -> None:
 def reference(document: Document) -> Reference:
     """The reference, trained once for all schedules that share a global batch."""
     design = parse_design(document)
-    key = json.dumps([document["model"], document["training"], design.sequences_per_step])
+    slots = resolved(design, design.meshes[0]).layer.capacity if design.model.moe else 0  # by groups and chunks too
+    key = json.dumps([document["model"], document["training"], design.sequences_per_step, slots])
     if key not in _known:
         _known[key] = train(Job(design, lower(design), layers_per_stage(design)))
     return _known[key]
@@ -252,6 +254,26 @@ def test_a_model_with_experts_trains_like_one_process(
 ) -> None:
     document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
     document["model"]["moe"] = MOE
+    document["experts"] = experts
+    assert_equal(crew.play(document), reference(document))
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [
+        {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2},
+        {"schedule": "ppmoe"},
+        {"schedule": "deepspeed", "ep": 4},
+    ],
+    ids=name,
+)
+def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
+    experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """A token that is routed again must find the slot that it had."""
+    pipeline = {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}
+    document = draw(pipeline, pp=2, dp=2, tp=2, layers=4, steps=3)
+    document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
     document["experts"] = experts
     assert_equal(crew.play(document), reference(document))
 

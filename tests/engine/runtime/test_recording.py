@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from engine.errors import RunError
-from engine.program.action import Op
+from engine.program.action import Action, Op
 from engine.program.program import Program, parse_program
-from engine.recording import SPAN, Recorder, read_recording
+from engine.recording import SPAN, STEP, Recorder, StepsRecorder, Way, read_inside, read_recording
 from engine.timeline import Timeline
 
 US = 1000  # nanoseconds
@@ -140,3 +140,97 @@ def test_a_long_run_is_recorded_ever_more_sparsely() -> None:
 def test_reading_needs_no_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import engine.recording"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[3])
+
+
+# ---- inside an action ----
+
+
+def record_inside(folder: Path, took_us: tuple[int, ...]) -> None:
+    """One process, a step of training for each time: a forward, a slot that two share, and a backward."""
+    program = parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1 0REDUCE_GRAD STEP")
+    spans, inside = Recorder(folder, program, ["A"], 0, 0), StepsRecorder(folder, 0, ("gate", "experts"))
+    for step, took in enumerate(took_us):
+        at = np.array([0, took, took, 2 * took, 3 * took, 3 * took], np.int64) * US + step * 10**9
+        spans.write(step, at, at + took * US, np.zeros(6, np.int64))
+        found = [
+            (0, 1, 0, Way.FORWARD, -1, at[0] + 10, at[0] + 20),
+            (0, 1, 1, Way.FORWARD, -1, at[1] + 10, at[1] + 20),
+            (0, 1, 0, Way.BACKWARD, -1, at[1] + 40, at[1] + 50),
+            (0, 1, 1, Way.WEIGHTS, -1, at[3] + 30, at[3] + 40),
+            (0, 1, 1, Way.FORWARD, -1, at[3] + 10, at[3] + 20),  # computed again
+        ]
+        if inside.is_due(step):
+            inside.write(step, np.array(found, STEP))
+    spans.close()
+    inside.close()
+
+
+def shown(folder: Path, action: Action) -> tuple[int, list[tuple[int, int]]]:
+    """The step that is shown, and the ops and ways of what is inside the action."""
+    found = read_inside(folder, [0], action)
+    (rows,) = found.steps
+    return found.step, list(zip(rows["op"].tolist(), rows["way"].tolist(), strict=True))
+
+
+def test_the_inside_of_an_action_is_what_was_played_in_its_time_in_the_order_of_its_beginning(tmp_path: Path) -> None:
+    record_inside(tmp_path, (900, 300, 100, 200, 400))
+
+    assert shown(tmp_path, Action(Op.F, 0, 0)) == (3, [(0, Way.FORWARD)])  # of 100, 200, 300 and 400 us
+    assert shown(tmp_path, Action(Op.B, 0, 1))[1] == [(1, Way.FORWARD), (1, Way.WEIGHTS)]
+
+
+def test_two_that_share_a_slot_are_told_apart_by_what_they_are_for(tmp_path: Path) -> None:
+    record_inside(tmp_path, (100,))
+
+    assert shown(tmp_path, Action(Op.F, 0, 1))[1] == [(1, Way.FORWARD)]
+    assert shown(tmp_path, Action(Op.B, 0, 0))[1] == [(0, Way.BACKWARD)]
+
+
+def test_of_a_long_run_the_inside_of_some_steps_is_kept() -> None:
+    kept = [step for step in range(2000) if StepsRecorder.is_due(step)]
+
+    assert kept == [*range(10), *range(10, 100, 10), *range(100, 1000, 100), 1000]
+    assert all(Recorder.is_due(step) for step in kept)
+
+
+def test_what_is_not_recorded_is_told(tmp_path: Path) -> None:
+    record_inside(tmp_path, (100, 100))
+
+    with pytest.raises(RunError, match="the run has no 3F0 on this mesh"):
+        read_inside(tmp_path, [0], Action(Op.F, 3, 0))
+    (tmp_path / "steps-0.bin").write_bytes(b"")
+    with pytest.raises(RunError, match="damaged"):
+        read_inside(tmp_path, [0], Action(Op.F, 0, 0))
+    with pytest.raises(RunError, match="spans-1"):
+        read_inside(tmp_path, [0, 1], Action(Op.F, 0, 0))
+
+
+SKIP = """
+    0F0 0SEND_F0 0SEND_F0TO2 0RECV_B0 0RECV_B0FROM2 0B0
+    1RECV_F0 1F0 1SEND_F0 1RECV_B0 1B0 1SEND_B0
+    2RECV_F0FROM0 2RECV_F0 2F0 2B0 2SEND_B0 2SEND_B0TO0
+"""
+SKIPPED = [
+    [(0, 100, 0), (100, 101, 0), (101, 102, 0), (102, 950, 0), (102, 900, 0), (950, 1000, 800)],
+    [(0, 150, 0), (150, 250, 150), (250, 251, 0), (251, 800, 0), (800, 900, 500), (900, 901, 0)],
+    [(0, 400, 0), (0, 300, 0), (400, 500, 400), (500, 600, 0), (600, 601, 0), (601, 602, 0)],
+]
+"""What skips the stage between is there later than what passes it, and its gradient earlier."""
+
+
+def test_what_skips_stages_ends_and_holds_up_as_its_own_message(tmp_path: Path) -> None:
+    program = parse_program(SKIP)
+    for rank, rows in enumerate(SKIPPED):
+        recorder = Recorder(tmp_path, program, ["A", "B", "C"], process=rank, rank=rank)
+        recorder.write(0, *(np.array(rows, np.int64).T * US))
+        recorder.close()
+
+    timeline = read_recording(tmp_path).timeline()
+
+    found = spans(timeline)
+    assert found["0:0SEND_F0TO2"] == (101, 400, "0:0F0")
+    assert found["0:0SEND_F0"] == (100, 150, "0:0F0")
+    assert found["2:2SEND_B0TO0"] == (601, 900, "2:2B0")
+    assert found["2:2F0"] == (400, 500, "0:0SEND_F0TO2"), "it stood still for the later one"
+    assert found["0:0B0"] == (950, 1000, "1:1SEND_B0")
+    assert timeline.other[timeline.is_transfer].tolist() == [-1, 2, -1, -1, -1, 0]

@@ -43,12 +43,25 @@ def make(kind: str, stage: int | None, precision: str, **how: bool) -> tuple[tor
     return module, LocalStage(module, precision, torch.device("cpu"), 1 / MICROBATCHES, **how)
 
 
-def batch(stage: int | None, precision: str) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Inputs, targets and gradients of the output of each microbatch."""
+BESIDE = {0: (1, 2), 1: (2, 1)}
+"""How many tensors lie side by side in what a stage of a U-Transformer takes and hands on; else one. From the
+first to the last of three one more skips the second."""
+
+
+def _like(precision: str, seed: int) -> Tensor:
+    return torch.randn((2, 12, 16), generator=torch.Generator().manual_seed(seed)).to(MESSAGE_DTYPES[precision])
+
+
+def batch(
+    stage: int | None, precision: str, tensors: tuple[int, int] = (1, 1)
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Inputs, targets and gradients of the output of each microbatch, so many tensors side by side."""
     chance = torch.Generator().manual_seed(1)
     for _ in range(MICROBATCHES):
         tokens, targets = torch.randint(0, 256, (2, 2, 12), generator=chance)
-        x, gradient = torch.randn((2, 2, 12, 16), generator=chance).to(MESSAGE_DTYPES[precision])
+        x, gradient = (
+            torch.randn((2, 12, 16 * count), generator=chance).to(MESSAGE_DTYPES[precision]) for count in tensors
+        )
         is_last = stage in (None, len(LAYERS) - 1)
         yield x if stage else tokens, targets if is_last else None, None if is_last else gradient
 
@@ -56,14 +69,21 @@ def batch(stage: int | None, precision: str) -> Iterator[tuple[Tensor, Tensor | 
 def train(kind: str, stage: int | None, precision: str, *, halves: bool = False, **how: bool) -> Trained:
     """Forwards of all microbatches, then their backwards, in ``halves``: first all I, then all W."""
     module, local = make(kind, stage, precision, **how)
-    forwards = [(local.forward(x, targets), gradient) for x, targets, gradient in batch(stage, precision)]
+    inputs = list(batch(stage, precision, BESIDE.get(stage, (1, 1)) if kind == "u-transformer" else (1, 1)))
+    skips, of_given = (
+        tuple(_like(precision, seed) for _ in ends) for seed, ends in enumerate((local.takes, local.gives))
+    )
+    forwards = [
+        (local.forward(x, targets, tuple(s.clone() for s in skips)), gradient) for x, targets, gradient in inputs
+    ]
     if halves:
-        done = [local.input_gradient(saved, gradient) for (_, saved), gradient in forwards]
+        done = [local.input_gradient(saved, gradient, of_given) for (_, saved), gradient in forwards]
         for _, due in done:
             settle(due)
         input_gradients = [of_input for of_input, _ in done]
     else:
-        input_gradients = [local.backward(saved, gradient) for (_, saved), gradient in forwards]
+        input_gradients = [local.backward(saved, gradient, of_given) for (_, saved), gradient in forwards]
+    input_gradients += [skip.grad for (_, saved), _ in forwards for skip in saved.skips]
     gradients = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
     assert set(gradients) == {name for name, _ in module.named_parameters()}, "every weight has a gradient"
     return Trained([y for (y, _), _ in forwards], input_gradients, gradients)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.design.expert_layers import resolved
 from engine.errors import InputError
 from engine.recording import read_recording, read_routing
 from engine.runtime.job import read_job
@@ -82,6 +83,27 @@ def test_a_run_tells_how_its_tokens_were_routed(
         written = [json.loads((folder / f"routing-{process}.json").read_text())[str(layer)] for process in range(4)]
         assert np.sum(written) == 2 * tokens
         assert sum(shares) == pytest.approx(1)
+
+
+def test_a_run_says_what_was_chosen_for_its_experts_and_why(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    document = draw(ONE_F_ONE_B, pp=1, dp=2, tp=2, steps=1)
+    document["model"]["moe"] = {"experts": 4, "every": 2}
+    document["experts"] = {"schedule": "parm-auto", "ep": 4, "esp": 1, "degree": None}
+    folder = write_run(document)
+
+    assert crew.work(folder, 4) == [0, 0, 0, 0]
+
+    design = read_job(folder).design
+    choice = resolved(design, design.meshes[0]).choice
+    assert choice is not None
+    for process in range(4):
+        events = read_lines(folder / f"events-{process}.jsonl")
+        notes = [line["note"] for line in events if line["event"] == "chosen"]
+        assert notes[0] == f"parm-auto: {choice.reason}"
+        assert notes[1].endswith(", the fastest by the model")
+        assert len(notes) == 2
 
 
 def test_a_timeline_shows_every_action_once_and_nothing_before_its_cause(

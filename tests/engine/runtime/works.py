@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from engine.errors import RunError
 from engine.runtime import shaped
-from engine.runtime.collectives import Place, overlap
+from engine.runtime.collectives import Groups, overlap, place
+from engine.runtime.exchange import all_to_all
 from engine.runtime.shaped import Cluster
 
 RATES = 4e7, 1e7
@@ -58,22 +59,35 @@ def messages(cluster: Cluster, size: int) -> dict[str, float]:
 
 
 def overlapped(cluster: Cluster, layout: dict[str, int]) -> bool:
-    """Whether an overlap brings to each rank, of each of its ``mp`` group and each block, the sum over the
-    block of what it sent there."""
+    """Whether an overlap brings to each rank, of each place and each of its ``mp`` group, the sum over the
+    place of what it sent there."""
     ranks, mp, esp = cluster.ranks, layout["mp"], layout["esp"]
-    me, blocks = dist.get_rank(), ranks // esp
+    me = dist.get_rank()
     source = (100.0 * me + torch.arange(ranks)).repeat_interleave(3)
-    gathers = [dist.new_group(list(range(first, first + mp))) for first in range(0, ranks, mp)]
-    place = Place(None, ranks, source, torch.zeros(3 * ranks), blocks, gathers[me // mp], mp)
+    case = {"collective": "overlap", "groups": [list(range(ranks))], **layout}
+    own = place(cluster, case, Groups(torch.device("cpu")), source, source)
     first = me // mp * mp
-    for step, found in enumerate(overlap(place, 3 * ranks)):
-        expected = []
-        for peer in range(first, first + mp):
-            block = (peer // esp - step) % blocks
-            expected.append(float(sum(100 * rank + peer for rank in range(block * esp, block * esp + esp))))
-        if found.tolist() != torch.tensor(expected).repeat_interleave(3).tolist():
-            return False
-    return True
+    expected = [
+        [float(sum(100 * rank + peer for rank in range(at, at + esp))) for peer in range(first, first + mp)]
+        for at in range(0, ranks, esp)
+    ]
+    found = overlap(own, 3 * ranks)
+    return torch.equal(found, torch.tensor(expected)[None, :, :, None].expand(1, -1, -1, 3))
+
+
+def exchanged(cluster: Cluster, widths: list[int]) -> list[bool]:
+    """Whether rank r gets r + q rows of each width from rank q, and they are q's: uneven, and none from 0 to 0."""
+    me, ranks = dist.get_rank(), range(cluster.ranks)
+    group = Groups(torch.device("cpu")).mine([list(ranks)])
+    counts = [me + peer for peer in ranks]
+    found = []
+    for width in widths:
+        leaving = torch.full((sum(counts), width), float(me))
+        arriving = torch.zeros(sum(counts), width)
+        all_to_all(group, arriving, leaving, counts, counts).wait()
+        expected = torch.cat([torch.full((me + peer, width), float(peer)) for peer in ranks])
+        found.append(torch.equal(arriving, expected))
+    return found
 
 
 def waits(cluster: Cluster, argument: Any) -> None:

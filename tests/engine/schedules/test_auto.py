@@ -17,10 +17,11 @@ from engine.lowering import findings, lower, priced_pipe
 from engine.lowering.transfers import add_transfers
 from engine.predict import predict
 from engine.program.action import Op
-from engine.program.program import build
+from engine.program.program import build, from_columns
 from engine.program.verify import verify
-from engine.schedules import Pipe, Prices, schedules
-from engine.schedules._search import Habit, Shop, actions, bound, climb, fits, greedy, habits, play, roomier
+from engine.schedules import Pipe, Prices, schedules, watched
+from engine.schedules._repeat import lengthened
+from engine.schedules._search import Habit, Shop, actions, bound, climb, fits, greedy, habits, play, roomier, within
 from engine.simulate import simulate
 from tests._strategies import document
 
@@ -65,6 +66,7 @@ def test_a_greedy_order_is_complete_runs_and_keeps_to_its_room(shop: Shop, habit
     assert sum(map(len, orders)) == shop.tasks
     assert verify(add_transfers(program)) == []
     assert all(fits(shop, rank, order) for rank, order in enumerate(orders))
+    assert within(shop, program)
 
 
 @few
@@ -123,13 +125,13 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
     auto = schedules["auto"](**options, limit=limit)
     pipe = Pipe(4, 8, uneven(auto.stage_count(4), 4, seed=3))
 
-    tried = auto._tried(pipe)[0]
+    tried = auto.answer(pipe).tried
 
     named = [each for each in tried if not each.name.startswith("found")]
     assert len(named) >= 2
     best = min((each for each in tried if each.fits), key=lambda each: each.seconds)
-    assert auto.program(pipe) == best.program
-    assert limit is None or peak_inflight(best.program).max() <= limit + 1e-9
+    assert auto.answer(pipe).best == best
+    assert limit is None or peak_inflight(auto.program(pipe)).max() <= limit + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -139,7 +141,8 @@ def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any
     auto = schedules["auto"](**options)
     pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
 
-    tried, least = auto._tried(pipe)
+    answer = auto.answer(pipe)
+    tried, least = answer.tried, answer.least
 
     found = min(each.seconds for each in tried if each.name.startswith("found"))
     named = min(each.seconds for each in tried if not each.name.startswith("found"))
@@ -179,3 +182,64 @@ def test_equal_questions_have_equal_answers() -> None:
 
     assert pipe == again
     assert schedules["auto"]().program(pipe) == schedules["auto"]().program(again)
+
+
+@pytest.mark.parametrize("options", PATHS[1:3], ids=str)
+def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found with a few goes on to all: complete, within the memory, and never behind a named schedule."""
+    monkeypatch.setattr("engine.schedules.auto.SEARCHED", 200)
+    monkeypatch.setattr("engine.schedules.auto.SHORT", 200)
+    monkeypatch.setattr("engine.schedules.auto.CLIMBS", 40)
+    auto = schedules["auto"](**options, limit=5.0)
+    pipe = Pipe(4, 60, uneven(auto.stage_count(4), 4, seed=5))
+
+    answer = auto.answer(pipe)
+
+    named = [each for each in answer.tried if not each.name.startswith("found")]
+    assert answer.searched < 60
+    assert len(named) < len(answer.tried)
+    assert all(answer.best.seconds <= each.seconds for each in named if each.fits)
+    assert verify(add_transfers(answer.program)) == []
+    assert peak_inflight(answer.program).max() <= 5 + 1e-9
+    assert any("compared with" in line and "of the 60 microbatches" in line for line in auto.findings(pipe))
+
+
+@pytest.mark.parametrize("more", [3, 12, 60])
+def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
+    """1F1B of equal stages does the same after every microbatch: it is lengthened into itself."""
+    one = (1.0,) * 3
+    shop = Shop(12, (0, 1, 2), (one, (2.0,) * 3, one, one), (0.0, 0.0), one, (3.0,) * 3, split=False)
+    short, long = (schedules["1f1b"]().program(Pipe(3, count)) for count in (12, 12 + more))
+    played = play(shop, [[action[:3] for action in short.actions(rank)] for rank in range(3)])
+    assert played is not None
+
+    made = [
+        from_columns(columns, [shop.rank], [0] * long.microbatches)
+        for columns in lengthened(shop, played.ends, 12 + more)
+    ]
+
+    assert made
+    assert all(program == long for program in made)
+
+
+def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.schedules.auto.CLIMBS", 40)
+    auto = schedules["auto"](path="wave", chunks=2)
+    heard: list[float] = []
+
+    class Enough(Exception):
+        pass
+
+    def watch(done: float | None, words: str) -> None:
+        if done is not None:
+            heard.append(done)
+        if len(heard) > 3:
+            raise Enough
+
+    pipe = Pipe(4, 8, uneven(8, 4, seed=9))
+    with pytest.raises(Enough), watched(watch):
+        auto.program(pipe)
+    assert heard == sorted(heard)
+    assert auto.answer(pipe).tried, "what was ended is not taken for an answer"

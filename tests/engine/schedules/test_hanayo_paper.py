@@ -68,7 +68,7 @@ def test_one_wave_is_chimera_on_twice_the_ranks_folded_in_half(p: int) -> None:
 
     assert makespan("chimera", 2 * p, 2 * p) == makespan("hanayo", p, p)
     for rank in range(2 * p):
-        folded = [Action(op, stage, mb % p) for op, stage, mb, _ in chimera.actions(rank)]
+        folded = [Action(op, stage, mb % p) for op, stage, mb, *_ in chimera.actions(rank)]
         assert folded == wave.actions(min(rank, 2 * p - 1 - rank))
 
 

@@ -1,0 +1,1 @@
+"""The transfer lab: one tensor between two meshes, drawn and planned without a pipeline."""

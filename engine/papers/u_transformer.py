@@ -1,0 +1,121 @@
+"""The U-Transformer that alpa's artifact trains: FLOPs of its layers, and what crosses a cut between two of them.
+
+A diffusion U-Net with attention (diffusers' ``UNet2DConditionModel``, one residual block a level) over images of
+32 x 32, with ``c, 2c, 4c, 4c`` channels on 32, 16, 8 and 4 pixels a side. The artifact cuts it into 13 layers:
+the first convolution; four levels down, of which three end in a convolution of stride 2; the middle's block
+with attention and its block without; three levels up with attention, each after the first behind an upsampling;
+two blocks of the topmost level, without; and the last convolution. Each level up takes what the last block of its
+level down made: those tensors cross every cut between the two. FLOPs are two a multiply-add of convolutions,
+linear layers and attention scores; norms, activations and the embedding of one number, the time step, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+IMAGE = 32  # pixels a side
+CONTEXT = 16  # tokens of the text that is attended to: (32 / 8)^2
+COLOURS, OUTPUTS = 3, 4
+
+
+class Work(NamedTuple):
+    """Of one image: FLOPs of a forward, and parameters."""
+
+    flops: float = 0.0
+    parameters: float = 0.0
+
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
+        return Work(self.flops + other.flops, self.parameters + other.parameters)
+
+
+class Made(NamedTuple):
+    """A tensor of one image: channels on a square of pixels; ``last`` is the last layer that takes it."""
+
+    channels: int
+    side: int
+    last: int
+
+    @property
+    def elements(self) -> int:
+        return self.channels * self.side**2
+
+
+@dataclass(frozen=True)
+class Layer:
+    work: Work
+    made: tuple[Made, ...]
+
+
+def convolution(kernel: int, inner: int, outer: int, side: int) -> Work:
+    """``side`` is that of its output."""
+    weights = kernel**2 * inner * outer
+    return Work(2 * weights * side**2, weights)
+
+
+def linear(inner: int, outer: int, tokens: int) -> Work:
+    return Work(2 * inner * outer * tokens, inner * outer)
+
+
+def residual(inner: int, outer: int, side: int, time: int) -> Work:
+    """Two convolutions, a shortcut where the channels change, and the projection of the time step."""
+    work = convolution(3, inner, outer, side) + convolution(3, outer, outer, side) + linear(time, outer, 1)
+    return work + convolution(1, inner, outer, side) if inner != outer else work
+
+
+def transformer(width: int, side: int, context: int) -> Work:
+    """Self-attention, attention to the text, and a gated feed-forward of four times the width, between two projections."""
+    tokens = side**2
+    square = linear(width, width, tokens)
+    work = square + square  # in and out
+    work = work + square + square + square + square + Work(4 * tokens**2 * width)
+    work = work + square + square + linear(context, width, CONTEXT) + linear(context, width, CONTEXT)
+    work = work + Work(4 * tokens * CONTEXT * width)
+    return work + linear(width, 8 * width, tokens) + linear(4 * width, width, tokens)
+
+
+def layers(c: int) -> list[Layer]:
+    """The 13 layers for ``c`` first channels; what each makes that later layers take."""
+    time, text = 4 * c, 4 * c
+    embedding = linear(c, time, 1) + linear(time, time, 1)
+    found = [Layer(embedding + convolution(3, COLOURS, c, IMAGE), (Made(c, IMAGE, 11),))]
+    inner = c
+    for level, (outer, taken_by) in enumerate(((c, 10), (2 * c, 9), (4 * c, 8))):
+        side, number = IMAGE >> level, level + 1
+        work = (
+            residual(inner, outer, side, time)
+            + transformer(outer, side, text)
+            + convolution(3, outer, outer, side // 2)
+        )
+        found.append(Layer(work, (Made(outer, side, taken_by), Made(outer, side // 2, number + 1))))
+        inner = outer
+    found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    found.append(Layer(residual(4 * c, 4 * c, 4, time) + transformer(4 * c, 4, text), (Made(4 * c, 4, 6),)))
+    found.append(Layer(residual(4 * c, 4 * c, 4, time), (Made(4 * c, 4, 7),)))
+    below = 0  # channels that the layer before leaves to be upsampled
+    for number, (before, skipped, outer, side) in enumerate(
+        ((4 * c, 4 * c, 4 * c, 4), (4 * c, 4 * c, 4 * c, 8), (4 * c, 2 * c, 2 * c, 16)), 7
+    ):
+        work = convolution(3, below, below, side) if below else Work()
+        work = work + residual(before + skipped, outer, side, time) + transformer(outer, side, text)
+        found.append(Layer(work, (Made(outer, side, number + 1),)))
+        below = outer
+    up = convolution(3, 2 * c, 2 * c, IMAGE)
+    found.append(Layer(up + residual(2 * c + c, c, IMAGE, time), (Made(c, IMAGE, 11),)))
+    found.append(Layer(residual(c + c, c, IMAGE, time), (Made(c, IMAGE, 12),)))
+    found.append(Layer(convolution(3, c, OUTPUTS, IMAGE), ()))
+    return found
+
+
+def crossing(of: list[Layer], cut: int) -> list[Made]:
+    """The tensors that layers before ``cut`` make and that it, or a later one, takes."""
+    return [made for layer in of[:cut] for made in layer.made if made.last >= cut]
+
+
+def flops(of: list[Layer]) -> float:
+    """Of one image's forward."""
+    return sum(layer.work.flops for layer in of)
+
+
+def parameters(of: list[Layer]) -> float:
+    return sum(layer.work.parameters for layer in of)

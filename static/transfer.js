@@ -1,0 +1,245 @@
+// A transfer: both cuts of its tensor, its unit tasks, the links' timeline, all plans side by side. Python plans
+// (designer/views/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
+
+import { followTheme, h, perFrame, send } from "static/canvas.js";
+import { Tips } from "static/shell.js";
+import { Bar } from "static/transfer_bar.js";
+import { Form } from "static/transfer_form.js";
+import { Cut, Tasks } from "static/transfer_grid.js";
+import { Lanes } from "static/transfer_lanes.js";
+import { Spec } from "static/transfer_spec.js";
+import { Table } from "static/transfer_table.js";
+
+const MANY = 600; // unit tasks from which on those that are not looked at are not dimmed
+const KEYS = { z: "undo", y: "redo", s: "save", o: "open" };
+
+export function render({ model }) {
+  const view = new Transfer(model);
+  model.on("remove", () => view.remove());
+  return view.root;
+}
+
+class Transfer {
+  constructor(model) {
+    this.model = model;
+    this.picture = null; // what Python drew last of a sound transfer
+    this.leaving = new AbortController();
+    this.lit = null; // what the pointer or the keyboard is at: { task } or { side, places }
+    this.pinned = null; // the same, kept until it is taken off
+    this.awaited = new Set(); // parts that sent something and are to hear what became of it
+    this.relight = perFrame(() => this.light());
+    this.build();
+    model.on("packed", () => this.draw());
+    model.on(["fields", "troubles", "stale", "history", "title", "host_word", "fragment", "design_has"], () => this.tell());
+    model.on("table", () => this.table.draw());
+    model.on("shown", () => this.toggle());
+    model.on("msg:custom", (message) => this.told(message));
+    this.listen();
+    this.draw();
+    this.tell();
+    this.table.draw();
+    this.toggle();
+    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+  }
+
+  get isPage() {
+    return this.model.mode === "page";
+  }
+
+  remove() {
+    this.leaving.abort();
+    this.unfollow?.();
+    this.lanes.remove();
+    for (const part of this.grids) part.remove();
+  }
+
+  build() {
+    this.bar = new Bar(this);
+    this.specs = ["source", "destination"].map((side) => new Spec(this, side));
+    this.grids = [new Cut(this, "source"), new Tasks(this), new Cut(this, "destination")];
+    this.form = new Form(this);
+    this.lanes = new Lanes(this);
+    this.table = new Table(this);
+    const [source, tasks, destination] = this.grids;
+    this.live = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
+    this.trouble = h("div", { class: "mw-tr-trouble mw-tr-general", role: "alert", hidden: true });
+    this.body = h(
+      "div",
+      { class: "mw-tr-body" },
+      card("source", "Source", [this.specs[0].element, source.element]),
+      card("tasks", "Unit tasks", [tasks.element], tasks.about),
+      card("destination", "Destination", [this.specs[1].element, destination.element]),
+      h("section", { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" }, this.form.element),
+      card("lanes", "Links", [this.lanes.element], this.lanes.about),
+      card("plans", "Plans side by side", [this.table.element], this.table.about),
+    );
+    const inner = [this.bar.element, this.trouble, this.body, this.live];
+    this.root = h("div", { class: "mw-canvas mw-shell mw-transfer", "data-mode": this.model.mode });
+    this.root.mw = this; // for tests
+    if (this.isPage) this.root.append(...inner);
+    else this.root.append((this.dialog = h("dialog", { class: "mw-tr-dialog", "aria-label": "Transfer" }, ...inner)));
+    this.dialog?.addEventListener("close", () => this.model.shown && this.send("close"));
+    this.dialog?.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.tips = new Tips(this.dialog ?? this.root);
+  }
+
+  toggle() {
+    if (!this.dialog || this.model.shown === this.dialog.open) return;
+    if (!this.model.shown) return this.dialog.close();
+    this.pinned = this.lit = null;
+    this.dialog.showModal();
+    this.lanes.focus();
+  }
+
+  // ── to and from Python ──
+
+  /** `part.answered(refused)` hears what became of it. */
+  send(type, gesture = {}, part = this) {
+    this.awaited.add(part);
+    send(this.model, { type, ...gesture });
+  }
+
+  told(message) {
+    const data = message.data ?? message;
+    if (data.type === "hops") this.lanes.learn({ ...data, hops: JSON.parse(data.hops) });
+    else if (data.type === "download") download(data);
+    else if (data.type === "answered") {
+      if (data.gesture === "hops") return data.refused && this.lanes.say(data.refused);
+      for (const part of this.awaited) part.answered(data.refused);
+      this.awaited.clear();
+    }
+  }
+
+  answered(refused) {
+    this.refused = refused;
+    this.tell();
+  }
+
+  // ── drawing ──
+
+  draw() {
+    const { packed } = this.model;
+    if (!packed) return;
+    const picture = (this.picture = JSON.parse(packed));
+    this.root.toggleAttribute("data-many", picture.tasks.length > MANY);
+    this.pinned = this.lit = null;
+    for (const part of [...this.specs, ...this.grids, this.lanes]) part.draw(picture);
+    this.table.draw();
+    this.tell();
+    this.light();
+  }
+
+  /** What is no picture: words, fields, what can be undone. */
+  tell() {
+    const { model } = this;
+    const words = this.refused || model.troubles[""] || "";
+    this.trouble.textContent = words;
+    this.trouble.hidden = !words;
+    this.root.toggleAttribute("data-stale", model.stale);
+    this.bar.tell();
+    this.form.tell();
+    for (const spec of this.specs) spec.tell();
+    if (this.isPage) this.keepLink();
+  }
+
+  /** The page's own link is what it shows, and never the token. */
+  keepLink() {
+    const { fragment } = this.model;
+    if (!this.following && this.picture) history.replaceState(null, "", `${location.pathname}${fragment && `#${fragment}`}`);
+  }
+
+  // ── what is looked at ──
+
+  hover(what) {
+    this.lit = what;
+    this.relight();
+  }
+
+  pin(what) {
+    this.pinned = same(what, this.pinned) ? null : what;
+    this.relight();
+    if (this.pinned?.task !== undefined) this.live.textContent = this.lanes.words(this.pinned.task);
+  }
+
+  light() {
+    const { picture } = this;
+    if (!picture) return;
+    const shown = this.lit ?? this.pinned;
+    const tasks = shown ? tasksOf(picture, shown) : null;
+    this.root.toggleAttribute("data-lit", Boolean(tasks));
+    for (const part of [...this.grids, this.lanes]) part.light(tasks, shown);
+  }
+
+  // ── the whole page ──
+
+  listen() {
+    const { signal } = this.leaving;
+    if (!this.isPage) {
+      this.dialog.addEventListener("keydown", (event) => {
+        this.key(event);
+        event.stopPropagation(); // keys of the page below are not meant
+      });
+      return;
+    }
+    window.addEventListener("keydown", (event) => this.key(event), { signal });
+    window.addEventListener("hashchange", () => this.follow(), { signal });
+    window.addEventListener("dragover", (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault(), { signal });
+    window.addEventListener("drop", (event) => this.drop(event), { signal });
+    document.title = "Transfer lab · Meshwave";
+    this.following = location.hash.length > 1;
+    if (this.following) whenIdle(() => this.follow());
+  }
+
+  follow() {
+    this.following = false;
+    if (location.hash.length > 1 && location.hash.slice(1) !== this.model.fragment) this.send("link", { fragment: location.hash.slice(1) });
+  }
+
+  drop(event) {
+    const [file] = event.dataTransfer?.files ?? [];
+    if (!file) return;
+    event.preventDefault();
+    this.bar.read(file);
+  }
+
+  key(event) {
+    if (event.defaultPrevented || !this.model.shown || !(event.ctrlKey || event.metaKey) || event.altKey) return;
+    if (!this.isPage && !["z", "y"].includes(event.key.toLowerCase())) return;
+    const target = event.composedPath()[0];
+    const name = event.shiftKey ? event.key.toLowerCase() === "z" && "redo" : KEYS[event.key.toLowerCase()];
+    if (!name || (target.tagName === "INPUT" && !target.atRest?.() && name !== "save" && name !== "open")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (name === "open") this.bar.pick();
+    else this.send(name);
+  }
+}
+
+/** The unit tasks that a place of the picture belongs to: itself, or all that a rank sends or gets. */
+function tasksOf({ tasks, source, destination }, { task, side, places }) {
+  if (task !== undefined) return new Set([task]);
+  const ranks = new Set(places.map((place) => (side === "source" ? source : destination).ranks[place]));
+  const of = (each) => (side === "source" ? each.senders : [...each.receivers, ...each.keepers]);
+  return new Set(tasks.flatMap((each, number) => (of(each).some((rank) => ranks.has(rank)) ? [number] : [])));
+}
+
+function same(one, other) {
+  return Boolean(one && other) && one.task === other.task && one.side === other.side && String(one.places) === String(other.places);
+}
+
+function card(name, title, children, about = null) {
+  return h("section", { class: "mw-tr-card", "data-card": name, "aria-label": title }, h("header", {}, h("h2", {}, title), about), ...children);
+}
+
+function download({ name, mime, content }) {
+  const address = URL.createObjectURL(new Blob([content], { type: mime }));
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** Once the page's socket takes messages. */
+function whenIdle(then) {
+  const [page] = globalThis.Bokeh?.documents ?? [];
+  if (page?.is_idle) then();
+  else setTimeout(() => whenIdle(then), 30);
+}

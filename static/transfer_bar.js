@@ -1,0 +1,129 @@
+// The bar of a transfer: its figures, files and link, the way back.
+
+import { button, h, s } from "static/canvas.js";
+import { dropdown, icon, menu, tool } from "static/shell.js";
+
+const THEME = "meshwave.theme"; // kept by the designer's top bar
+const THEMES = ["light", "dark", "system"];
+
+export class Bar {
+  constructor(view) {
+    this.view = view;
+    this.picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, tabindex: -1, "aria-label": "A transfer's file" });
+    this.picker.addEventListener("change", () => this.picked());
+    this.build();
+  }
+
+  build() {
+    const { view } = this;
+    const { model } = view;
+    const act = (type) => () => view.send(type);
+    this.undo = tool("Undo", { glyph: "undo", onclick: act("undo") });
+    this.redo = tool("Redo", { glyph: "redo", onclick: act("redo") });
+    this.link = tool("Copy link", { glyph: "share", text: "Link", tip: "Copy a link to this transfer", onclick: () => this.copy() });
+    this.title = h("h1", { class: "mw-tr-title" });
+    this.figures = h("div", { class: "mw-tr-figures" });
+    const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
+    const grow = h("span", { class: "mw-grow" });
+    this.element = h("div", { class: "mw-tr-bar", role: "banner" });
+    if (view.isPage) {
+      const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Transfers to start from" });
+      cases.append(icon("down"));
+      const theme = tool("Theme", { glyph: "system", tip: "Theme: light, dark or the system's" });
+      const open = tool("Open a transfer", { glyph: "open", text: "Open", tip: "Open the file of a transfer, as meshwave reshard reads it", onclick: () => this.pick() });
+      const save = tool("Save", { glyph: "save", text: "Save", tip: "Download the transfer as JSON", onclick: act("save") });
+      const designer = h("a", { class: "mw-button mw-tool", href: "./", "data-tip": "To the designer" }, h("span", {}, "Designer"));
+      this.element.append(brand(), rule(), this.title, rule(), open, cases, save, this.link, rule(), this.undo, this.redo, grow, this.figures, rule(), designer, theme, this.picker);
+      const entries = () => model.cases.map(({ name, title }) => ({ text: title, choose: () => view.send("case", { name }) }));
+      this.element.append(menu(cases, "Cases", entries), menu(theme, "Theme", () => THEMES.map((name) => ({ text: name[0].toUpperCase() + name.slice(1), checked: kept() === name, choose: () => choose(name) }))));
+    } else {
+      this.take = button("Use this plan in the design", { kind: "mw-primary", onclick: act("take") });
+      this.lab = h("a", { class: "mw-button", target: "_blank", "data-tip": "Open it in the transfer lab, in a tab of its own" }, "Open in the lab");
+      const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => view.dialog.close() });
+      this.element.append(this.title, rule(), this.undo, this.redo, grow, this.figures, this.take, this.lab, close);
+    }
+    this.said = dropdown(this.link, "Link", (panel) => [h("div", { class: "mw-tr-said" }, panel.words ?? "")]);
+    this.link.popoverTargetElement = null;
+    this.element.append(this.said);
+  }
+
+  tell() {
+    const { model } = this.view;
+    const [undo, redo] = model.history;
+    for (const [each, verb, label] of [[this.undo, "Undo", undo], [this.redo, "Redo", redo]]) {
+      each.allow(Boolean(label));
+      each.setAttribute("aria-label", label ? `${verb}: ${label}` : verb);
+      each.dataset.tip = label ? `${verb}: ${label}` : `Nothing to ${verb.toLowerCase()}`;
+    }
+    this.title.textContent = model.title;
+    const { stale } = model;
+    const { picture } = this.view;
+    if (picture) {
+      const count = picture.tasks.length;
+      this.figures.replaceChildren(
+        figure(picture.size, `in ${count} unit task${count === 1 ? "" : "s"}`),
+        figure(picture.makespan, stale ? "of the last good one" : "from first to last byte"),
+        figure(picture.bound, picture.optimal ? "bound: no order is shorter" : "bound"),
+      );
+    }
+    if (this.take && picture) {
+      const has = String(model.design_has) === String([picture.strategy, picture.ordering]);
+      this.take.allow(!has && !stale, has ? "The design has this plan" : "Strategy and ordering of all transfers of the design");
+      this.lab.href = `transfer#${model.fragment}`;
+    }
+  }
+
+  pick() {
+    this.picker.click();
+  }
+
+  picked() {
+    const [file] = this.picker.files;
+    this.picker.value = ""; // so that the same file can be opened again
+    if (file) this.read(file);
+  }
+
+  async read(file) {
+    const { largest } = this.view.model;
+    if (file.size > largest) return this.view.answered(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB, and the page opens up to ${largest / 1e6} MB`);
+    this.view.send("open", { file: file.name, text: await file.text() });
+  }
+
+  async copy() {
+    const { fragment } = this.view.model;
+    const address = `${location.origin}${location.pathname}#${fragment}`;
+    let words = "The link is copied.";
+    if (!fragment) words = "This transfer is too large for a link: save it, and send the file.";
+    else await navigator.clipboard.writeText(address).catch(() => (words = address));
+    this.said.words = words;
+    this.said.showPopover();
+  }
+}
+
+function figure(value, words) {
+  return h("span", { class: "mw-tr-figure" }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
+}
+
+function kept() {
+  try {
+    return localStorage.getItem(THEME) ?? "system";
+  } catch {
+    return "system";
+  }
+}
+
+function choose(theme) {
+  try {
+    localStorage.setItem(THEME, theme);
+  } catch {
+    // a browser that keeps nothing shows the theme until the page is left
+  }
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+/** The mark of the house: a wave over four devices. */
+function brand() {
+  const dots = [5, 9.7, 14.3, 19].map((x) => s("circle", { cx: x, cy: 17.6, r: 1.3 }));
+  return h("div", { class: "mw-tr-brand" }, s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("rect", { width: 24, height: 24, rx: 6.5 }), s("path", { d: "M4.6 5.6 9 12.4 13.1 6.4 16.6 12.4 19.6 7.6" }), ...dots), h("span", {}, "Meshwave"));
+}

@@ -1,0 +1,146 @@
+// How a tensor lies on a mesh: the mesh's axes as chips on the dims that they cut. Drag a chip, or focus it and
+// use the arrows: left and right to the next dim, up and down in the order of cuts, Delete to replicate.
+
+import { h } from "static/canvas.js";
+
+const DRAG_PX = 4; // a press that moves less is no drag
+
+export class Spec {
+  constructor(view, side) {
+    Object.assign(this, { view, side });
+    this.slots = h("div", { class: "mw-tr-slots" });
+    this.trouble = h("p", { class: "mw-tr-trouble", role: "alert", hidden: true });
+    this.element = h("div", { class: "mw-tr-spec", role: "group", "aria-label": `Sharding of the ${side}` }, this.slots, this.trouble);
+    this.element.addEventListener("pointerdown", (event) => this.press(event));
+    this.element.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  tell() {
+    const { troubles } = this.view.model;
+    const words = this.refused || troubles[`${this.side}.spec`] || "";
+    this.trouble.textContent = words;
+    this.trouble.hidden = !words;
+  }
+
+  answered(refused) {
+    this.refused = refused;
+    this.tell();
+  }
+
+  draw(picture) {
+    const { shape, cuts, spec } = picture[this.side];
+    this.cuts = cuts;
+    this.shape = shape;
+    this.refused = null;
+    const cutting = new Set(cuts.flat());
+    const resting = shape.map((_, axis) => axis).filter((axis) => !cutting.has(axis));
+    const focused = this.element.getRootNode().activeElement?.closest?.(".mw-tr-axis")?.dataset.axis;
+    const dims = cuts.map((axes, dim) => this.slot(dim, [h("span", { class: "mw-tr-dim" }, `dim ${dim}`), h("code", {}, spec[dim]), h("b", {}, picture.shape[dim].toLocaleString("en"))], axes));
+    this.slots.replaceChildren(...dims, this.slot(null, [h("span", { class: "mw-tr-dim" }, "replicate")], resting));
+    if (focused !== undefined) this.chips().find((chip) => chip.dataset.axis === focused)?.focus();
+  }
+
+  slot(dim, words, axes) {
+    const chips = axes.map((axis) => this.chip(axis, dim));
+    return h("div", { class: "mw-tr-slot", "data-dim": dim === null ? "none" : dim }, h("div", { class: "mw-tr-slot-words" }, ...words), h("div", { class: "mw-tr-slot-axes" }, ...chips));
+  }
+
+  chip(axis, dim) {
+    const does = dim === null ? "replicates" : `cuts dim ${dim}`;
+    const label = `${this.side} axis ${axis} of ${this.shape[axis]}, ${does}`;
+    const tip = "Drag it to a dim; or ← → to the next dim, ↑ ↓ in the order of cuts, Delete to replicate";
+    return h("button", { type: "button", class: "mw-tr-axis", "data-axis": axis, "data-tip": tip, "aria-label": label }, h("i", {}, `${axis}`), `× ${this.shape[axis]}`);
+  }
+
+  chips() {
+    return [...this.element.querySelectorAll(".mw-tr-axis")];
+  }
+
+  place(axis, dim, at) {
+    const cuts = this.cuts.map((axes) => axes.filter((each) => each !== axis));
+    if (dim !== null) cuts[dim].splice(at, 0, axis);
+    if (JSON.stringify(cuts) === JSON.stringify(this.cuts)) return;
+    this.cuts = cuts; // the next key counts from here, also before Python has answered
+    this.view.send("place", { side: this.side, axis, dim, at }, this);
+  }
+
+  // ── by hand ──
+
+  press(event) {
+    const chip = event.target.closest(".mw-tr-axis");
+    if (!chip || event.button !== 0) return;
+    chip.setPointerCapture(event.pointerId);
+    const drag = { chip, x: event.clientX, y: event.clientY, ghost: null };
+    const listening = new AbortController();
+    const { signal } = listening;
+    const end = () => {
+      listening.abort();
+      drag.ghost?.remove();
+      delete chip.dataset.dragged;
+      this.aim(null);
+    };
+    chip.addEventListener("pointermove", (move) => this.move(drag, move), { signal });
+    chip.addEventListener("pointercancel", end, { signal });
+    window.addEventListener("keydown", (key) => key.key === "Escape" && (key.stopPropagation(), key.preventDefault(), end()), { signal, capture: true });
+    chip.addEventListener("pointerup", (up) => {
+      const slot = drag.ghost && this.slotAt(up);
+      end();
+      if (slot) this.drop(Number(chip.dataset.axis), slot, up.clientX);
+    }, { signal }); // prettier-ignore
+  }
+
+  move(drag, { clientX, clientY }) {
+    if (!drag.ghost && Math.hypot(clientX - drag.x, clientY - drag.y) < DRAG_PX) return;
+    if (!drag.ghost) {
+      drag.ghost = h("div", { class: "mw-tr-axis mw-tr-ghost", "aria-hidden": "true" }, ...[...drag.chip.childNodes].map((node) => node.cloneNode(true)));
+      drag.chip.dataset.dragged = "";
+      this.element.append(drag.ghost);
+      this.view.tips.hide();
+    }
+    drag.ghost.style.left = `${clientX - drag.ghost.offsetWidth / 2}px`;
+    drag.ghost.style.top = `${clientY - drag.ghost.offsetHeight / 2}px`;
+    this.aim(this.slotAt({ clientX, clientY }));
+  }
+
+  slotAt({ clientX, clientY }) {
+    const within = ({ left, right, top, bottom }) => clientX >= left && clientX <= right && clientY >= top && clientY <= bottom;
+    return [...this.slots.children].find((slot) => within(slot.getBoundingClientRect())) ?? null;
+  }
+
+  aim(slot) {
+    for (const each of this.slots.children) each.toggleAttribute("data-target", each === slot);
+  }
+
+  drop(axis, slot, x) {
+    const dim = slot.dataset.dim === "none" ? null : Number(slot.dataset.dim);
+    const others = [...slot.querySelectorAll(".mw-tr-axis")].filter((chip) => Number(chip.dataset.axis) !== axis);
+    const before = others.filter((chip) => {
+      const { left, width } = chip.getBoundingClientRect();
+      return left + width / 2 < x;
+    });
+    this.place(axis, dim, dim === null ? 0 : before.length);
+  }
+
+  // ── by keyboard ──
+
+  key(event) {
+    const chip = event.target.closest(".mw-tr-axis");
+    if (!chip || event.ctrlKey || event.metaKey || event.altKey) return;
+    const axis = Number(chip.dataset.axis);
+    const places = [...this.cuts.keys(), null]; // the dims, then none
+    const dim = this.cuts.findIndex((axes) => axes.includes(axis));
+    const here = dim < 0 ? places.length - 1 : dim;
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const along = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) this.put(axis, places[(here + step + places.length) % places.length]);
+    else if (along && dim >= 0) this.place(axis, dim, Math.max(0, this.cuts[dim].indexOf(axis) + along));
+    else if (event.key === "Delete" || event.key === "Backspace") this.place(axis, null, 0);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  put(axis, dim) {
+    this.place(axis, dim, dim === null ? 0 : this.cuts[dim].length);
+  }
+}

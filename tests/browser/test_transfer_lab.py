@@ -1,0 +1,236 @@
+"""The transfer lab in a real browser: opened by a link, changed by hand and by keys, planned anew at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.test_canvases import centre, drag, eventually, press_and_drag
+from tests.conftest import serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from designer.views.transfer import TransferView
+
+pytestmark = pytest.mark.browser
+PATIENCE_MS = 20_000
+
+
+class Lab:
+    """The lab's page, served once for all tests, and the views that were made."""
+
+    def __init__(self, serve: Callable[..., str]) -> None:
+        self.views: list[TransferView] = []
+        self.url = serve({"/transfer": self._page}) + "transfer"
+
+    def _page(self) -> Any:
+        import panel as pn
+
+        from designer.lab.page import lab
+
+        view = lab()
+        self.views.append(view)
+        return pn.Column(view, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
+
+
+@pytest.fixture(autouse=True)
+def patient() -> Iterator[None]:
+    expect.set_options(timeout=PATIENCE_MS)
+    yield
+    expect.set_options(timeout=5_000)  # what it is by itself
+
+
+@pytest.fixture(scope="module")
+def served_lab() -> Iterator[Lab]:
+    with serving() as serve:
+        yield Lab(serve)
+
+
+class Shown:
+    """One tab of it."""
+
+    def __init__(self, page: Page, lab: Lab) -> None:
+        self.page, self._lab = page, lab
+
+    @property
+    def view(self) -> TransferView:
+        return self._lab.views[-1]
+
+    @property
+    def spec(self) -> tuple[list[str], list[str]]:
+        document = self.view.bench.state.document
+        return document["source"]["spec"], document["destination"]["spec"]
+
+    def tasks(self, number: int) -> None:
+        """Wait until so many unit tasks are drawn."""
+        expect(self.page.locator(".mw-tr-task")).to_have_count(number)
+
+    def chip(self, side: str, axis: int) -> Locator:
+        return self.page.locator(f'[data-card="{side}"] .mw-tr-axis[data-axis="{axis}"]')
+
+    def slot(self, side: str, dim: int | str) -> Locator:
+        return self.page.locator(f'[data-card="{side}"] .mw-tr-slot[data-dim="{dim}"]')
+
+    def lanes(self, what: str) -> Any:
+        return self.page.locator(".mw-transfer").evaluate(f"each => (lanes => {what})(each.mw.lanes)")
+
+
+@pytest.fixture
+def shown(served_lab: Lab, visit: Callable[[str], Page], page: Page) -> Callable[[str], Shown]:
+    def open_lab(fragment: str = "") -> Shown:
+        page.set_default_timeout(PATIENCE_MS)
+        visit(f"{served_lab.url}{'#' if fragment else ''}{fragment}")
+        page.locator(".mw-tr-task").first.wait_for()
+        return Shown(page, served_lab)
+
+    return open_lab
+
+
+def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable[..., Shown]) -> None:
+    from designer.lab import edits
+
+    _, document = edits.cases()["case-5"]
+    shown()  # what the first session loads, the second must find too
+    lab = shown(edits.as_link(document, "send-recv", "naive"))
+    page = lab.page
+    expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, naive")
+    assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
+    assert lab.spec == (["S1", "R", "R"], ["S0", "R", "R"])
+    lab.tasks(4)
+
+    press_and_drag(page, centre(lab.chip("source", 0)), centre(lab.slot("source", 1)))
+    page.locator('.mw-tr-slot[data-dim="1"][data-target]').wait_for()
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    assert lab.spec[0] == ["S1", "R", "R"]
+    drag(page, centre(lab.chip("source", 0)), centre(lab.slot("source", 1)))
+    lab.tasks(8)
+    assert lab.spec[0] == ["S1", "S0", "R"]
+    chip = centre(lab.chip("source", 0))
+    drag(page, centre(lab.chip("source", 1)), (chip[0] - 12, chip[1]))  # before it: the outer cut
+    eventually(page, lambda: lab.spec[0] == ["R", "S10", "R"])
+
+    assert page.evaluate("location.hash").endswith("&strategy=send-recv&ordering=naive")
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+z")
+    eventually(page, lambda: lab.spec[0] == ["S1", "R", "R"])
+    lab.tasks(4)
+
+
+def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    page = lab.page
+    lab.chip("destination", 1).focus()
+    page.keyboard.press("ArrowLeft")  # from nowhere to the last dim
+    lab.tasks(8)
+    page.keyboard.press("ArrowLeft")
+    eventually(page, lambda: lab.spec[1] == ["S01", "R"])
+    page.keyboard.press("ArrowUp")
+    eventually(page, lambda: lab.spec[1] == ["S10", "R"])
+    page.keyboard.press("Delete")
+    eventually(page, lambda: lab.spec[1] == ["S0", "R"])
+    lab.tasks(4)
+
+    field = page.locator('input[data-path="source.ranks"]')
+    field.fill("0-2")
+    field.press("Enter")
+    expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("has 4 ranks, and 3 ranks")
+    assert page.locator(".mw-transfer[data-stale]").count() == 1
+    lab.tasks(4)  # the last good picture
+    field.fill("some")
+    field.press("Enter")
+    expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("should be a rank")
+    assert field.input_value() == "some"
+    page.get_by_role("button", name="Undo: source.ranks").click()
+    expect(field).to_have_value("0-3")
+    assert page.locator(".mw-transfer[data-stale]").count() == 0
+
+
+def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    page = lab.page
+    plans = page.locator(".mw-tr-plan")
+    expect(plans).to_have_count(25)
+    assert page.locator(".mw-tr-plan[data-best]").count() >= 1
+    page.locator('[data-plan="local-allgather dfs"]').click()
+    expect(page.locator('[data-plan="local-allgather dfs"]')).to_have_attribute("aria-pressed", "true")
+    eventually(page, lambda: lab.view.bench.drawing.plan.strategy == "local-allgather")
+    page.locator('[data-plan="broadcast ensemble"]').click()
+    expect(page.locator('[data-plan="broadcast ensemble"]')).to_have_attribute("aria-pressed", "true")
+
+    page.locator('.mw-tr-task[data-task="3"]').click()
+    eventually(page, lambda: lab.lanes("lanes.hops.get(3)?.lane.length ?? 0") > 4)
+    x, y, width = lab.lanes(
+        "(([hops, box]) => [box.x + lanes.x((hops.start_s[1] + hops.end_s[1]) / 2), box.y + lanes.top(hops.lane[1]) + lanes.row / 2,"
+        " lanes.x(hops.end_s[1]) - lanes.x(hops.start_s[1])])([lanes.hops.get(3), lanes.element.getBoundingClientRect()])"
+    )
+    page.mouse.move(x, y)
+    expect(page.locator(".mw-tr-tip")).to_contain_text("Task 3, chunk")
+    assert page.locator(".mw-tr-rank[data-sends]").inner_text() == "2"
+    for _ in range(3):
+        page.mouse.wheel(0, -200)
+    wider = "lanes.x(lanes.hops.get(3).end_s[1]) - lanes.x(lanes.hops.get(3).start_s[1])"
+    eventually(page, lambda: lab.lanes(wider) > 2 * width)
+    page.locator(".mw-tr-stage").press("0")
+    page.locator(".mw-tr-stage").press("j")
+    eventually(page, lambda: lab.lanes("lanes.view.pinned.task") == 1)  # the next one of the plan
+
+
+def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., Shown]) -> None:
+    from designer.lab import edits
+
+    _, document = edits.cases()["uneven"]
+    document["destination"]["spec"] = ["S7", "R"]
+    lab = shown(edits.as_link(document, "broadcast", "dfs"))
+
+    expect(lab.page.locator(".mw-tr-general")).to_contain_text("S7 names axis 7, and the mesh has axes 0 to 1")
+    lab.tasks(4)
+    with lab.page.expect_download() as download:
+        lab.page.get_by_role("button", name="Save").click()
+    assert json.loads(Path(download.value.path()).read_text())["tensor"]["shape"] == [13312, 6144]
+
+
+# ---- on the designer's page ----
+
+
+@pytest.fixture
+def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+    from designer.server import read_design, served
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(served(read_design("14-tensor-parallel"), "a-token-for-tests"))
+
+
+def test_an_arrow_of_the_timeline_opens_its_transfer(designer: Callable[[], str], visit: Callable[[str], Page]) -> None:
+    page = visit(designer())
+    page.wait_for_function("window.meshwaveTimeline.arrows.length > 0")
+    arrow = page.evaluate("window.meshwaveTimeline.arrows[0]")
+    page.mouse.click(arrow["x"], arrow["y"])
+
+    dialog = page.get_by_role("dialog", name="Transfer")
+    dialog.wait_for()
+    expect(dialog.get_by_role("heading", level=1)).to_have_text("Activation of microbatch 0, stage 0: mesh A to mesh B")
+    dialog.locator(".mw-tr-task").first.wait_for()
+    take = dialog.get_by_role("button", name="Use this plan in the design")
+    expect(take).to_have_attribute("aria-disabled", "true")
+    dialog.locator('[data-plan="send-recv dfs"]').click()
+    expect(take).to_have_attribute("aria-disabled", "false")
+    page.keyboard.press("Control+z")  # of the picture, not of the design
+    expect(take).to_have_attribute("aria-disabled", "true")
+    dialog.locator('[data-plan="send-recv dfs"]').click()
+    take.click()
+    expect(take).to_have_attribute("aria-disabled", "true")
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+    page.get_by_role("button", name="Undo: transfers: send-recv, dfs").wait_for()
+    lab = page.get_by_role("link", name="Transfer lab").get_attribute("href")
+    page.goto(page.url.partition("?")[0] + str(lab))
+    page.locator(".mw-tr-task").first.wait_for()

@@ -1,0 +1,131 @@
+"""The load of experts as a run measured it, with run folders written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from designer.canvases.experts import ExpertsCanvas
+from designer.routed import Routings
+from designer.session import Session
+from engine.design import Design, load_design
+from engine.launch import Record, State, write_bundle
+from engine.predict import predict
+from engine.recording import write_routing
+from engine.resources import example
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    record = Record(tmp_path)
+    yield record
+    record.close()
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(load_design(example("17-experts-on-two-cores")))
+
+
+Ran = Callable[..., str]
+
+
+@pytest.fixture
+def ran(record: Record, session: Session) -> Ran:
+    """A run that ended, as its launcher and its two talkative processes would have left it."""
+
+    def ran(design: Design | None = None, state: State = State.SUCCEEDED, **counts: list[float]) -> str:
+        made = predict(design or session.design)
+        entry, _ = record.submit(
+            name="run", launcher="local", handle={}, digest=made.program.digest, processes=4, steps=3, limit=9
+        )
+        folder = write_bundle(made.design, made.program, made.costs.layers, record.folder(entry.id)).folder
+        record.move(entry.id, State.RUNNING)
+        (folder / "metrics.jsonl").write_text("{}\n" * 3)
+        write_routing(folder, 0, {int(layer.removeprefix("layer")): each for layer, each in counts.items()})
+        if state is not State.RUNNING:
+            record.move(entry.id, state)
+        return entry.id
+
+    return ran
+
+
+def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[str, Any]]]:
+    made = ExpertsCanvas(session.edit, routed=Routings(record).of)
+    told: list[dict[str, Any]] = []
+    made._send_msg = told.append  # type: ignore[method-assign, assignment]
+    session.param.watch(lambda *_: made.show(session.design), "design")
+    made.show(session.design)
+    return made, told
+
+
+def load(made: ExpertsCanvas) -> dict[str, Any]:
+    return next(control for control in made.picture["controls"] if control["key"] == "load")
+
+
+HOT = [5.0, 1, 1, 1, 0, 0, 0, 0]
+EVEN = [1.0] * 8
+
+
+def test_what_a_run_measured_is_taken_as_the_load_in_one_step_of_undo(
+    session: Session, record: Record, ran: Ran
+) -> None:
+    run = ran(layer1=HOT, layer3=EVEN)
+    made, told = canvas(session, record)
+    assert [option["value"] for option in load(made)["options"]] == ["uniform", "zipf", run]
+
+    made._handle_msg({"type": "setting", "key": "load", "value": run})
+
+    assert told[-1]["refused"] is None
+    assert session.design.experts.load == (3.0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5)  # the mean over both layers
+    assert session.history[0].startswith("experts: load as measured ")
+    assert load(made)["value"] == run
+    assert load(made)["text"].endswith(", 3 steps")
+    assert next(figure for figure in made.picture["figures"] if figure["key"] == "load")["value"] == "2×"
+    session.undo()
+    assert session.design.experts.load is None
+    assert load(made)["value"] == "uniform"
+
+
+def test_where_nothing_was_measured_this_is_said(session: Session, record: Record, ran: Ran) -> None:
+    ran()  # its processes wrote none
+    made, told = canvas(session, record)
+    assert load(made)["options"][-1]["text"] == "measured: no run yet"
+
+    made._handle_msg({"type": "setting", "key": "load", "value": load(made)["options"][-1]["value"]})
+
+    assert told[-1]["refused"].startswith("no run of this model has ended with its routing known")
+    assert session.history[0] == ""
+
+
+def test_only_runs_of_this_model_are_offered_and_only_when_they_are_over(
+    session: Session, record: Record, ran: Ran
+) -> None:
+    larger = session.design.model.model_copy(update={"hidden": 64})
+    ran(session.design.model_copy(update={"model": larger}), layer1=HOT)
+    moved = session.design.experts.model_copy(update={"ep": 2})
+    first = ran(session.design.model_copy(update={"experts": moved}), layer1=HOT)
+    live = ran(state=State.RUNNING, layer1=EVEN)
+    made, _ = canvas(session, record)
+    known = Routings(record)
+    assert [routed.run for routed in known.of(session.design)] == [first]
+
+    record.move(live, State.CANCELLED)
+    made.look()
+
+    assert [option["value"] for option in load(made)["options"][2:]] == [live, first]
+
+
+def test_a_load_by_hand_stays_what_it_is(session: Session, record: Record, ran: Ran) -> None:
+    ran(layer1=HOT)
+    session.edit("experts.load", [2.0, *EVEN[1:]], "by hand")
+    made, told = canvas(session, record)
+
+    made._handle_msg({"type": "setting", "key": "load", "value": load(made)["value"]})
+
+    assert told[-1]["refused"] is None
+    assert load(made)["text"] == "by hand"
+    assert session.history[0] == "by hand"

@@ -1,0 +1,310 @@
+"""The transfer lab's host side: fields as texts, axes on dims, links, undo, what a bad document leaves standing."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer.lab import edits
+from designer.lab.bench import Bench
+from designer.lab.over import Crossings
+from designer.session import Session
+from designer.views.timeline import Layer, Pin, TimelineChart, pack
+from designer.views.transfer import TransferView
+from engine.design import load_design, parse_design
+from engine.design.transfer_spec import parse_transfer
+from engine.errors import DesignError, InputError
+from engine.program.action import Action, Op
+from engine.resources import example
+from engine.transfer import orderings, strategies
+from tests.designer.timelines import one_f_one_b
+
+
+def rows() -> edits.Document:
+    return edits.cases()["uneven"][1]
+
+
+class Opened:
+    """A view on a bench, gestures by name, and what it answered last."""
+
+    def __init__(self, document: edits.Document) -> None:
+        self.bench = Bench(parse_transfer(json.dumps(document)))
+        self.view = TransferView(self.bench)
+        self.told: list[dict[str, Any]] = []
+        self.view._send_msg = self.told.append  # type: ignore[method-assign, assignment]
+
+    def do(self, kind: str, **gesture: Any) -> str | None:
+        """A gesture; the words with which it was refused."""
+        self.view._handle_msg({"type": kind, **gesture})
+        refused: str | None = self.told[-1]["refused"]
+        return refused
+
+    @property
+    def spec(self) -> list[str]:
+        found: list[str] = self.bench.state.document["source"]["spec"]
+        return found
+
+
+# fields
+
+
+@pytest.mark.parametrize("name", edits.cases())
+def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
+    _, document = edits.cases()[name]
+    parse_transfer(json.dumps(document))
+
+    for path, text in edits.texts(document).items():
+        assert edits.with_text(document, path, text) == document, path
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("tensor.shape", "1024 × 512", [1024, 512]),
+        ("source.hosts", "0*3 5", [0, 0, 0, 5]),
+        ("source.hosts", "1 a host, from 4", [4, 5, 6, 7]),
+        ("source.ranks", "4-6, 9", [4, 5, 6, 9]),
+        ("links.inter_node.bandwidth", "25 GB/s", 25e9),
+        ("links.inter_node.bandwidth", "free", None),
+        ("links.intra_node.latency_s", "7 us", 7e-6),
+        ("chunks", "best", None),
+        ("chunks", "64", 64),
+    ],
+)
+def test_fields_are_read(path: str, text: str, value: Any) -> None:
+    found: Any = edits.with_text(rows(), path, text)
+    for step in path.split("."):
+        found = found[step]
+    assert found == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("tensor.shape", "13 by 6", "should be sizes such as 2 x 4"),
+        ("source.ranks", "0-99999", "a mesh has at most 4096 ranks"),
+        ("source.hosts", "0*9999", "a mesh has at most 4096 ranks"),
+        ("links.inter_node.latency_s", "soon", "should be an amount such as 50 us"),
+        ("nics_per_host", "1.5", "should be a whole number"),
+        ("source.colour", "red", "there is no field 'source.colour'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_words(path: str, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        edits.with_text(rows(), path, text)
+
+
+def test_a_mesh_of_another_shape_numbers_anew_and_the_other_makes_room() -> None:
+    changed = edits.with_text(rows(), "source.shape", "8")
+
+    assert changed["source"]["ranks"] == list(range(8)) and changed["source"]["hosts"] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert changed["destination"]["ranks"] == list(range(8, 14)) and changed["destination"]["hosts"][0] == 4
+    assert edits.with_text(changed, "source.shape", "2 x 2") == rows()
+
+
+def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
+    both = edits.with_axis(rows(), "source", 1, 0, 1)
+    assert both["source"]["spec"] == ["S01", "R"]
+    assert edits.with_axis(both, "source", 1, 0, 0)["source"]["spec"] == ["S10", "R"]
+    assert edits.with_axis(both, "source", 0, 1, 0)["source"]["spec"] == ["S1", "S0"]
+    assert edits.with_axis(both, "source", 0, None, 0)["source"]["spec"] == ["S1", "R"]
+    assert edits.with_text(both, "source.shape", "4")["source"]["spec"] == ["S0", "R"]
+    assert edits.with_text(both, "tensor.shape", "8")["source"]["spec"] == ["S01"]
+    assert edits.with_text(both, "tensor.shape", "8 8 8")["destination"]["spec"] == ["S0", "R", "R"]
+    with pytest.raises(InputError, match="no such axis"):
+        edits.with_axis(rows(), "source", 7, 0, 0)
+
+
+# links
+
+
+def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
+    link = edits.as_link(rows(), "hierarchical", "dfs")
+
+    text, strategy, ordering = edits.read_link(f"#{link}")
+
+    assert json.loads(text) == rows() and (strategy, ordering) == ("hierarchical", "dfs")
+    assert json.loads(edits.read_link(f"spec={json.dumps(rows())}").text) == rows()
+
+
+@pytest.mark.parametrize("fragment", ["", "spec=%%%", "spec=é", "strategy=dfs", "spec=a&spec=b", "x" * 70_000])
+def test_what_is_no_link_is_refused_in_words(fragment: str) -> None:
+    with pytest.raises(InputError, match="the link h"):
+        edits.read_link(fragment)
+
+
+def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
+    opened = Opened(rows())
+    wrong = rows() | {"tensor": {"shape": [13, "six"], "item_bytes": 2}}
+
+    refused = opened.do("link", fragment=edits.as_link(wrong, "broadcast", "dfs"))
+
+    assert refused and '"six" should be a whole number' in refused
+    assert opened.do("link", fragment=edits.as_link(rows(), "brodcast", "dfs"))
+    assert "brodcast" in opened.told[-1]["refused"] and "'broadcast'" in opened.told[-1]["refused"]
+    assert opened.bench.history == ("", "") and opened.view.troubles == {}
+
+
+# the bench and its view
+
+
+def test_a_dragged_axis_is_planned_anew_and_undone() -> None:
+    opened = Opened(rows())
+    before = opened.view.picture
+
+    assert opened.do("place", side="source", axis=1, dim=1, at=0) is None
+
+    assert opened.spec == ["S0", "S1"] and len(opened.view.picture["tasks"]) == 8
+    assert opened.view.history == ["source: axis 1 cuts dim 1", ""]
+    opened.do("undo")
+    assert opened.spec == ["S0", "R"] and opened.view.picture | {"number": 1} == before
+    opened.do("redo")
+    assert opened.spec == ["S0", "S1"]
+
+
+def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() -> None:
+    opened = Opened(rows())
+    before = opened.view.picture
+
+    assert opened.do("set", path="source.ranks", text="0, 1, 2, 2") is None
+
+    assert opened.view.stale and opened.view.picture is before
+    assert "rank 2 stands twice" in opened.view.troubles["source.ranks"]
+    opened.do("set", path="source.ranks", text="0-3")
+    assert not opened.view.stale and opened.view.troubles == {}
+
+
+def test_a_refused_field_changes_nothing() -> None:
+    opened = Opened(rows())
+
+    assert "should be sizes" in str(opened.do("set", path="tensor.shape", text="thirteen"))
+
+    assert opened.bench.history == ("", "")
+
+
+def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken() -> None:
+    opened = Opened(rows())
+    end = time.monotonic() + 20
+    while not opened.view.table["done"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+    assert len(opened.view.table["rows"]) == len(strategies) * len(orderings)
+    slow = next(
+        row for row in opened.view.table["rows"] if (row["strategy"], row["ordering"]) == ("send-recv", "naive")
+    )
+    assert opened.do("choose", strategy="send-recv", ordering="naive") is None
+    assert opened.view.picture["makespan_s"] == slow["makespan_s"]
+    assert "no transfer strategy called 'post'" in str(opened.do("choose", strategy="post", ordering="naive"))
+
+
+def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
+    opened = Opened(edits.cases()["rows"][1])
+    number = opened.view.picture["number"]
+
+    opened.do("hops", number=number, task=0)
+    hops = json.loads(next(message for message in opened.told if message["type"] == "hops")["hops"])
+
+    task = opened.view.picture["tasks"][0]
+    assert max(hops["last"]) == task["chunks"] - 1
+    assert max(hops["end_s"]) == pytest.approx(task["end_s"])
+    opened.told.clear()
+    opened.do("hops", number=number - 1, task=0)
+    assert [message["type"] for message in opened.told] == ["answered"]
+
+
+def test_a_file_is_saved_as_the_command_line_reads_it_and_opened() -> None:
+    opened = Opened(rows())
+    opened.do("save")
+    file = next(message for message in opened.told if message["type"] == "download")
+    assert parse_transfer(file["content"]) == opened.bench.drawing.spec
+    opened.do("case", name="case-5")
+    assert opened.do("open", file="transfer.json", text=file["content"].decode()) is None
+    assert opened.bench.state.document == rows()
+    assert "not JSON" in str(opened.do("open", file="a.json", text="{"))
+
+
+# a pipeline's transfer
+
+
+def tensor_parallel() -> Session:
+    document = load_design(example("01-first-wave")).model_dump(mode="json")
+    document["cluster"] |= {"nodes": 2, "devices_per_node": 2}
+    document["meshes"] = [
+        {"name": name, "devices": devices, "axes": {"dp": 1, "tp": 2}}
+        for name, devices in (("A", [0, 1]), ("B", [2, 3]))
+    ]
+    document["pipeline"] = {"schedule": "1f1b", "microbatches": 4}
+    return Session(parse_design(document))
+
+
+def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
+    session = tensor_parallel()
+    crossings = Crossings(session)
+
+    crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2))
+
+    view = crossings.view
+    assert view.shown and view.title == "Activation of microbatch 2, stage 0: mesh A to mesh B"
+    sequence, hidden = session.design.model.sequence, session.design.model.hidden
+    assert view.picture["shape"] == [session.design.training.micro_batch_size, sequence, hidden]
+    assert view.picture["source"]["ranks"] == [0, 1] and view.picture["destination"]["ranks"] == [2, 3]
+    assert [view.picture["strategy"], view.picture["ordering"]] == view.design_has
+    view._handle_msg({"type": "choose", "strategy": "hierarchical", "ordering": "dfs"})
+    view._handle_msg({"type": "take"})
+    assert session.design.transfer.strategy == "hierarchical" and view.design_has == ["hierarchical", "dfs"]
+    session.undo()
+    assert session.design.transfer.strategy == "broadcast"
+
+
+def test_a_message_that_skips_stages_is_told_from_the_one_to_the_next() -> None:
+    timeline = one_f_one_b(2, 2)
+    other = np.full(len(timeline), -1, np.int32)
+    other[np.flatnonzero(timeline.is_transfer)[0]] = 5
+
+    packed = pack([Layer(replace(timeline, other=other), "skips", crosses=True)])
+
+    header = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
+    assert header["layers"][0]["crosses"] and header["layers"][0]["columns"]["other"][0] == "int16"
+    message = {"layer": 0, "rank": 0, "op": "SEND_F", "stage": 0, "microbatch": 1, "other": 5}
+    pins: list[Pin | None] = []
+    TimelineChart(on_open=pins.append)._handle_msg({"type": "open", **message})
+    assert pins == [Pin(0, 0, Action(Op.SEND_F, 0, 1, other=5))]
+
+
+@pytest.mark.parametrize("name", ["06-data-parallel", "14-tensor-parallel", "18-u-transformer", "20-unequal-meshes"])
+def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
+    session = Session(load_design(example(name)))
+    crossings, timeline = Crossings(session), session.prediction.timeline
+    first = {}
+    for span in np.flatnonzero(timeline.is_transfer).tolist():
+        first.setdefault(timeline.action(span)._replace(microbatch=0), span)
+    assert first
+
+    for span in first.values():
+        crossings.view.shown = False
+        crossings.open(session.prediction, int(timeline.rank[span]), timeline.action(span))
+
+        took = float(timeline.end[span] - timeline.start[span])
+        assert crossings.view.picture["makespan_s"] == pytest.approx(took)
+
+
+def test_what_a_mesh_does_not_send_is_refused() -> None:
+    session = tensor_parallel()
+    with pytest.raises(InputError, match="on this mesh any more"):
+        Crossings(session).open(session.prediction, 1, Action(Op.SEND_F, 0, 2))
+
+
+def test_a_design_names_strategies_and_orderings_of_the_registries() -> None:
+    document = load_design(example("01-first-wave")).model_dump(mode="json")
+    for strategy in strategies:
+        document["transfer"] = {"strategy": strategy, "ordering": "naive"}
+        assert parse_design(document).transfer.strategy == strategy
+    document["transfer"] = {"strategy": "hierarchic", "ordering": "load-balance"}
+    with pytest.raises(DesignError, match="Did you mean 'hierarchical'"):
+        parse_design(document)

@@ -1,0 +1,133 @@
+"""The inside of a run's blocks: every step of the expert layers, when it really was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.lowering.layers import INTER, INTRA, Inside, block_of, inside, measured_inside
+from engine.moe import StepOp
+from engine.program.action import Action, Op
+from engine.recording import Way, read_inside, read_recording
+from engine.runtime.clock import HostClock
+from engine.runtime.job import read_job
+from engine.runtime.moe.trace import At, Trace, nothing
+
+Document = dict[str, Any]
+ONE_F_ONE_B = {"schedule": "1f1b", "microbatches": 2}
+PADS = {StepOp.PAD_SHARD, StepOp.PAD_INPUT}  # cost the model nothing
+RUNS: dict[str, tuple[Document, Document, tuple[Op, ...]]] = {
+    "parm-s1": (ONE_F_ONE_B, {"ep": 4}, (Op.F, Op.B)),
+    "parm-s2, chunks": (ONE_F_ONE_B, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}, (Op.F, Op.B)),
+    "deepspeed, recomputed": (
+        {**ONE_F_ONE_B, "recompute": "full"}, {"schedule": "deepspeed", "ep": 2, "esp": 2}, (Op.F, Op.B),
+    ),
+    "ppmoe, split": ({"schedule": "zb-h1", "microbatches": 2}, {"schedule": "ppmoe"}, (Op.F, Op.I, Op.W)),
+}  # fmt: skip
+
+
+def said(found: Inside, device: int) -> Counter[str]:
+    """The steps of experts on a device, as often as they are there; one that is predicted on the links inside
+    the node and between nodes is there once."""
+    spans = zip(found.timeline.rank.tolist(), found.words, found.steps, strict=True)
+    by_lane = Counter(
+        (rank, words)
+        for rank, words, step in spans
+        if found.lanes[rank][0] == device and step is not None and step not in PADS
+    )
+    often: Counter[str] = Counter()
+    for (_, words), count in by_lane.items():
+        often[words] = max(often[words], count)
+    return often
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_has_measured_the_steps_that_are_predicted(
+    name: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    pipeline, experts, ops = RUNS[name]
+    document = draw(pipeline, pp=1, dp=2, tp=2, steps=3)
+    document["cluster"] |= {"nodes": 2, "devices_per_node": 2}
+    document["model"]["moe"] = {"experts": 4, "top_k": 2, "capacity_factor": 2.0, "every": 2}
+    document["experts"] = {"schedule": "parm-s1", **experts}
+    document["cost"] = {"kind": "roofline"}
+    folder = write_run(document)
+    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    design = read_job(folder).design
+
+    for op in ops:
+        processes = block_of(design, 0)
+        found = read_inside(folder, processes, Action(op, 0, 1))
+        measured, predicted = measured_inside(design, 0, op, found), inside(design, 0, 0, op)
+
+        for device in processes:
+            expected, got = said(predicted, device), said(measured, device)
+            assert set(got) == set(expected)
+            summed = {words for words in got if words.startswith("sum")}  # piece by piece, as they come
+            assert all(got[words] == expected[words] for words in set(got) - summed)
+        timeline = measured.timeline
+        assert (timeline.source, timeline.start.min() >= 0) == ("measured", True)
+        for lane in range(len(measured.lanes)):
+            start, end = (column[timeline.rank == lane] for column in (timeline.start, timeline.end))
+            assert (end >= start).all() and (start[1:] >= end[:-1]).all()
+        assert timeline.end.max() == pytest.approx((max(found.end_ns) - min(found.start_ns)) / 1e9)
+        assert {lane for _, lane in measured.lanes} <= {lane for _, lane in predicted.lanes} | {INTRA, INTER}
+
+
+def test_the_inside_lies_in_the_action_and_in_a_recorded_step(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    """On every mesh of a pipeline, where one has no experts too."""
+    document = draw({"schedule": "1f1b", "microbatches": 3}, pp=2, dp=2, layers=4, steps=4)
+    document["model"]["moe"] = {"experts": 4, "every": 3}
+    document["experts"] = {"schedule": "expert-parallel", "ep": 2}
+    folder = write_run(document)
+    assert crew.work(folder, 4) == [0, 0, 0, 0]
+
+    found = read_inside(folder, (2, 3), Action(Op.B, 1, 2))
+    assert found.step in read_recording(folder).steps[1:]
+    for rows, start, end in zip(found.steps, found.start_ns, found.end_ns, strict=True):
+        assert set(rows["layer"].tolist()) == {2}
+        assert set(rows["way"].tolist()) == {Way.BACKWARD}
+        assert start <= rows["start_ns"].min() and rows["end_ns"].max() <= end
+
+    without = read_inside(folder, (0, 1), Action(Op.F, 0, 0))
+    assert [len(rows) for rows in without.steps] == [0, 0]
+    assert set(measured_inside(read_job(folder).design, 0, Op.F, without).words) == {"whole block"}
+
+
+def test_a_trace_notes_nothing_until_it_is_on() -> None:
+    trace = Trace(HostClock())
+    begins = trace.of(3)
+    assert begins(StepOp.GATE, At()) is nothing
+
+    trace.on = True
+    ends = begins(StepOp.COMBINE, At(Way.BACKWARD, 1))
+    begins(StepOp.GATE, At())  # that never ends is not noted
+    ends()
+
+    (row,) = trace.take()
+    assert (row["layer"], row["op"], row["way"], row["chunk"]) == (3, list(StepOp).index(StepOp.COMBINE), 1, 1)
+    assert row["start_ns"] <= row["end_ns"]
+    assert len(trace.take()) == 0
+
+
+def test_noting_a_step_takes_microseconds() -> None:
+    """So that it is far below a hundredth of a step of an expert layer."""
+    import time
+
+    trace = Trace(HostClock())
+    trace.on, begins = True, trace.of(0)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(1000):
+            begins(StepOp.GATE, At())()
+        took.append((time.perf_counter() - began) / 1000)
+        trace.take()
+    assert np.min(took) < 2e-5
