@@ -25,7 +25,7 @@ from engine.resources import find_design
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
-STARTS_WITHIN_S = 30.0
+STARTS_WITHIN_S = 120.0
 FIRST_EXAMPLE = "01-first-wave"
 
 

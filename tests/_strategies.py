@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from types import NoneType
@@ -28,7 +29,7 @@ GPT = {"kind": "gpt", "layers": 240, "hidden": 64, "heads": 4, "sequence": 32, "
 
 def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections: Any) -> dict[str, Any]:
     """A design of ``ranks`` equal meshes of ``dp`` devices that plays ``pipeline`` at unit costs."""
-    return {
+    shared = {
         "format": "meshwave/1",
         "name": "a test",
         "cluster": {"nodes": ranks, "devices_per_node": dp, "device": A100, "intra_node": LINK, "inter_node": LINK},
@@ -41,6 +42,7 @@ def document(pipeline: Mapping[str, Any], ranks: int, *, dp: int = 1, **sections
         "cost": {"kind": "unit", "forward": 1.0, "backward": 2.0},
         **sections,
     }
+    return deepcopy(shared)  # a test may change its own
 
 
 # ---- pipelines of every schedule ----

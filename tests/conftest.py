@@ -32,9 +32,15 @@ UNHEARD = "not connected so cannot send"
 """What Bokeh logs of a message from a page whose socket is closed already; a page that is left may be so for a moment."""
 IDLE = "window.Bokeh?.documents?.length > 0 && window.Bokeh.documents[0].is_idle"
 
-settings.register_profile("default", deadline=None)
+EXAMPLES = 40  # of a property, where it asks for no other number
+settings.register_profile("default", deadline=None, max_examples=EXAMPLES)
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    max_examples=EXAMPLES,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 

@@ -19,7 +19,7 @@ from engine.schedules import schedules
 from tests._strategies import Drawn, compute_programs, document, pipelines
 from tests.engine.program.walk import inputs, other_end
 
-few = settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+few = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def computations(order: list[Action]) -> list[Action]:

@@ -112,17 +112,17 @@ COMBINATIONS = list(product((1, 2), (1, 2), (1.0, 1.2, None)))
 
 
 def grid() -> Iterator[Case]:
-    """Every combination on every grid of groups; a schedule has a third of them, other ones on other grids."""
+    """Every combination on every grid of groups; a schedule has a sixth of them, other ones on other grids."""
     for (at, (mp, esp)), (turn, schedule) in product(enumerate(PAIRS), enumerate(SCHEDULES)):
         for number, (each, k, f) in enumerate(COMBINATIONS):
-            if (number + number // 3 + at + turn) % 3 == 0:
+            if (number + number // 3 + at + turn) % 6 == 0:
                 yield Case(schedule, layer(schedule, mp, esp, each=each, top_k=k, capacity_factor=f))
 
 
 def test_every_schedule_computes_what_one_process_does(crew: Any) -> None:
     cases = [case for case in grid() if can(case)]
     assert {case.schedule for case in cases} == set(SCHEDULES)
-    assert len(cases) > 200
+    assert len(cases) > 100
     check(crew, cases)
 
 

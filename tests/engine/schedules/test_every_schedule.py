@@ -24,7 +24,7 @@ from tests.engine.schedules.play import makespan, program
 
 every_schedule = pytest.mark.parametrize("name", schedules)
 automatic = [name for name in schedules if name != "custom"]
-drawn = settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+drawn = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 @every_schedule
