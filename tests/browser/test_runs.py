@@ -134,7 +134,7 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
         with log.open("a") as file, (log.parent / "metrics.jsonl").open("a") as metrics:
             file.write(text)
             metrics.write(json.dumps({"step": 2, "loss": loss, "seconds": 0.1, "tokens_per_s": 1e3}) + "\n")
-        expect(shown).to_contain_text(text.strip())
+        expect(shown).to_contain_text(text.strip(), timeout=20_000)
         expect(page.locator(".mw-figure b").first).to_have_text(f"{loss:.4f}")
 
     assert below() < 4
