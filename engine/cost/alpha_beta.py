@@ -33,47 +33,10 @@ class Cluster(Protocol):
     def node_of(self, device: int) -> int: ...
 
 
-class Mesh(Protocol):
-    """A rectangle of devices, row-major over ``dp`` x ``tp``."""
-
-    @property
-    def devices(self) -> Sequence[int]: ...
-    @property
-    def dp(self) -> int: ...
-    @property
-    def tp(self) -> int: ...
-
-
 class Message(NamedTuple):
     source: int  # a device
     destination: int  # a device
     bytes: float
-
-
-def boundary_messages(source: Mesh, destination: Mesh, batch_bytes: float) -> list[Message]:
-    """What crosses from one mesh to the next for one microbatch of all data-parallel copies.
-
-    ``batch_bytes`` is the size of ``[sequences of all copies, s, h]``. A copy holds an even share
-    of the sequences. All tensor-parallel devices hold the whole hidden dim, and each device of
-    the receiver gets a full copy from one of the sender, as in Megatron without its scatter and
-    gather (arXiv:2104.04473, section 4.1 describes both). Between meshes of one shape this is
-    device ``(i, j)`` to device ``(i, j)``. Where ``dp`` differs, a receiver gets the parts of
-    its share from all copies that hold one.
-    """
-    return [
-        Message(source.devices[theirs * source.tp + j % source.tp], device, batch_bytes * share)
-        for place, device in enumerate(destination.devices)
-        for ours, j in [divmod(place, destination.tp)]
-        for theirs, share in _overlaps(ours, destination.dp, source.dp)
-    ]
-
-
-def _overlaps(part: int, parts: int, others: int) -> Iterable[tuple[int, float]]:
-    """Which of ``others`` equal parts of a whole cover part ``part`` of ``parts``, and how much."""
-    whole = parts * others  # both cuts fall on multiples of 1 / whole
-    first, end = part * others, (part + 1) * others
-    for other in range(first // parts, ceil(end / parts)):
-        yield other, (min(end, (other + 1) * parts) - max(first, other * parts)) / whole
 
 
 def transfer_seconds(cluster: Cluster, messages: Iterable[Message]) -> float:

@@ -2,19 +2,19 @@
 
 Each copy of a mesh holds its share of the sequences, and all its tensor-parallel devices hold that share
 whole: ``[sequences of all copies, s, h]`` lies on a mesh of ``dp x tp`` as ``(S0, R, R)``. Between meshes
-without tensor parallelism no device needs what another needs too: each part is sent straight to its one
-receiver, all of them at once. Between others the plan of the design's ``transfer`` section is followed
-(arXiv:2211.05322). A message of several ``tensors``, as skip connections need them, holds them side by side:
+of as many copies without tensor parallelism no device needs what another needs too: each part is sent
+straight to its one receiver, all of them at once. Between others the plan of the design's ``transfer``
+section is followed (arXiv:2211.05322). A message of several ``tensors``, as skip connections need them, holds them side by side:
 ``[sequences of all copies, s, tensors x h]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from engine.cost.alpha_beta import boundary_messages, transfer_seconds
+from engine.cost.alpha_beta import Message, transfer_seconds
 from engine.cost.flops import PRECISIONS
 from engine.design import Cluster, Design, Mesh
 from engine.design.transfer import Transfer as How
@@ -54,8 +54,10 @@ def is_direct(source: Mesh, destination: Mesh) -> bool:
 def crossing_seconds(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """How long it takes from the first byte to the last."""
     ends = design.meshes[source], design.meshes[destination]
-    if all(mesh.tp == 1 for mesh in ends):
-        return transfer_seconds(design.cluster, boundary_messages(*ends, tensor_of(design, tensors).bytes))
+    if is_direct(*ends):
+        share = tensor_of(design, tensors).bytes / ends[0].dp
+        messages = (Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True))
+        return transfer_seconds(design.cluster, messages)
     return _known(design, source, destination, tensors).plan.makespan_s
 
 
@@ -95,10 +97,15 @@ def _planned(cluster: Cluster, source: Grid, destination: Grid, tensor: Tensor, 
     tasks = unit_tasks(tensor, *sides[0], *sides[1])
     links = _links(cluster, source, destination, tasks)
     found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering)
-    most = max(1, min((task.bytes for task in tasks), default=1) // SMALLEST_CHUNK_BYTES)
+    most = most_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
         found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering, chunks=most)
     return Transfer(tensor, *sides, links, found)
+
+
+def most_chunks(tasks: Iterable[UnitTask]) -> int:
+    """As many as leave none of a task's chunks too small for the processes that pass them on."""
+    return max(1, min((task.bytes for task in tasks), default=1) // SMALLEST_CHUNK_BYTES)
 
 
 def _links(cluster: Cluster, source: Grid, destination: Grid, tasks: Sequence[UnitTask]) -> Links:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.cost.crossings import SMALLEST_CHUNK_BYTES, crossing
+from engine.cost.crossings import crossing, most_chunks
 from engine.design import Design
 from engine.design.transfer_spec import TransferLink, TransferLinks, TransferSide, TransferSpec, TransferTensor
 from engine.transfer import Link, Mesh, Transfer, plan
@@ -28,7 +28,7 @@ def crossing_spec(design: Design, source: int, destination: int, tensors: int = 
 
 def _chunks(found: Transfer) -> int | None:
     """The number of chunks where the best would make them too small for the processes that pass them on."""
-    most = max(1, min((task.bytes for task in found.tasks), default=1) // SMALLEST_CHUNK_BYTES)
+    most = most_chunks(found.tasks)
     best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
     return most if any(each.chunks > most for each in best.tasks) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,10 +54,10 @@ class BlockSchedule(Schedule):
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [folded(pipe.ranks)]
 
+    @abstractmethod
     def block(self, ranks: int, rank: int) -> Block:
         """The slots of a rank's forwards and input gradients. Those of all ranks leave every tensor
         the slot that it needs, and no two of a rank fall on one slot of the period."""
-        raise NotImplementedError
 
     def orders(self, pipe: Pipe) -> list[Rows]:
         blocks = [self.block(pipe.ranks, rank) for rank in range(pipe.ranks)]

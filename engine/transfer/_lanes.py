@@ -1,14 +1,16 @@
 """What a plan does on the links: who holds which NIC and when, and every message behind a unit task.
 
-Seconds are those of the strategies' formulas (arXiv:2211.05322, section 3): the last message of a task
-ends when the plan says that the task does, or before, where the formula counts what is not sent: steps of a
-ring whose piece is empty, and the waits of a hierarchy for a link that is not on the way.
+A task takes as long as its strategy's formula says (arXiv:2211.05322, section 3); its messages are played
+one by one. The last of them ends when the plan says that the task does, or before, where the formula counts
+what nobody waits for: a send inside the host beside one that leaves it, a ring's start before all pieces are
+dealt, steps whose piece is empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +21,6 @@ from engine.transfer._links import Links
 from engine.transfer._plan import Plan
 from engine.transfer._tasks import UnitTask
 from engine.transfer.strategies import strategies
-from engine.transfer.strategies._base import pieces
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -50,14 +51,17 @@ class Hops(NamedTuple):
 
     source: Integers  # ranks
     target: Integers
-    chunk: Integers  # from 0; of a strategy that gathers, the piece
+    chunk: Integers  # from 0, by where it starts in the slice
     bytes: Floats
     start_s: Floats
     end_s: Floats
 
 
 MOST_MESSAGES = 400_000
-Edge = tuple[int, int]
+MOST_LOOKED_AT = 20_000
+"""Messages of a unit task, to see which links it passes: the later ones of a ring pass none that is new."""
+Port = tuple[int, str, bool]
+"""A rank, *out* or *into*, and whether it is that inside the host."""
 Message = tuple[int, int, int, float, float, float]
 
 
@@ -88,6 +92,7 @@ def lanes(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> tuple[list[Lan
 
 def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[int, Way]]:
     """What the messages of a plan pass; tasks between the same hosts pass the same."""
+    strategy = strategies[plan.strategy]()
     kinds: dict[object, tuple[UnitTask, int]] = {}
     for each in plan.tasks:
         task = tasks[each.task]
@@ -95,8 +100,8 @@ def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[in
         kinds.setdefault(key, (task, each.sender))
     found: set[tuple[int, Way]] = set()
     for task, sender in kinds.values():
-        through = hops(plan.strategy, task, sender, links, 1, steps=1)
-        for source, target in set(zip(through.source.tolist(), through.target.tolist(), strict=True)):
+        legs = islice(strategy.legs(task, sender, links), MOST_LOOKED_AT) if task.receivers else ()
+        for source, target in {(leg.source, leg.target) for leg in legs}:
             found |= {side for side in sides_of(source, target, links) if side is not None}
     return found
 
@@ -107,139 +112,42 @@ def sides_of(source: int, target: int, links: Links) -> tuple[tuple[int, Way], t
     return ((out, "in"), None) if out == to else ((out, "tx"), (to, "rx"))
 
 
-def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int, *, steps: int | None = None) -> Hops:
-    """Every message of a unit task, hop by hop of a chain and chunk by chunk of a hop; of a ring only its
-    first ``steps``, where they are given.
+def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) -> Hops:
+    """Every message of a unit task, as ranks send them that hand a range on as soon as they hold it.
+
+    A rank sends and receives one message at a time on its link inside the host, and one on that to others.
 
     Raises:
         InputError: there are more than can be told one by one.
     """
-    if not task.receivers:
-        return _columns(())
-    rings = {"send-recv": 1, "local-allgather": _most_on_a_host(task, links), "global-allgather": len(task.receivers)}
-    ring = min(rings.get(strategy, chunks), steps or len(task.receivers))
-    each = ring if strategy in rings else chunks
-    if (number := len(task.receivers) * each) > MOST_MESSAGES:
-        raise InputError(f"the unit task takes {number:,} messages, and {MOST_MESSAGES:,} can be told one by one")
-    if strategy in _MESSAGES:
-        return _MESSAGES[strategy](task, sender, links, chunks, ring)
-    return _in_a_row(task, sender, links, chunks, strategy)
-
-
-def _most_on_a_host(task: UnitTask, links: Links) -> int:
-    return max(len(ranks) for ranks in links.by_host(task.receivers).values())
-
-
-def _send_recv(task: UnitTask, sender: int, links: Links, chunks: int, steps: int) -> Hops:
+    legs = list(islice(strategies[strategy]().legs(task, sender, links, chunks), MOST_MESSAGES + 1))
+    if len(legs) > MOST_MESSAGES:
+        raise InputError(f"a unit task of more than {MOST_MESSAGES:,} messages cannot be told message by message")
+    item = task.bytes / max(1, task.elements)
+    number = {start: place for place, start in enumerate(sorted({leg.start for leg in legs}))}
+    free: defaultdict[Port, float] = defaultdict(float)
+    arrived: dict[int, dict[tuple[int, int], float]] = {sender: {(0, task.elements): 0.0}}
     found: list[Message] = []
-    _send(found, sender, [(rank, 0, float(task.bytes)) for rank in task.receivers], links, 0.0)
+    for source, target, start, stop in legs:
+        near = links.host[source] == links.host[target]
+        out, into = (source, "out", near), (target, "into", near)
+        begin = max(free[out], free[into], _held(arrived[source], start, stop))
+        size = (stop - start) * item
+        end = begin + links.between(source, target).seconds(size)
+        free[out] = free[into] = arrived.setdefault(target, {})[start, stop] = end
+        found.append((source, target, number[start], size, begin, end))
     return _columns(found)
 
 
-def _local_allgather(task: UnitTask, sender: int, links: Links, chunks: int, steps: int) -> Hops:
-    found: list[Message] = []
-    sent = 0.0
-    for ranks in links.by_host(task.receivers).values():
-        parts = pieces(task, len(ranks))
-        sent = _send(found, sender, zip(ranks, range(len(ranks)), parts, strict=True), links, sent)
-        _gather(found, ranks, parts, links, sent, steps)
-    return _columns(found)
+def _held(arrived: Mapping[tuple[int, int], float], start: int, stop: int) -> float:
+    """When the last part of a range had come."""
+    if (when := arrived.get((start, stop))) is not None:
+        return when
+    return max(end for (first, last), end in arrived.items() if first < stop and start < last)
 
 
-def _global_allgather(task: UnitTask, sender: int, links: Links, chunks: int, steps: int) -> Hops:
-    found: list[Message] = []
-    ranks = [rank for held in links.by_host(task.receivers).values() for rank in held]
-    parts = pieces(task, len(ranks))
-    sent = _send(found, sender, zip(ranks, range(len(ranks)), parts, strict=True), links, 0.0)
-    _gather(found, ranks, parts, links, sent, steps)
-    return _columns(found)
-
-
-def _send(
-    found: list[Message], sender: int, parcels: Iterable[tuple[int, int, float]], links: Links, now: float
-) -> float:
-    """One parcel (rank, chunk, bytes) after another; when the last one has left."""
-    for rank, chunk, size in parcels:
-        if size:
-            end = now + links.between(sender, rank).seconds(size)
-            found.append((sender, rank, chunk, size, now, end))
-            now = end
-    return now
-
-
-def _gather(
-    found: list[Message], ranks: Sequence[int], parts: Sequence[float], links: Links, now: float, steps: int
-) -> None:
-    """A ring: in each step every rank hands on what it got last; a step is as long as its slowest edge."""
-    size = len(ranks)
-    if size < 2:
-        return
-    ring = [(rank, ranks[(place + 1) % size]) for place, rank in enumerate(ranks)]
-    step = max(links.between(*edge).seconds(parts[0]) for edge in ring)
-    for number in range(min(steps, size - 1)):
-        for place, (source, target) in enumerate(ring):
-            piece = (place - number) % size
-            if parts[piece]:
-                found.append((source, target, piece, parts[piece], now + number * step, now + (number + 1) * step))
-
-
-def _chain(task: UnitTask, sender: int, links: Links, chunks: int, steps: int, strategy: str) -> Hops:
-    legs = strategies[strategy]().legs(task, sender, links, 1)
-    return _flow(task, [(leg.source, leg.target) for leg in legs], links, chunks)
-
-
-def _flow(task: UnitTask, edges: Sequence[Edge], links: Links, chunks: int) -> Hops:
-    """Chunks down a tree, its edges outwards: a rank hands a chunk on as soon as it has it and the chunk
-    before it is gone."""
-    number = np.arange(chunks)
-    size = task.bytes / chunks
-    arrived: dict[int, Floats] = {edges[0][0]: np.zeros(chunks)}
-    ends, seconds = [], []
-    for source, target in edges:
-        hop_s = links.between(source, target).seconds(size)
-        end = np.maximum.accumulate(arrived[source] - number * hop_s) + (number + 1) * hop_s
-        arrived[target] = end
-        ends.append(end)
-        seconds.append(hop_s)
-    end_s = np.concatenate(ends)
-    repeated = np.array(edges, np.int64).repeat(chunks, axis=0)
-    return Hops(
-        repeated[:, 0],
-        repeated[:, 1],
-        np.tile(number, len(edges)),
-        np.full(len(end_s), size),
-        end_s - np.array(seconds).repeat(chunks),
-        end_s,
-    )
-
-
-def _columns(found: Iterable[Message]) -> Hops:
-    rows = np.array(list(found), np.float64).reshape(-1, 6)
+def _columns(found: Sequence[Message]) -> Hops:
+    rows = np.array(found, np.float64).reshape(-1, 6)
     source, target, chunk = rows[:, :3].astype(np.int64).T
     size, start, end = rows[:, 3:].T
     return Hops(source, target, chunk, size, start, end)
-
-
-def _in_a_row(task: UnitTask, sender: int, links: Links, chunks: int, strategy: str) -> Hops:
-    """Of a strategy that says its messages and how long they take together, and not when each is sent."""
-    member = strategies[strategy]()
-    legs = list(member.legs(task, sender, links, chunks))
-    item = task.bytes / task.elements
-    sizes = [(leg.stop - leg.start) * item for leg in legs]
-    alone = [links.between(leg.source, leg.target).seconds(size) for leg, size in zip(legs, sizes, strict=True)]
-    ends = np.cumsum(alone)
-    ends *= member.latency(task, sender, links, chunks).seconds / ends[-1] if ends[-1] else 1.0
-    begun = [0.0, *ends[:-1].tolist()]
-    columns = zip(legs, sizes, begun, ends.tolist(), strict=True)
-    return _columns(
-        (leg.source, leg.target, number, size, start, end) for number, (leg, size, start, end) in enumerate(columns)
-    )
-
-
-_MESSAGES: Mapping[str, Callable[[UnitTask, int, Links, int, int], Hops]] = {
-    "send-recv": _send_recv,
-    "local-allgather": _local_allgather,
-    "global-allgather": _global_allgather,
-    "broadcast": partial(_chain, strategy="broadcast"),
-    "hierarchical": partial(_chain, strategy="hierarchical"),
-}

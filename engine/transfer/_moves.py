@@ -111,7 +111,6 @@ def transfer(
     """
     source, destination = (source[0], tuple(source[1])), (destination[0], tuple(destination[1]))
     tried = [strategy] if strategy else list(strategies)
-    _ = [strategies[name] for name in tried]  # a name that is wrong is told even where nothing crosses a link
     made = (plan(tensor, source, destination, links, strategy=name, ordering=ordering, chunks=chunks) for name in tried)
     return Transfer(tensor, source, destination, links, min(made, key=lambda plan: plan.makespan_s))
 

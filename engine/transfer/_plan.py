@@ -67,13 +67,14 @@ def every_plan(
 
 def _planned(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering: str, chunks: int | None) -> Plan:
     taken: Ordering = orderings[ordering]()
+    member = strategies[strategy]()
     senders = [_senders(task, links) for task in tasks]
     known: dict[object, Latency] = {}  # tasks that differ by ranks and not by hosts take as long
 
     def latency(task: UnitTask, host: int, rank: int) -> Latency:
         key = task.bytes, task.elements, host, tuple(links.host[receiver] for receiver in task.receivers)
         if key not in known:
-            known[key] = _latency(strategy, task, rank, links, chunks)
+            known[key] = member.latency(task, rank, links, chunks) if task.receivers else Latency(0.0)
         return known[key]
 
     found = [
@@ -96,10 +97,6 @@ def _planned(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering: s
         for each in placed
     )
     return Plan(strategy, ordering, planned, length, bound, answer.is_optimal or length <= bound * (1 + CLOSE))
-
-
-def _latency(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int | None) -> Latency:
-    return strategies[strategy]().latency(task, sender, links, chunks) if task.receivers else Latency(0.0)
 
 
 def _senders(task: UnitTask, links: Links) -> dict[int, int]:

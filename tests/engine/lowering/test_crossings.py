@@ -30,7 +30,9 @@ def design(*axes: tuple[int, int], per_node: int, **transfer: Any) -> Design:
 
 
 @pytest.mark.parametrize("strategy", ["broadcast", "send-recv", "hierarchical"])
-@pytest.mark.parametrize(("axes", "per_node"), [(((1, 2), (1, 2)), 2), (((2, 1), (1, 4)), 2), (((1, 2), (2, 2)), 8)])
+@pytest.mark.parametrize(
+    ("axes", "per_node"), [(((1, 2), (1, 2)), 2), (((2, 1), (1, 4)), 2), (((1, 2), (2, 2)), 8), (((1, 1), (3, 1)), 2)]
+)
 def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
     axes: tuple[tuple[int, int], ...], per_node: int, strategy: str
 ) -> None:
@@ -41,6 +43,18 @@ def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
         found = Drawing.of(spec, strategy, "ensemble").plan.makespan_s
 
         assert found == pytest.approx(crossing_seconds(asked, *ends))
+
+
+def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_once() -> None:
+    straight = design((2, 1), (2, 1), per_node=2)
+    link = straight.cluster.inter_node
+    bytes_of_a_copy = 4 * straight.model.sequence * straight.model.hidden * 4
+
+    assert crossing_seconds(straight, 0, 1) == pytest.approx(link.latency_s + 2 * bytes_of_a_copy / link.bandwidth)
+
+    planned = design((1, 1), (2, 1), per_node=1)
+    one_by_one = 2 * (link.latency_s + bytes_of_a_copy / 2 / link.bandwidth)
+    assert crossing_seconds(planned, 0, 1) == pytest.approx(one_by_one), "a host sends one unit task at a time"
 
 
 def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:

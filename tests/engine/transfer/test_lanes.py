@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from engine.design.transfer_spec import TransferSpec, parse_transfer
 from engine.errors import InputError
 from engine.reshard import MOST_DRAWN_HOPS, Drawing, Face, compared
-from engine.transfer import Link, Links, Mesh, Tensor, _lanes, hops, lanes, orderings, plan, strategies, unit_tasks
+from engine.transfer import Link, Links, Mesh, Tensor, hops, lanes, orderings, plan, strategies, unit_tasks
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 
@@ -68,9 +69,11 @@ def test_the_last_message_of_a_task_ends_when_the_plan_says(strategy: str, data:
 
     found = hops(strategy, task, 0, links, latency.chunks)
 
-    assert found.end_s.max() <= latency.seconds * (1 + 1e-9)
-    if strategy != "hierarchical" and elements > len(ranks) ** 2:  # no piece is empty
-        assert found.end_s.max() == pytest.approx(latency.seconds)
+    element_s = 4 / INTER.bandwidth  # chunks of whole elements are not all as long as the formula's
+    assert found.end_s.max() <= latency.seconds + len(ranks) * element_s
+    alike = len({host == hosts[0] for host in hosts[1:]}) == 1
+    if elements >= latency.chunks and (strategy == "broadcast" or (strategy == "send-recv" and alike)):
+        assert found.end_s.max() == pytest.approx(latency.seconds, abs=len(ranks) * element_s)
     assert (found.start_s >= -1e-12).all()
     assert set(found.target.tolist()) == set(ranks)
     legs = list(strategies[strategy]().legs(task, 0, links, 1))
@@ -92,15 +95,32 @@ def test_nothing_is_handed_on_before_it_has_come(strategy: str) -> None:
         had[target, chunk] = min(had.get((target, chunk), found.end_s[row]), found.end_s[row])
 
 
-def test_a_strategy_that_says_no_times_is_drawn_one_message_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    (task,) = unit_tasks(Tensor((600,), 2), Mesh((1,), (0,), (0,)), ("R",), Mesh((3,), (1, 2, 3), (1, 1, 2)), ("R",))
-    links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1, 3: 2})
-    monkeypatch.delitem(_lanes._MESSAGES, "local-allgather")
+def test_a_ring_inside_a_host_ends_when_the_formula_says() -> None:
+    """Equal edges and equal pieces: the last piece that is dealt goes once around."""
+    (task,) = unit_tasks(Tensor((600,), 2), Mesh((1,), (0,), (0,)), ("R",), Mesh((3,), (1, 2, 3), (1, 1, 1)), ("R",))
+    links = Links(INTRA, INTER, {0: 0, 1: 1, 2: 1, 3: 1})
 
-    found = hops("local-allgather", task, 0, links, 1)
+    for strategy in ("local-allgather", "global-allgather"):
+        found = hops(strategy, task, 0, links, 1)
+        assert found.end_s.max() == pytest.approx(strategies[strategy]().latency(task, 0, links).seconds)
 
-    assert found.end_s[-1] == pytest.approx(strategies["local-allgather"]().latency(task, 0, links).seconds)
-    assert (found.start_s[1:] == found.end_s[:-1]).all()
+
+def test_a_rank_sends_one_message_at_a_time_on_each_of_its_links() -> None:
+    spec = transfer([1], [2, 3], [600], ("R", "R"), per_host=3)
+    (task,) = unit_tasks(spec.what, spec.source.mesh, spec.source.spec, spec.destination.mesh, spec.destination.spec)
+
+    for strategy in strategies:
+        found = hops(strategy, task, 0, spec.lines, 5)
+        for end in (found.source, found.target):
+            for rank in range(7):
+                for near in (True, False):
+                    rows = [
+                        row
+                        for row in np.argsort(found.start_s, kind="stable")
+                        if end[row] == rank
+                        and (spec.lines.host[int(found.source[row])] == spec.lines.host[int(found.target[row])]) == near
+                    ]
+                    assert (found.start_s[rows[1:]] >= found.end_s[rows[:-1]] - 1e-12).all()
 
 
 @pytest.mark.parametrize("nics", [1, 2])
@@ -186,11 +206,11 @@ def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
     with pytest.raises(InputError, match="6,400 unit tasks, and up to 5,000 can be drawn"):
         Drawing.of(many, "broadcast", "naive")
     deep = transfer([1], [4], [1 << 20], ("R", "R"), chunks=1_000_000)
-    with pytest.raises(InputError, match="4,000,000 messages"):
+    with pytest.raises(InputError, match="more than 400,000 messages"):
         Drawing.of(deep, "broadcast", "naive").hops(0)
     wide = transfer([1], [40, 50], [1 << 20], ("R", "R"), per_host=50)
     assert len(Drawing.of(wide, "send-recv", "naive").hops(0)["lane"]) == 2 * 2000
-    with pytest.raises(InputError, match="4,000,000 messages"):
+    with pytest.raises(InputError, match="more than 400,000 messages"):
         Drawing.of(wide, "global-allgather", "naive").hops(0)
 
 

@@ -1,0 +1,22 @@
+"""Takes a tensor from one mesh and sharding to another: gloo through the host, NCCL between GPUs.
+
+    from engine.runtime.resharding import reshard
+
+    shard = reshard(tensor, destination=(mesh, placements))
+
+torch's own ``redistribute`` refuses a mesh of other devices that overlaps the first, and returns empty
+tensors without a word where the two have no device in common (pytorch RFC #181061 asks for more).
+
+Every process makes the same plan and plays its own part of it: it posts all receives at once, sends
+what it owns, and hands on a range as soon as it is there. What a process owns leaves for other hosts
+in the order of the plan, one target after the other, and so does what stays on its host; the two do
+not wait for each other. Bytes alone travel, so that a dtype only has to have a size.
+"""
+
+from __future__ import annotations
+
+from engine.runtime.resharding._carriers import Carrier, GlooCarrier, NcclCarrier
+from engine.runtime.resharding._moving import Moving, Resharding
+from engine.runtime.resharding._reshard import prepare, reshard
+
+__all__ = ["Carrier", "GlooCarrier", "Moving", "NcclCarrier", "Resharding", "prepare", "reshard"]

@@ -1,0 +1,278 @@
+"""What brings bytes from process to process: gloo through the host, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.errors import InputError, RunError
+from engine.runtime.resharding._part import Part, Receive, Send
+
+Work = Any  # torch.distributed's handle of something that is on its way
+SMALL_BYTES = 1 << 16
+"""What the kernel takes off a sender's hands at once: less than that need not wait for what was sent before."""
+MOST_THREADS = 8
+"""That hand on at once, inside a host and out of it: more slices take turns."""
+Finish = Callable[[], None]
+
+
+class Under(NamedTuple):
+    """Messages that are under way."""
+
+    receive: Finish  # waits until all that this process gets is there
+    send: Finish  # waits until all that it sends is gone
+
+
+class Carrier(ABC):
+    """A way for bytes between processes."""
+
+    device: torch.device
+    """Where its bytes lie."""
+
+    @abstractmethod
+    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+        """What starts all messages of a part. It is called with the bytes of each slice, which are to live
+        until all is sent, and the first of ``part.tags`` tags that no other transfer under way uses."""
+
+
+class GlooCarrier(Carrier):
+    """Gloo moves host memory. A send is a rendezvous, and ends when the kernel has the bytes.
+
+    What cannot be sent at once, since it is not there yet or something else goes first, is sent by a
+    thread: gloo's waits leave Python to the others.
+    """
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        """``timeout``: the longest that one message may take; none: that of the default group.
+
+        Raises:
+            InputError: the default group has no gloo.
+        """
+        self.device = torch.device("cpu")
+        self._timeout = timeout
+        try:
+            # Straight to gloo: on the way there torch.distributed asks the same questions at every message.
+            self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(self.device)
+        except RuntimeError as error:
+            raise InputError(
+                "tensors of the CPU travel over gloo, and the default group has none; "
+                "start it with backend='gloo' or 'cpu:gloo,cuda:nccl'"
+            ) from error
+
+    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+        lanes = [_split(lane) for lane in _lanes(part)]
+        return lambda data, tag: self._carry(part, lanes, data, tag)
+
+    def send(self, data: Tensor, target: int, tag: int) -> Work:
+        return self._gloo.send([data], target, tag)
+
+    def receive(self, data: Tensor, source: int, tag: int) -> Work:
+        return self._gloo.recv([data], source, tag)
+
+    def wait(self, work: Work) -> None:
+        work.wait() if self._timeout is None else work.wait(self._timeout)
+
+    def _carry(
+        self, part: Part, lanes: Sequence[tuple[list[Send], list[Send]]], data: Sequence[Tensor], tag: int
+    ) -> Under:
+        arrivals = [_Arrival(self, part.process, each, data[each.slice], tag) for each in part.receives]
+        sending = [_Sending(self, part.process, *lane, arrivals, data, tag) for lane in lanes]
+
+        def receive() -> None:
+            for arrival in arrivals:
+                arrival.wait()
+
+        def send() -> None:
+            for lane in sending:
+                lane.finish()
+
+        return Under(receive, send)
+
+
+def _lanes(part: Part) -> list[list[Send]]:
+    """What may pass each other. What this process owns goes in order, inside the host and out of it; each
+    slice that it hands on goes by itself, since two that come at once would wait for the whole of the first."""
+    found: dict[tuple[int, int], list[Send]] = {}
+    for side, sends in enumerate((part.inside, part.outside)):
+        for each in sends:
+            found.setdefault((side, each.slice % MOST_THREADS if each.needs else -1), []).append(each)
+    return list(found.values())
+
+
+def _split(lane: list[Send]) -> tuple[list[Send], list[Send]]:
+    """What can be sent at once, and what has to wait for something."""
+    size = 0
+    for number, each in enumerate(lane):
+        size += each.stop - each.start
+        if each.needs or (each.target != lane[0].target and size > SMALL_BYTES):
+            return lane[:number], lane[number:]
+    return lane, []
+
+
+class _Arrival:
+    """One message that comes. Gloo may be asked only once whether it is there; several may want to know."""
+
+    def __init__(self, carrier: GlooCarrier, process: int, receive: Receive, data: Tensor, tag: int) -> None:
+        self._carrier = carrier
+        self._who = f"process {process} got no bytes {receive.start}:{receive.stop} of a slice from {receive.source}"
+        self._lock = threading.Lock()
+        self._error: RunError | None = None
+        self._work: Work = None
+        try:
+            self._work = carrier.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
+        except RuntimeError as error:  # the other end has gone already
+            self._error = RunError(f"{self._who}: {error}")
+
+    def wait(self) -> None:
+        """
+        Raises:
+            RunError: it did not come.
+        """
+        with self._lock:
+            if self._work is not None and self._error is None:
+                try:
+                    self._carrier.wait(self._work)
+                    self._work = None
+                except Exception as error:
+                    self._error = RunError(f"{self._who}: {error}")
+            if self._error is not None:
+                raise self._error
+
+
+class _Sending:
+    """What a process sends in one lane: some of it at once, the rest in a thread, in order."""
+
+    def __init__(
+        self,
+        carrier: GlooCarrier,
+        process: int,
+        now: Sequence[Send],
+        later: Sequence[Send],
+        arrivals: Sequence[_Arrival],
+        data: Sequence[Tensor],
+        tag: int,
+    ) -> None:
+        self._carrier, self._process = carrier, process
+        self._arrivals, self._data, self._tag = arrivals, data, tag
+        self._gone: list[tuple[Send, Work]] = []  # under way, to one target
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        for each in now:
+            self._post(each)
+        if later:
+            self._thread = threading.Thread(target=self._send, args=(later,), daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """
+        Raises:
+            RunError: something could not be sent.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            raise self._error
+        self._settle()
+
+    def _post(self, each: Send) -> None:
+        data = self._data[each.slice][each.start : each.stop]
+        try:
+            self._gone.append((each, self._carrier.send(data, each.target, self._tag + each.tag)))
+        except RuntimeError as error:
+            raise self._failure(each, error) from error
+
+    def _send(self, later: Sequence[Send]) -> None:
+        try:
+            for each in later:
+                for need in each.needs:
+                    self._arrivals[need].wait()
+                if self._gone and self._gone[-1][0].target != each.target:
+                    self._settle()
+                self._post(each)
+            self._settle()
+        except Exception as error:
+            self._error = error
+
+    def _settle(self) -> None:
+        """Wait until everything so far is gone."""
+        for each, work in self._gone:
+            try:
+                self._carrier.wait(work)
+            except Exception as error:
+                raise self._failure(each, error) from error
+        self._gone.clear()
+
+    def _failure(self, each: Send, error: Exception) -> RunError:
+        range_ = f"bytes {each.start}:{each.stop} of a slice"
+        return RunError(f"process {self._process} could not send {range_} to {each.target}: {error}")
+
+
+class NcclCarrier(Carrier):
+    """NCCL between GPUs: one communicator for each direction of each pair of processes.
+
+    NCCL knows no tags: messages of a pair find each other by their order, which is that of the plan, and
+    transfers between the same processes have to be started in the same order by all. Nothing waits on
+    the host: a lane is a stream, which waits for what it hands on.
+    """
+
+    def __init__(
+        self, pairs: Iterable[tuple[int, int]], process: int, device: torch.device, timeout: timedelta | None = None
+    ) -> None:
+        """Every process gives the same pairs of source and target in the same order, its own or not."""
+        self.device = device
+        self._groups: dict[tuple[int, int], Any] = {}
+        for pair in dict.fromkeys(pairs):
+            group = dist.new_group(list(pair), timeout=timeout, backend="nccl")
+            if process in pair:
+                self._groups[pair] = group
+        token = torch.zeros(1, device=device)
+        for (source, target), group in self._groups.items():  # both ends at once: a communicator waits for both
+            if source == process:
+                dist.send(token, target, group=group)
+            else:
+                dist.recv(token, source, group=group)
+        torch.cuda.synchronize(device)
+
+    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+        lanes = [
+            (lane, torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+            for lane in (part.inside, part.outside)
+            if lane
+        ]
+        return lambda data, tag: self._carry(part, lanes, data)
+
+    def _carry(
+        self, part: Part, lanes: Sequence[tuple[list[Send], torch.cuda.Stream]], data: Sequence[Tensor]
+    ) -> Under:
+        me = part.process
+        arrivals: list[Work] = [
+            dist.irecv(data[each.slice][each.start : each.stop], each.source, group=self._groups[each.source, me])
+            for each in part.receives
+        ]
+        gone: list[Work] = []
+        for lane, stream in lanes:
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                for number, each in enumerate(lane):
+                    for need in each.needs:
+                        arrivals[need].wait()
+                    if number and lane[number - 1].target != each.target:
+                        _wait_all(gone[-1:])
+                    bytes_ = data[each.slice][each.start : each.stop]
+                    gone.append(dist.isend(bytes_, each.target, group=self._groups[me, each.target]))
+        # Waiting lets the stream that the caller is on wait, which is the one that the bytes were made on.
+        return Under(partial(_wait_all, arrivals), partial(_wait_all, gone))
+
+
+def _wait_all(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()
