@@ -11,12 +11,21 @@ import hmac
 import secrets
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from bokeh.server.auth_provider import AuthProvider
 from tornado.web import RequestHandler
 
 COOKIE_DAYS = 30
 REFUSED = "Open the designer by the link that <code>meshwave serve</code> printed: it holds the key to this page."
+FOLLOWED = (
+    "You followed a link of another page. If Meshwave is yours, <a id='on' href='{path}'>open it here</a>."
+    "<script>document.getElementById('on').hash = location.hash</script>"
+)
+"""A browser keeps our cookie to itself where a link of another site is followed, and not where ours is; what a
+link holds beyond its ``#`` is data, which browsers bring along to where they are sent."""
+STYLE = "font: 16px system-ui; margin: 3em"
+PAGES = ("/", "/transfer")
 
 
 def new_token() -> str:
@@ -80,4 +89,7 @@ class Refused(RequestHandler):
 
     def get(self) -> None:
         self.set_status(403)
-        self.write(f"<!doctype html><title>Meshwave</title><p style='font: 16px system-ui; margin: 3em'>{REFUSED}</p>")
+        path = urlsplit(self.get_argument("next", "")).path
+        followed = self.request.headers.get("Sec-Fetch-Site") == "cross-site" and path in PAGES
+        said = f"{FOLLOWED.format(path=path)}</p><p style='{STYLE}'>Otherwise: {REFUSED}" if followed else REFUSED
+        self.write(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{said}</p>")

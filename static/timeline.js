@@ -343,7 +343,7 @@ class Chart {
   /** Pin the block in focus; where it is pinned, open what is behind it. */
   enter() {
     const { focus, pinned, depth } = this;
-    const same = pinned && (!focus || (focus.layer === pinned.layer && focus.span === pinned.span));
+    const same = pinned && (!focus || focus === this.pinnedFrom || (focus.layer === pinned.layer && focus.span === pinned.span));
     if (same && depth.canOpen(pinned)) depth.open(pinned);
     else if (focus) this.pin(focus);
   }

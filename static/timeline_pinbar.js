@@ -32,9 +32,9 @@ export class PinBar {
     const { names } = chart.model.palette;
     this.name.replaceChildren(h("i", { "data-kind": names[layer.op[span]] }), h("b", {}, layer.notation(span, names)), ` on ${layer.meshes[layer.rankOf(span)]}`);
     this.opener.hidden = !chart.depth.canOpen(pinned);
-    this.opener.textContent = layer.isTransfer(span) ? "its transfer" : "layers ↵";
+    this.opener.textContent = layer.isTransfer(span) ? "its transfer ↵" : "layers ↵";
     this.opener.setAttribute("aria-label", layer.isTransfer(span) ? "open its transfer" : "open its layers");
-    this.opener.title = layer.isTransfer(span) ? "Its unit tasks on the links (or a click on the arrow)" : "What happens inside it, layer by layer (Enter, or a double click)";
+    this.opener.title = layer.isTransfer(span) ? "Its unit tasks on the links (Enter, or a click on the arrow)" : "What happens inside it, layer by layer (Enter, or a double click)";
     this.flow.textContent = `Flow: ${FLOWS[chart.flow]}`;
   }
 
@@ -61,6 +61,7 @@ export class PinBar {
     if (place) {
       const { layer, span } = place;
       chart.focus = layer.isTransfer(span) ? chart.focus : place;
+      chart.pinnedFrom = chart.focus; // as long as it stays there, Enter is for what is pinned
       const { layer: number, rank, op, stage, mb } = nameOf(place);
       send(chart.model, { type: "pin", layer: number, rank, op: palette.names[op], stage, microbatch: mb });
       chart.live.textContent = `Pinned ${spoken(place, palette, twinOf(chart, place))}`;

@@ -85,6 +85,18 @@ def test_without_the_whole_token_nothing_is_shown(port: int, path: str) -> None:
     assert status(port, path) == 403
 
 
+def test_who_follows_a_link_of_another_page_is_offered_the_same_page_once_more(port: int) -> None:
+    """Browsers send our cookie where a link of ours is followed, which the one on the refusal is."""
+    for path, offered in (("/transfer", True), ("/", True), ("/elsewhere", False)):
+        request = Request(f"http://127.0.0.1:{port}{path}", headers={"Sec-Fetch-Site": "cross-site"})
+        with pytest.raises(HTTPError) as refused:
+            urlopen(request, timeout=20)
+        assert (f"href='{path}'" in refused.value.read().decode()) is offered
+    with pytest.raises(HTTPError) as refused:
+        urlopen(f"http://127.0.0.1:{port}/refused?next=https%3A%2F%2Felsewhere.example%2F", timeout=20)
+    assert b"elsewhere.example" not in refused.value.read()
+
+
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1", "127.0.0.1:1", "localhost.example.org"])
 def test_another_host_is_refused(port: int, host: str) -> None:
     """A name of somebody else's that resolves to this machine is no way in."""
