@@ -231,6 +231,7 @@ class Drawing:
 
     def _tasks(self, face: Face) -> list[dict[str, Any]]:
         planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
+        host = self.spec.lines.host
         found = []
         for number, task in enumerate(self.tasks):
             place, each = planned[number]
@@ -244,7 +245,7 @@ class Drawing:
                     "keepers": list(task.keepers),
                     "place": place,
                     "sender": each.sender,
-                    "host": self.spec.lines.host[each.sender],
+                    "host": host[each.sender],
                     "start_s": each.start_s,
                     "end_s": each.end_s,
                     "chunks": each.chunks,
@@ -261,14 +262,15 @@ class Drawing:
             InputError: there are more than can be told.
         """
         each = next(each for each in self.plan.tasks if each.task == task)
-        found = hops(self.plan.strategy, self.tasks[task], each.sender, self.spec.lines, each.chunks)
+        lines = self.spec.lines
+        found = hops(self.plan.strategy, self.tasks[task], each.sender, lines, each.chunks)
         bundle = -(-len(found.chunk) // MOST_DRAWN_HOPS)
         place = {lane: number for number, lane in enumerate(self.lanes)}
         held = {self.lanes[row.lane][:2]: row.lane for row in self.held if row.task == task}
         columns: dict[str, list[Any]] = {name: [] for name in HOP_COLUMNS}
         for rows in _bundles(found, bundle):
             source, target = int(found.source[rows[0]]), int(found.target[rows[0]])
-            for side in sides_of(source, target, self.spec.lines):
+            for side in sides_of(source, target, lines):
                 if side is None:
                     continue
                 entry = {
