@@ -15,6 +15,7 @@ import numpy as np
 import panel as pn
 from bokeh.document import Document
 
+from designer.calibrating import Calibrating
 from designer.canvases._canvas import read_static
 from designer.canvases.cluster import ClusterCanvas
 from designer.canvases.experts import ExpertsCanvas
@@ -31,6 +32,7 @@ from designer.views.gallery import Gallery
 from designer.views.layers import inside_of, measured_block
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
+from designer.views.profile import Profiles
 from designer.views.runs import LOOK_EVERY_S, RunsPanel
 from designer.views.side import Side
 from designer.views.timeline import Layer, Pin, TimelineChart
@@ -43,6 +45,7 @@ from engine.predict import Prediction
 from engine.program.action import Op
 from engine.resources import home
 from engine.timeline import Timeline
+from engine.units import quantity
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
 IsShown = Callable[[], bool]
@@ -75,6 +78,7 @@ class Studio:
         reconcile(self.record)
         self.launcher = launchers["local"](self.record)
         self.launcher.warm()
+        self.calibrating = Calibrating()
 
     def _forget_old_drafts(self) -> None:
         for path in (*self._drafts.glob("*.json"), *self._drafts.glob("*.run")):
@@ -131,6 +135,7 @@ class Studio:
         return self._drafts / f"{draft}.{kind}"
 
     def close(self) -> None:
+        self.calibrating.close()
         self.launcher.close()
         self.record.close()
 
@@ -185,7 +190,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands
     pn.state.on_session_destroyed(lambda context: draft.gone())
     widgets = Widgets(draft.session, studio, first_run=draft.run, on_show_run=draft.show_run)
-    pn.state.on_session_destroyed(lambda context: (widgets.gallery.stop(), widgets.problems.end(), draft.session.end()))
+    pn.state.on_session_destroyed(lambda context: widgets.end())
     pn.state.add_periodic_callback(widgets.runs.look, period=int(LOOK_EVERY_S * 1000))
     return widgets.layout()
 
@@ -255,7 +260,8 @@ class Widgets:
             on_experts=lambda: self._turn_pane("cluster" if self.experts.visible else "experts"),
             **fill,
         )
-        self.form = Form(session, **fill)
+        self.profiles = Profiles(session, studio.calibrating, lambda: self.form.look(), session.later)
+        self.form = Form(session, on_measured=self.profiles.open, **fill)
         self.problems = Problems(session, on_focus=self._focus, **fill)
         self.runs = RunsPanel(
             session,
@@ -275,6 +281,11 @@ class Widgets:
         self._show_search()
         self._show_design()
         self._show_timeline()
+
+    def end(self) -> None:
+        """The tab is gone: nothing goes on for it."""
+        for end in (self.gallery.stop, self.problems.end, self.profiles.end, self.session.end):
+            end()
 
     def _show_design(self) -> None:
         session = self.session
@@ -404,7 +415,7 @@ class Widgets:
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
-        overlays = (self.gallery, self.comparison, self.expert_schedules, self.crossings.view)
+        overlays = (self.gallery, self.comparison, self.expert_schedules, self.crossings.view, self.profiles)
         for view in overlays:
             view.styles = OVER
         return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
@@ -468,10 +479,14 @@ def _same_axis(pinned: Prediction, prediction: Prediction | None) -> bool:
 
 
 def _measured(timeline: Timeline, prediction: Prediction) -> Layer:
-    """A run over the prediction; unit costs are no seconds, so there it is stretched to the same length."""
+    """A run over the prediction; unit costs are no seconds, so there it is stretched to the same length. A rehearsal
+    is told in what it stands for, which may be units; it has nothing to look into."""
     unit = prediction.costs.unit
+    doubt = f", clocks aligned to within {quantity(timeline.doubt_s, 's')}" if timeline.doubt_s else ""
+    if timeline.source == "rehearsed":
+        return Layer(timeline, f"Rehearsed{doubt}", unit=unit, over=True)
     if unit == "s" or not timeline.makespan:
-        return Layer(timeline, "Measured", unit=unit, over=True, opens=unit == "s")
+        return Layer(timeline, f"Measured{doubt}", unit=unit, over=True, opens=unit == "s")
     stretch = prediction.timeline.makespan / timeline.makespan
     stretched = replace(timeline, start=timeline.start * stretch, end=timeline.end * stretch)
     return Layer(stretched, "Measured, stretched to the predicted length", unit=unit, over=True)

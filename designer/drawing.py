@@ -10,7 +10,6 @@ import numpy as np
 
 from designer import edits
 from designer.session import Session
-from designer.views.numbers import units
 from engine import rearrange
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
@@ -24,7 +23,7 @@ from engine.rearrange import Played
 from engine.repair import repair
 from engine.schedules import schedules
 from engine.timeline import Timeline
-from engine.units import quantity
+from engine.units import duration
 
 Message = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], None]
@@ -253,7 +252,7 @@ class Drawing:
 
 def _iteration(was: float, now: float, unit: str) -> str:
     """``iteration 12 ms → 13 ms (+8.3 %)``"""
-    before, after = (quantity(time, "s") if unit == "s" else units(time) for time in (was, now))
+    before, after = (duration(time, unit) for time in (was, now))
     change = 100 * (now / was - 1) if was else 0.0
     if abs(change) < SAME:
         return f"iteration stays {after}"

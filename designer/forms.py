@@ -18,6 +18,7 @@ from designer import edits, expert_edits
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
 from engine.cost.presets import presets
+from engine.cost.profile import USUAL, profiles
 from engine.design import Design
 from engine.design.moe_problems import expert_problems
 from engine.errors import DesignError, InputError, Problem
@@ -72,6 +73,15 @@ class Section(TypedDict):
     title: str
     help: str
     fields: list[Field]
+    action: NotRequired[Action]
+    """What can be done beside filling in."""
+
+
+class Action(TypedDict):
+    """A button of a section."""
+
+    title: str
+    help: str
 
 
 # ---- from the document to its form ----
@@ -86,9 +96,24 @@ def fields(design: Design) -> list[Section]:
         part = _part(node, document[key])
         found = [*_preset_fields(key, document[key]), *_tag_fields(key, node, document[key])]
         found += _expert_fields(document) if key == "experts" else _fields(part, document[key], key, "", _tag(node))
+        found = [_of_profiles(field) if field["path"] == PROFILE else field for field in found]
         found.sort(key=lambda field: field["kind"] in LISTS)  # what is wide and seldom used comes last
-        sections.append(Section(key=key, title=titled(key), help=_line(part.get("description", "")), fields=found))
+        section = Section(key=key, title=titled(key), help=_line(part.get("description", "")), fields=found)
+        sections.append({**section, "action": MEASURE} if key == "cost" else section)
     return sections
+
+
+PROFILE = "cost.profile"
+MEASURE = Action(
+    title="Measured machines", help="What was measured, its lines, and a button that measures this machine."
+)
+
+
+def _of_profiles(field: Field) -> Field:
+    """A choice among the profiles that are kept, and the one that is named though it is not."""
+    names = dict.fromkeys((*profiles(), field["value"]))
+    options = [Option(value=name, title=name.removesuffix(".json"), help="") for name in names]
+    return {**field, "kind": "choice", "options": options, "text": ""}
 
 
 @cache
@@ -211,7 +236,7 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
     options = [
         Option(value=name, title=title(name), help=_line(member.get("description", "")))
         for name, member in members.items()
-        if name == chosen or _can_be_made(member, values, tag)
+        if name == chosen or _can_be_made(member, values, tag) or (name == "calibrated" and profiles())
     ]
     yield _choice(f"{key}.{tag}", titled(tag), chosen, options, _line(members[chosen].get("description", "")))
 
@@ -523,7 +548,16 @@ def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     node = _schema()["properties"]["cost"]
     known = _part(node, {"kind": value})["properties"]
     kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
-    return "cost", {**kept, "kind": value}, f"{value} costs"
+    first = {"profile": _usual_profile()} if value == "calibrated" else {}
+    return "cost", {**first, **kept, "kind": value}, f"{value} costs"
+
+
+def _usual_profile() -> str:
+    """That of this machine, or another that is kept."""
+    names = profiles()
+    if not names:
+        raise InputError("no profile is kept yet; measure this machine first")
+    return USUAL if USUAL in names else names[0]
 
 
 def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:
@@ -595,11 +629,12 @@ class Form(Canvas):
     _esm = read_static("form.js")
     _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("form.css")]
-    _gestures = ("change",)
+    _gestures = ("change", "act")
 
-    def __init__(self, session: Session, **params: Any) -> None:
+    def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:
+        """``on_measured`` opens what was measured, beside the choice of a model of cost."""
         super().__init__(session.edit, **params)
-        self._session = session
+        self._session, self._on_measured = session, on_measured
         session.param.watch(lambda *_: self._show(), ["design", "problems"])
         session.param.watch(lambda *_: self.param.update(turned=session.opened + session.turned), ["opened", "turned"])
         self._show()
@@ -619,6 +654,13 @@ class Form(Canvas):
         sections = fields(self._session.design)
         self._by_path = {field["path"]: field for section in sections for field in section["fields"]}
         self.param.update(sections=sections, problems=at_fields(self._session.problems, list(self._by_path)))
+
+    def _on_act(self, gesture: Mapping[str, Any]) -> None:
+        self._on_measured()
+
+    def look(self) -> None:
+        """Show what can be chosen now, as when a profile has come."""
+        self._show()
 
     def _on_change(self, gesture: Mapping[str, Any]) -> None:
         """Make the edit, or say at the field why not."""

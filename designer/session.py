@@ -139,6 +139,10 @@ class Session(param.Parameterized):
             self._turn_to(step.design, [*self._past, step._replace(design=self.design)], future, step.opens)
             self.turned += 1
 
+    def renew(self) -> None:
+        """Predict anew what follows from something besides the design, as when its profile was measured again."""
+        self._show(self.design, *self._outcome(self.design))
+
     def pin(self, prediction: Prediction | None = None) -> None:
         """Compare with a prediction, by default with what is predicted now; one that is pinned is taken off.
 

@@ -16,19 +16,23 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine import papers, planner_bench
+from engine import accuracy_bench, papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.units import quantity
 
 Figures = dict[str, float]
+Say = Callable[[str], None]
 Part = Callable[[], Mapping[str, Any]]
+LongPart = Callable[[Sequence[str], Path | None, Say], Mapping[str, Any]]
+"""Takes which of its designs to measure, the file that keeps their results, and who hears how far it is."""
 
 REPEATS = 5
 CLOCK_READS = 3  # an action: before its inputs, with them in hand, when it is done
@@ -43,26 +47,40 @@ PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
 
 
-def run(parts: Sequence[str], say: Callable[[str], None], more: Mapping[str, Part] | None = None) -> dict[str, Any]:
-    """Measure the named parts, or all; ``say`` hears what is being measured.
+def run(
+    parts: Sequence[str],
+    say: Say,
+    more: Mapping[str, Part] | None = None,
+    only: Sequence[str] = (),
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Measure the named parts, or all but the long ones; ``say`` hears what is being measured. ``only`` and ``out`` are
+    for the long ones: words of which a design's name or group has one, and the file of their results.
 
     Raises:
-        InputError: there is no part of that name.
+        InputError: there is no part of that name, or no long one that ``only`` and ``out`` could be for.
     """
     known = {**PARTS, **(more or {})}
     for name in parts:
-        if name not in known:
-            raise InputError(f"there is no part called {name!r}. {nearest(name, known)}")
+        if name not in known and name not in LONG_PARTS:
+            raise InputError(f"there is no part called {name!r}. {nearest(name, {**known, **LONG_PARTS})}")
+    if (only or out) and not any(name in LONG_PARTS for name in parts):
+        raise InputError(f"--only and --out are for the parts {' and '.join(LONG_PARTS)}; name one of them")
     measured: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}}
     for name in parts or known:
-        say(f"measuring {name}: {(known[name].__doc__ or '').splitlines()[0]}")
+        part: Part = partial(LONG_PARTS[name], only, out, say) if name in LONG_PARTS else known[name]
+        say(f"measuring {name}: {_what(LONG_PARTS.get(name) or part)}")
         try:
-            measured[name] = known[name]()
+            measured[name] = part()
         except MeshwaveError as error:
             if parts:
                 raise
             say(f"left out: {error}")
     return measured
+
+
+def _what(part: Callable[..., Any]) -> str:
+    return (part.__doc__ or "").splitlines()[0]
 
 
 def to_text(figures: Mapping[str, Any]) -> str:
@@ -238,6 +256,19 @@ def reshard() -> dict[str, Any]:
     return reshard(say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
+def gpu() -> dict[str, Any]:
+    """a GPT of 1.3 billion parameters on one GPU, beside what may be chosen; some five minutes, needs a GPU"""
+    from engine.runtime.gpu_bench import gpu
+
+    return gpu(_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def _gpu_text(figures: Mapping[str, Any]) -> list[str]:
+    from engine.runtime.gpu_bench import to_text
+
+    return to_text(figures)
+
+
 def _reshard_text(figures: Mapping[str, Any]) -> list[str]:
     from engine.runtime.reshard_bench import to_text
 
@@ -328,10 +359,16 @@ PARTS: dict[str, Part] = {
     "papers": papers.papers,
     "moe": moe,
     "reshard": reshard,
+    "gpu": gpu,
 }
+LONG_PARTS: Mapping[str, LongPart] = {"accuracy": accuracy_bench.accuracy, "rehearsal": accuracy_bench.rehearsal}
+"""Measured only where they are named."""
 TEXTS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "accuracy": accuracy_bench.to_text,
+    "rehearsal": accuracy_bench.to_text,
     "papers": papers.to_text,
     "moe": _moe_text,
     "reshard": _reshard_text,
+    "gpu": _gpu_text,
 }
 """Of parts that have more to show than a figure a line."""

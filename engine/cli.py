@@ -106,13 +106,26 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
 
     run = _command(commands, "run", "train exactly this design on this machine", _run)
     _design(run)
-    run.add_argument("--steps", type=int, help="optimizer steps, instead of the design's")
-    run.add_argument("--launcher", default="local", help="how processes are started")
+    run.add_argument("--steps", type=int, help="optimizer steps, instead of the design's (8 at most of a rehearsal)")
+    run.add_argument("--launcher", help="how processes are started; default: local")
     run.add_argument("--data", metavar="FILE", help="a text to train on")
+    run.add_argument(
+        "--rehearse", action="store_true", help="wait the modelled time instead of computing; messages are real"
+    )
+    run.add_argument(
+        "--scale", type=float, metavar="X", help="stretch the modelled time X times; default: as it stays true here"
+    )
+    run.add_argument("--hosts", type=int, metavar="N", help="spread the processes over N emulated hosts")
+    run.add_argument(
+        "--inter-bandwidth", type=float, metavar="B", help="bytes/s between the hosts; default: the design's"
+    )
+    run.add_argument(
+        "--intra-bandwidth", type=float, metavar="B", help="bytes/s of each process's link; default: the design's"
+    )
     _json(run)
 
     runs = _command(commands, "runs", "what ran and what is running", _runs)
-    runs.add_argument("action", nargs="?", choices=("list", "show", "logs", "cancel"), default="list")
+    runs.add_argument("action", nargs="?", choices=("list", "show", "logs", "cancel", "profile"), default="list")
     runs.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
     _json(runs)
 
@@ -147,8 +160,15 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     _json(examples)
     doctor = _command(commands, "doctor", "what this machine can do, and what is missing", _doctor)
     _json(doctor)
-    calibrate = _command(commands, "calibrate", "measure the collectives of this machine", _calibrate)
-    calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write what was measured to this file")
+    calibrate = _command(commands, "calibrate", "measure this machine, for costs that are calibrated", _calibrate)
+    calibrate.add_argument("--parts", metavar="PART,...", help="of blocks, links, collectives; default: all")
+    calibrate.add_argument(
+        "--name", default="this-machine.json", help="keep it so for designs; default: this-machine.json"
+    )
+    calibrate.add_argument("--out", "-o", metavar="PROFILE", help="write what was measured to this file instead")
+    calibrate.add_argument("--precision", metavar="P,...", help="of blocks; default: fp32, on GPUs also bf16")
+    calibrate.add_argument("--experts", action="store_true", help="measure layers with experts too")
+    calibrate.add_argument("--seconds", type=float, default=90, help="for the blocks; default: 90")
     calibrate.add_argument("--ranks", type=int, default=8, help="processes; default: 8")
     calibrate.add_argument("--ranks-per-node", type=int, metavar="G", help="default: all; shaped: half of them")
     calibrate.add_argument("--mp", metavar="N,...", help="sizes of the tensor-parallel groups; default: a node")
@@ -162,7 +182,9 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     calibrate.add_argument("--fit", action="store_true", help="print the fit of meshwave moe for the first mp and esp")
     _json(calibrate)
     bench = _command(commands, "bench", "measure how fast Meshwave is on this machine", _bench)
-    bench.add_argument("parts", nargs="*", help="only these parts; default: all")
+    bench.add_argument("parts", nargs="*", help="only these parts; default: all but accuracy and rehearsal")
+    bench.add_argument("--only", metavar="WORD,...", help="of accuracy and rehearsal: designs named so; or: missing")
+    bench.add_argument("--out", "-o", metavar="FILE", help="of these: keep results there, a page and picture beside")
     _json(bench)
     return top
 
@@ -453,7 +475,12 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from engine import bench
 
-    figures = bench.run(options.parts, say=lambda line: print(line, file=sys.stderr))
+    figures = bench.run(
+        options.parts,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        only=[word for word in (options.only or "").split(",") if word],
+        out=Path(options.out) if options.out else None,
+    )
     if options.json:
         _print_json(figures)
     else:

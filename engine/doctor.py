@@ -23,8 +23,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from engine.network import missing
 from engine.resources import home
-from engine.runtime.shaped import missing
 
 State = Literal["ok", "limited", "missing"]
 
@@ -230,10 +230,12 @@ def _loopback() -> Iterator[Finding]:
 def _links() -> Iterator[Finding]:
     """Whether a small cluster with slow links can be emulated here; tried, and gone again at once."""
     if reason := missing():
-        found = "cannot be shaped here: calibrate measures this machine's loopback, bench leaves its part moe out"
+        found = (
+            "cannot be shaped here: run has no --hosts, calibrate measures the loopback, bench leaves its part moe out"
+        )
         yield Finding("links", "limited", found, reason)
     else:
-        yield Finding("links", "ok", "can be shaped: calibrate --shaped and bench moe emulate nodes on this machine")
+        yield Finding("links", "ok", "can be shaped: run --hosts, calibrate --shaped and bench moe emulate nodes here")
 
 
 def _runs(folder: Path) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory
+from engine.cost.calibrated import outside, profile_of
 from engine.design import Design
 from engine.design.problems import problems
 from engine.design.runnable import runnable
@@ -81,7 +82,7 @@ class Prediction:
     @cached_property
     def warnings(self) -> list[Problem]:
         """What is unwise, though it can be simulated."""
-        return [*_memory_warnings(self), *_warnings(self.design)]
+        return [*_memory_warnings(self), *_unmeasured(self.design), *_warnings(self.design)]
 
 
 def predict(design: Design) -> Prediction:
@@ -158,6 +159,10 @@ def _equal_shares(design: Design) -> Iterator[Problem]:
             f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its layers"
         )
         yield Problem("pipeline.stages", "equal_shares", message, "warning")
+
+
+def _unmeasured(design: Design) -> list[Problem]:
+    return outside(design, profile_of(design)) if design.cost.kind == "calibrated" else []
 
 
 def _warnings(design: Design) -> Iterator[Problem]:

@@ -1,18 +1,19 @@
 """What a run measured, on disk: written a step at a time by each process, read back as timelines.
 
 There are spans of actions, of which one process a rank speaks for all, and inside some of them the
-steps of expert layers, of every process.
+steps of expert layers, of every process; besides them how the clocks of the processes stand to each
+other, and the most memory that each of them held.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from engine.errors import RunError
 from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.timeline import Source, Timeline
+from engine.units import quantity
 
 FORMAT = "meshwave-spans/1"
 Spans = NDArray[np.void]  # of SPAN
@@ -66,7 +68,10 @@ class Way(IntEnum):
 
 _RECEIVES = (Op.RECV_F, Op.RECV_B)
 _SENDS = (Op.SEND_F, Op.SEND_B)
-_AT_ONCE_NS = 50_000  # a wait shorter than this is the cost of asking: the input was there
+AT_ONCE_NS = 50_000
+"""A wait shorter than this is the cost of asking: the input was there."""
+SLOW = 1.5
+"""So many times the usual length of a step, and right after the first one, a step still warms up."""
 
 
 class Recorder:
@@ -84,8 +89,18 @@ class Recorder:
         process: int,
         rank: int,
         source: Source = "measured",
+        *,
+        scale: float = 1.0,
+        apart: Sequence[int] = (),
+        arrivals: bool = False,
     ) -> None:
-        """``meshes`` are the names of all ranks."""
+        """``meshes`` are the names of all ranks.
+
+        The seconds of a rehearsal are ``scale`` times as long as those that it stands for, and are read so.
+        Steps that are ``apart`` had something to do that others have not, such as counting memory: they are
+        recorded and say nothing of how long a step takes. With ``arrivals`` the end of a RECV is when the
+        message was there, also where nobody waited for it.
+        """
         rows = program.rows(rank)
         self._spans = np.zeros(rows.stop - rows.start, SPAN)
         for column in ("op", "stage", "microbatch", "peer"):
@@ -103,7 +118,12 @@ class Recorder:
             "rows": len(self._spans),
             "fused": np.flatnonzero(program.fused[rows]).tolist(),
             "clock": "perf_counter_ns",
+            "apart": list(apart),
         }
+        if scale != 1:
+            header["scale"] = scale
+        if arrivals:
+            header["arrivals"] = True
         others = [[row, other] for row, other in enumerate(program.other[rows].tolist()) if other >= 0]
         if others:
             header["others"] = others
@@ -179,7 +199,164 @@ def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
     return {layer: tuple((counts / counts.sum()).tolist()) for layer, counts in sorted(found.items()) if counts.sum()}
 
 
+# ---- clocks ----
+
+CLOCKS_FORMAT = "meshwave-clocks/1"
+
+
+class Sighting(NamedTuple):
+    """How a clock stood to that of process 0, from the message that was answered soonest."""
+
+    at_ns: int  # by that clock
+    ahead_ns: int  # of the clock of process 0
+    round_trip_ns: int
+
+
 @dataclass(frozen=True)
+class ProcessClock:
+    """The clock of one process: that of process 0 too where both are on one host."""
+
+    same_host: bool = True
+    seen: tuple[Sighting, ...] = ()  # before the run, and after it
+
+    @property
+    def uncertainty_ns(self) -> float:
+        """The answer was given somewhere in the round trip, so that the truth is within half of it; of one
+        clock there is no doubt."""
+        return 0.0 if self.same_host else max((each.round_trip_ns / 2 for each in self.seen), default=0.0)
+
+    def to_first(self, ns: Int64s) -> Int64s:
+        """Times of this clock by that of process 0; between two sightings the clock drifts evenly."""
+        if self.same_host or not self.seen:
+            return ns
+        at, ahead, _ = zip(*self.seen, strict=True)
+        by_first: Int64s = ns - np.interp(ns, at, ahead).astype(np.int64)
+        return by_first
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of all processes of a run; empty where they were not compared."""
+
+    of: tuple[ProcessClock, ...] = ()
+
+    def __getitem__(self, process: int) -> ProcessClock:
+        return self.of[process] if process < len(self.of) else ProcessClock()
+
+    @property
+    def uncertainty_s(self) -> float:
+        """How far two spans of different processes may be shifted against each other."""
+        return max((clock.uncertainty_ns for clock in self.of), default=0.0) / 1e9
+
+    @property
+    def words(self) -> str:
+        """How the clocks were aligned and how well, in a sentence; empty where they were not compared."""
+        if len(self.of) < 2:
+            return ""
+        others = [clock for clock in self.of if not clock.same_host]
+        if others:
+            ahead = max(abs(each.ahead_ns) for clock in others for each in clock.seen)
+            return (
+                f"the clocks of {len(others)} of {len(self.of)} processes, up to {quantity(ahead / 1e9, 's')} apart, "
+                f"were aligned to within {quantity(self.uncertainty_s, 's')}"
+            )
+        seen = [each for clock in self.of for each in clock.seen]
+        off, trip = (max((abs(each[column]) for each in seen), default=0) / 1e9 for column in (1, 2))
+        return (
+            f"all processes read one clock (compared all the same: {quantity(off, 's')} apart at most, "
+            f"and messages tell no better than {quantity(trip / 2, 's')})"
+        )
+
+
+def write_clocks(folder: Path, clocks: Clocks) -> None:
+    """Keep how the clocks stand, whole or not at all."""
+    processes = [{"same_host": clock.same_host, "seen": [list(each) for each in clock.seen]} for clock in clocks.of]
+    _write_whole(folder / "clocks.json", {"format": CLOCKS_FORMAT, "processes": processes})
+
+
+def read_clocks(folder: Path) -> Clocks:
+    """
+    Raises:
+        RunError: what was written is damaged.
+    """
+    found = _read_whole(folder / "clocks.json", CLOCKS_FORMAT)
+    if found is None:
+        return Clocks()
+    try:
+        clocks = (
+            ProcessClock(bool(each["same_host"]), tuple(Sighting(*map(int, seen)) for seen in each["seen"]))
+            for each in found["processes"]
+        )
+        return Clocks(tuple(clocks))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"clocks.json is damaged: {error!r}") from None
+
+
+# ---- memory ----
+
+MEMORY_FORMAT = "meshwave-memory/1"
+WITHIN = "within the step"
+"""The category of all that comes and goes: gradients, activations, messages and what an operation needs."""
+
+
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """The most that torch had allocated on the device of one process at once, in one step."""
+
+    step: int
+    peak_bytes: float
+    by_category: Mapping[str, float]  # at that moment; those of a prediction, as far as they can be told apart
+    how: str  # it was found out
+
+    def write(self, folder: Path, process: int) -> None:
+        _write_whole(folder / f"memory-{process}.json", {"format": MEMORY_FORMAT, **asdict(self)})
+
+
+def read_memory(folder: Path) -> dict[int, MeasuredMemory]:
+    """By process what was measured of its memory; those that have measured none are left out.
+
+    Raises:
+        RunError: what was written is damaged.
+    """
+    found = {}
+    for path in folder.glob("memory-*.json"):
+        document = _read_whole(path, MEMORY_FORMAT) or {}
+        try:
+            categories = {str(kind): float(size) for kind, size in document["by_category"].items()}
+            peak, process = float(document["peak_bytes"]), int(path.stem.partition("-")[2])
+            found[process] = MeasuredMemory(int(document["step"]), peak, categories, str(document["how"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{path.name} is damaged: {error!r}") from None
+    return dict(sorted(found.items()))
+
+
+def _write_whole(path: Path, document: Mapping[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document) + "\n", "utf-8")
+    part.rename(path)
+
+
+def _read_whole(path: Path, form: str) -> dict[str, Any] | None:
+    """A document of a format; None where there is none.
+
+    Raises:
+        RunError: it is damaged, or of another version.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        if document["format"] != form:
+            raise RunError(f"{path.name} is of format {document['format']!r}; this version reads {form!r}")
+        return dict(document)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path.name} is damaged: {error!r}") from None
+
+
+# ---- spans ----
+
+
+@dataclass(frozen=True, eq=False)
 class Track:
     """What one process recorded, whole steps only."""
 
@@ -208,11 +385,17 @@ class Track:
         return self.spans[np.searchsorted(self.steps, steps)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recording:
-    """The spans of a run, a track a rank: the first process of each mesh speaks for it."""
+    """The spans of a run, a track a rank: the first process of each mesh speaks for it.
+
+    All times are by the clock of process 0, and those of a rehearsal are what they stand for.
+    """
 
     tracks: Mapping[int, Track]  # by rank; a rank that has not written yet has none
+    clocks: Clocks = field(default_factory=Clocks)
+    memory: Mapping[int, MeasuredMemory] = field(default_factory=dict)  # by process
+    folder: Path = Path()
 
     @cached_property
     def _header(self) -> Mapping[str, Any]:
@@ -222,6 +405,21 @@ class Recording:
     def digest(self) -> str:
         """Of the program that was run."""
         return str(self._header["digest"])
+
+    @property
+    def source(self) -> Source:
+        found: Source = self._header["source"]
+        return found
+
+    @property
+    def scale(self) -> float:
+        """How many times as long as what it stands for a rehearsal takes; 1 for a run."""
+        return float(self._header.get("scale", 1.0))
+
+    @property
+    def knows_arrivals(self) -> bool:
+        """Whether the end of a RECV is when the message was there, also where nobody waited for it."""
+        return bool(self._header.get("arrivals", False))
 
     @property
     def meshes(self) -> tuple[str, ...]:
@@ -246,18 +444,46 @@ class Recording:
         seconds: Floats = (end - start) / 1e9
         return seconds
 
+    @cached_property
+    def timed(self) -> tuple[int, ...]:
+        """The steps that say how long a step takes: without those apart, such as one whose memory was counted, and
+        without those that warm up where others are left: the first, and what follows it that is as slow."""
+        apart = set(self._header.get("apart", ())) if self.steps else set()
+        steps = [step for step in self.steps if step not in apart] or list(self.steps)
+        took = dict(zip(self.steps, self.makespans.tolist(), strict=True))
+        later = sorted(took[step] for step in steps[len(steps) // 2 :])
+        usual = later[len(later) // 2] if later else 0.0
+        first = min(1, len(steps) - 1)
+        while 0 < first < len(steps) // 2 and took[steps[first]] > SLOW * usual:
+            first += 1
+        return tuple(steps[max(first, 0) :])
+
+    @property
+    def warm_up(self) -> int:
+        """How many of the recorded steps came before the first that counts."""
+        return self.steps.index(self.timed[0]) if self.timed else 0
+
+    @property
+    def seconds(self) -> Floats:
+        """[timed steps] how long each took."""
+        found: Floats = self.makespans[np.searchsorted(self.steps, self.timed)]
+        return found
+
     @property
     def typical_step(self) -> int:
-        """The step of median makespan; the first, which warms up, is left out where it can be.
+        """The step of median makespan, of those that are timed.
 
         Raises:
             RunError: no step was finished by all ranks yet.
         """
         if not self.steps:
             raise RunError("no training step has been recorded by all ranks yet")
-        first = 1 if len(self.steps) > 2 else 0
-        by_makespan = np.argsort(self.makespans[first:], kind="stable")
-        return self.steps[first + int(by_makespan[(len(by_makespan) - 1) // 2])]
+        by_makespan = np.argsort(self.seconds, kind="stable")
+        return self.timed[int(by_makespan[(len(by_makespan) - 1) // 2])]
+
+    def rows(self, steps: Sequence[int]) -> Spans:
+        """[steps, rows] the spans of some steps, for every row of the program that was run."""
+        return np.concatenate([self.tracks[rank].at(steps) for rank in sorted(self.tracks)], axis=1)
 
     def timeline(self, step: int | None = None) -> Timeline:
         """The timeline of a step, of the typical one if none is named.
@@ -268,22 +494,35 @@ class Recording:
         Raises:
             RunError: that step was not finished by all ranks.
         """
-        step = self.typical_step if step is None else step
+        return self._typical if step is None else self._timeline(step)
+
+    @cached_property
+    def _typical(self) -> Timeline:
+        return self._timeline(self.typical_step)
+
+    def _timeline(self, step: int) -> Timeline:
         if step not in self.steps:
             raise RunError(f"step {step} was not recorded by all ranks; there are {len(self.steps)} whole steps")
-        return _timeline([self.tracks[rank] for rank in sorted(self.tracks)], step, self._header)
+        found = _timeline([self.tracks[rank] for rank in sorted(self.tracks)], step, self._header)
+        return replace(found, doubt_s=self.clocks.uncertainty_s / self.scale)
 
 
 def read_recording(folder: Path | str) -> Recording:
-    """Read what the processes of a run have recorded so far; none of it need be complete."""
+    """Read what the processes of a run have recorded so far; none of it need be complete.
+
+    Raises:
+        RunError: a file is of another version, or damaged.
+    """
+    folder = Path(folder)
     speakers: dict[int, Track] = {}
-    for path in Path(folder).glob("spans-*.bin"):
-        track = _read_track(path)
+    clocks = read_clocks(folder)
+    for path in folder.glob("spans-*.bin"):
+        track = _read_track(path, clocks)
         if track is not None:
             rank = track.header["rank"]
             if rank not in speakers or track.header["process"] < speakers[rank].header["process"]:
                 speakers[rank] = track
-    return Recording(speakers)
+    return Recording(speakers, clocks, read_memory(folder), folder)
 
 
 # ---- inside an action ----
@@ -307,13 +546,15 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
         RunError: no step of training was recorded with its inside by all of them.
     """
     folder = Path(folder)
-    tracks = [_read_track(folder / f"spans-{process}.bin") for process in processes]
-    insides = [_read_steps(folder / f"steps-{process}.bin") for process in processes]
+    clocks = read_clocks(folder)
+    tracks = [_read_track(folder / f"spans-{process}.bin", clocks) for process in processes]
+    insides = [_read_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
     known = [track for track in tracks if track is not None]
     if not known or len(known) < len(tracks):
         raise RunError("not all processes of this mesh have recorded a step")
     due = [set(track.steps[[StepsRecorder.is_due(step) for step in track.steps.tolist()]].tolist()) for track in known]
-    whole = sorted(set.intersection(*due))
+    apart = set(known[0].header.get("apart", ()))
+    whole = sorted(set.intersection(*due) - apart) or sorted(set.intersection(*due))
     at = [_row_of(track, action) for track in known]
     if not whole:
         raise RunError("no step was recorded with the inside of its actions")
@@ -355,7 +596,7 @@ def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
     return np.sort(found, order="start_ns", kind="stable")
 
 
-def _read_steps(path: Path) -> tuple[tuple[str, ...], LayerSteps]:
+def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
     """The names of what a layer does, and what one process has recorded of it.
 
     Raises:
@@ -366,12 +607,25 @@ def _read_steps(path: Path) -> tuple[tuple[str, ...], LayerSteps]:
         header = json.loads(header_line)
         if header["format"] != STEPS_FORMAT:
             raise RunError(f"{path.name} is of format {header['format']!r}; this version reads {STEPS_FORMAT!r}")
-        return tuple(header["ops"]), np.frombuffer(body, STEP, len(body) // STEP.itemsize)
+        found = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
+        return tuple(header["ops"]), _by_first(found, clocks[header["process"]])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path.name} is damaged: {error!r}") from None
 
 
-def _read_track(path: Path) -> Track | None:
+def _by_first(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:
+    """The same by the clock of process 0, in the time that a rehearsal of that scale stands for."""
+    if clock.same_host and scale == 1:
+        return rows
+    rows = rows.copy()
+    for column in ("start_ns", "end_ns"):
+        rows[column] = clock.to_first(rows[column]) / scale
+    if scale != 1:
+        rows["wait_ns"] = rows["wait_ns"] / scale
+    return rows
+
+
+def _read_track(path: Path, clocks: Clocks) -> Track | None:
     """One process's file, or None if it was cut off before its first step.
 
     Raises:
@@ -386,7 +640,8 @@ def _read_track(path: Path) -> Track | None:
             raise RunError(f"{path.name} is of format {header['format']!r}; this version reads {FORMAT!r}")
         rows = header["rows"]
         steps = len(body) // (SPAN.itemsize * rows) if rows else 0
-        return Track(header, np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows))
+        spans = np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows)
+        return Track(header, _by_first(spans, clocks[header["process"]], float(header.get("scale", 1.0))))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path.name} is damaged: {error!r}") from None
 
@@ -458,7 +713,7 @@ def _causes(
         needed = reduction if op == Op.STEP else -1
         if op < Op.W:
             needed = sent.get((op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])), -1)
-        stood_still = needed >= 0 and (spans["wait_ns"][row] > _AT_ONCE_NS or previous < 0)
+        stood_still = needed >= 0 and (spans["wait_ns"][row] > AT_ONCE_NS or previous < 0)
         cause[row] = needed if stood_still else previous
         if op == Op.REDUCE_GRAD:  # goes on beside what follows
             reduction = row if reduction < 0 or end[row] > end[reduction] else reduction

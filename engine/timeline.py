@@ -39,6 +39,7 @@ class Timeline:
     end: Floats  # [spans] seconds
     cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
     other: Ints = field(default_factory=lambda: np.empty(0, np.int32))  # [spans] the stage that a skip goes to, else -1
+    doubt_s: float = 0.0  # by how much ranks may be shifted against each other: their clocks were aligned no better
 
     def __post_init__(self) -> None:
         if not len(self.other):
@@ -153,11 +154,7 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
     Raises:
         InputError: they are of different programs.
     """
-    if predicted.digest != measured.digest:
-        raise InputError(
-            f"the run was of another program ({measured.digest}) than the open design ({predicted.digest}); "
-            "open the run's own design to compare them"
-        )
+    refuse_another(predicted.digest, measured.digest)
     _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
     by_kind = {}
     for op in np.unique(predicted.op[mine]):
@@ -174,6 +171,18 @@ def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
             "count": int(of_kind.sum()),
         }
     return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
+
+
+def refuse_another(predicted: str, measured: str) -> None:
+    """
+    Raises:
+        InputError: these are digests of different programs.
+    """
+    if predicted != measured:
+        raise InputError(
+            f"the run was of another program ({measured}) than the open design ({predicted}); "
+            "open the run's own design to compare them"
+        )
 
 
 def _keys(timeline: Timeline) -> NDArray[np.int64]:

@@ -15,3 +15,14 @@ def quantity(value: float, unit: str, digits: int = 3) -> str:
     if "e" in text:
         text = f"{value / scale:.0f}"
     return f"{text} {prefix}{unit}".rstrip()
+
+
+def units(value: float) -> str:
+    """``1 unit``, ``7.333 units``, ``27,010 units``: never a power of ten."""
+    text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+    return f"{text} unit{'' if value == 1 else 's'}"
+
+
+def duration(value: float, unit: str) -> str:
+    """A time in seconds, or in the units of a unit cost."""
+    return quantity(value, unit) if unit == "s" else units(value)

@@ -1,7 +1,7 @@
 // Up to four designs side by side: a column each, changes against the first.
 
 import { button, followTheme, h, send } from "static/canvas.js";
-import { Tips, icon, menu, tool } from "static/shell.js";
+import { Overlay, Tips, icon, menu, tool } from "static/shell.js";
 
 const NOTHING = "–"; // what Python writes where there is no such number
 
@@ -15,11 +15,10 @@ class Comparison {
   constructor(model) {
     this.model = model;
     this.build();
-    model.on("shown", () => this.toggle());
     model.on(["columns", "room", "stale"], () => this.draw());
     model.on("msg:custom", (message) => this.answered(message));
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
-    this.toggle();
+    this.overlay.follow();
   }
 
   send(type, gesture = {}) {
@@ -27,9 +26,9 @@ class Comparison {
   }
 
   build() {
-    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.dialog.close() });
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
     this.table = h("table", {});
-    this.refusal = h("div", { class: "mw-comparison-refusal", role: "alert", hidden: true });
+    this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
     this.pin = button("Pin the open design", { content: icon("pin"), onclick: () => this.send("pin") });
     this.pin.append(h("span", {}, "Pin the open design"));
     this.add = button("Add an example", { content: icon("examples") });
@@ -44,25 +43,21 @@ class Comparison {
     const examples = () => this.model.examples.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send("example", { name }) }));
     this.dialog = h(
       "dialog",
-      { class: "mw-comparison-dialog", tabindex: -1, "aria-labelledby": "mw-comparison-title" },
+      { class: "mw-dialog mw-comparison-dialog", tabindex: -1, "aria-labelledby": "mw-comparison-title" },
       h("header", {}, h("h2", { id: "mw-comparison-title" }, "Side by side"), h("span", { class: "mw-grow" }), close),
       h("div", { class: "mw-comparison-body" }, this.table),
       h("footer", {}, this.pin, this.add, this.file, this.room, this.refusal, h("span", { class: "mw-grow" }), this.end),
       this.picker,
     );
     this.dialog.append(menu(this.add, "Examples", examples));
-    this.dialog.addEventListener("close", () => this.model.shown && this.send("close"));
-    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-comparison" }, this.dialog);
+    this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
+    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-comparison" }, this.dialog);
     this.tips = new Tips(this.dialog);
   }
 
-  toggle() {
-    if (this.model.shown === this.dialog.open) return;
-    if (!this.model.shown) return this.dialog.close();
+  opened() {
     this.answered({ type: "answered" });
     this.draw();
-    this.dialog.showModal();
     this.dialog.focus(); // a table to read first, not its first button
   }
 

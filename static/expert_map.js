@@ -19,13 +19,13 @@ export class ExpertMap {
     this.found = found;
     if (!found.winner) return this.element.replaceChildren(h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"));
     const { measures, notes } = found;
-    const segments = measures.map(({ key, text }) => h("button", { type: "button", class: "mw-em-segment", "aria-pressed": String(key === this.measure), onclick: () => this.turn(key) }, text));
+    const segments = measures.map(({ key, text }) => h("button", { type: "button", class: "mw-segment", "aria-pressed": String(key === this.measure), onclick: () => this.turn(key) }, text));
     this.columns = size(found, found.across);
     this.cells = found.winner.map((_, cell) => this.cell(cell));
     this.grid = h("div", { class: "mw-em-grid", role: "grid", "aria-label": "Layers: arrows walk", tabindex: -1, style: { "--columns": this.columns } }, ...this.rows());
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.grid.addEventListener("pointerover", (event) => event.target.dataset.cell && this.tell(Number(event.target.dataset.cell)));
-    const bar = h("div", { class: "mw-em-bar" }, h("div", { class: "mw-em-segments", role: "group", "aria-label": "Colour by" }, ...segments), this.legend());
+    const bar = h("div", { class: "mw-em-bar" }, h("div", { class: "mw-segments", role: "group", "aria-label": "Colour by" }, ...segments), this.legend());
     this.element.replaceChildren(bar, this.head(), this.grid, this.words, h("div", { class: "mw-em-notes" }, ...notes.map((note) => h("p", {}, note))));
     this.tell(this.at);
   }
@@ -79,10 +79,10 @@ export class ExpertMap {
   legend() {
     const { schedules, printed } = this.found;
     const swatch = (colour, words) => h("span", {}, h("i", { style: { background: colour } }), words);
-    if (this.measure === "winner") return h("div", { class: "mw-em-legend" }, ...schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
+    if (this.measure === "winner") return h("div", { class: "mw-legend" }, ...schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
     const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
     const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`) : null;
-    return h("div", { class: "mw-em-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
+    return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
   }
 
   // ── words ──

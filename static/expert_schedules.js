@@ -2,7 +2,7 @@
 
 import { followTheme, h, s, send } from "static/canvas.js";
 import { ExpertMap } from "static/expert_map.js";
-import { Tips, tool } from "static/shell.js";
+import { Overlay, Tips, tool } from "static/shell.js";
 
 const BOX = { width: 300, lane: 20, gap: 3 };
 
@@ -18,46 +18,41 @@ class ExpertSchedules {
     this.tab = "layer";
     this.map = new ExpertMap();
     this.build();
-    model.on("shown", () => this.toggle());
     model.on("map", () => this.tab === "map" && this.map.draw(this.model.map));
     model.on(["cards", "about"], () => this.draw());
     model.on("msg:custom", (message) => this.answered(message));
     this.dialog.querySelector('[role="tablist"]').addEventListener("keydown", (event) => this.walkTabs(event));
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
-    this.toggle();
+    this.overlay.follow();
   }
 
   build() {
     const { words } = this.model;
-    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.dialog.close() });
-    this.about = h("p", { class: "mw-es-about" });
-    this.refusal = h("span", { class: "mw-es-refusal", role: "alert" });
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
+    this.about = h("p", { class: "mw-dialog-about" });
+    this.refusal = h("span", { class: "mw-dialog-refusal", role: "alert" });
     this.grid = h("div", { class: "mw-es-cards", role: "group", "aria-label": "Expert schedules" });
     this.grid.addEventListener("keydown", (event) => this.key(event));
-    const legend = h("div", { class: "mw-es-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", {}, h("i", { style: { background: `var(--step-${kind})` } }), word)));
+    const legend = h("div", { class: "mw-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", {}, h("i", { style: { "--kind": `var(--step-${kind})` } }), word)));
     this.tabs = [["layer", "This layer"], ["map", "1,296 layers"]].map(([tab, text]) => h("button", { type: "button", role: "tab", class: "mw-es-tab", "data-tab": tab, onclick: () => this.turn(tab) }, text));
     this.legend = legend;
     this.dialog = h(
       "dialog",
-      { class: "mw-es-dialog", "aria-labelledby": "mw-es-title" },
+      { class: "mw-dialog mw-es-dialog", "aria-labelledby": "mw-es-title" },
       h("header", {}, h("div", {}, h("h2", { id: "mw-es-title" }, "Expert schedules"), this.about), h("span", { class: "mw-grow" }), this.refusal, legend, close),
       h("div", { class: "mw-es-tabs", role: "tablist", "aria-label": "What is compared" }, ...this.tabs),
       this.grid,
       this.map.element,
     );
-    this.dialog.addEventListener("close", () => this.model.shown && send(this.model, { type: "close" }));
-    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-expert-schedules" }, this.dialog);
+    this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
+    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-expert-schedules" }, this.dialog);
     this.tips = new Tips(this.dialog);
   }
 
-  toggle() {
-    if (this.model.shown === this.dialog.open) return;
-    if (!this.model.shown) return this.dialog.close();
+  opened() {
     this.refusal.textContent = "";
     this.tab = "layer";
     this.draw();
-    this.dialog.showModal();
     (this.picks().find((pick) => pick.ariaCurrent === "true") ?? this.picks()[0])?.focus();
   }
 
@@ -81,10 +76,12 @@ class ExpertSchedules {
     this.map.element.hidden = !onMap;
     if (onMap) this.map.draw(this.model.map);
     this.about.textContent = onMap ? "Which schedule is the fastest over a grid of layers, and by how much" : this.model.about;
+    const held = this.root.getRootNode().activeElement?.closest?.(".mw-es-card")?.dataset.name;
     this.grid.replaceChildren(...this.model.cards.map((card) => this.card(card)));
     const picks = this.picks();
-    const current = picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
+    const current = picks.find((pick) => pick.dataset.name === held) ?? picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
     for (const pick of picks) pick.tabIndex = pick === current ? 0 : -1;
+    if (held) current?.focus();
   }
 
   card(card) {
@@ -93,9 +90,9 @@ class ExpertSchedules {
     const head = h("div", { class: "mw-es-head" }, h("strong", {}, title), ...marks.filter(Boolean), h("span", { class: "mw-grow" }), layout ? h("span", { class: "mw-quiet" }, layout) : "");
     const spoken = reason ? `${title}: cannot run this layer. ${reason}` : `${title}${present ? ", what you have" : ""}: ${card.time}, between nodes ${card.inter}, inside ${card.intra}, memory ${card.memory}`;
     const body = reason ? [h("p", { class: "mw-es-help" }, help), h("p", { class: "mw-es-reason" }, reason)] : [drawLayer(card, this.model.lanes), ...figures(card, change), h("p", { class: "mw-es-help" }, choice || help)];
-    const pick = h("button", { class: "mw-es-card", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, "data-name": name, tabindex: -1 }, head, ...body);
+    const pick = h("button", { class: "mw-choice mw-es-card", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, "data-name": name, tabindex: -1 }, head, ...body);
     pick.toggleAttribute("data-refused", Boolean(reason));
-    pick.addEventListener("click", () => (present ? this.dialog.close() : send(this.model, { type: "choose", name })));
+    pick.addEventListener("click", () => (present ? this.overlay.close() : send(this.model, { type: "choose", name })));
     return pick;
   }
 

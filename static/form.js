@@ -65,6 +65,7 @@ class Form {
       group = field.group;
       groups.push(this.field(field).element);
     }
+    if (data.action) groups.push(this.action(data));
     keep(body, groups);
     this.drawFlaws(flaws, data.fields);
     return element;
@@ -87,6 +88,16 @@ class Form {
     const errors = found.filter((problem) => problem.severity === "error").length;
     flaws.dataset.severity = errors ? "error" : "warning";
     flaws.replaceChildren(...(found.length ? [icon(flaws.dataset.severity), errors ? count(errors, "error") : count(found.length, "warning")] : []));
+  }
+
+  /** A button below the fields of a section. */
+  action({ key, action: { title, help } }) {
+    const name = `${key}!`;
+    if (!this.fields.has(name)) {
+      const act = () => send(this.model, { type: "act", section: key });
+      this.fields.set(name, { element: h("button", { type: "button", class: "mw-button mw-act", "data-tip": help, onclick: act }, title) });
+    }
+    return this.fields.get(name).element;
   }
 
   heading(section, title) {

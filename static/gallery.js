@@ -1,7 +1,7 @@
 // The gallery: every schedule for the open design as a card, sorted and filtered here, found in Python.
 
 import { button, followTheme, h, send } from "static/canvas.js";
-import { Tips, icon, tool } from "static/shell.js";
+import { Overlay, Tips, icon, tool } from "static/shell.js";
 import { drawSchedule } from "static/schedules.js";
 
 const ORDERS = [
@@ -27,11 +27,10 @@ class Gallery {
     this.all = false;
     this.forget("");
     this.build();
-    model.on("shown", () => this.toggle());
     model.on("pinned", () => this.markPins());
     model.on("msg:custom", (message) => this.told(message));
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
-    this.toggle();
+    this.overlay.follow();
   }
 
   forget(about) {
@@ -46,7 +45,7 @@ class Gallery {
   // ── elements ──
 
   build() {
-    this.subtitle = h("p", { class: "mw-gallery-about" });
+    this.subtitle = h("p", { class: "mw-dialog-about" });
     this.state = h("span", { class: "mw-gallery-state", role: "status" });
     this.sorts = ORDERS.map(([key, text, tip]) => segment(text, `${tip}: the least first`, () => this.sort(key)));
     this.kinds = [
@@ -58,12 +57,12 @@ class Gallery {
     this.grid = h("div", { class: "mw-cards", role: "group", "aria-label": "Schedules" });
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.lessons = h("aside", { class: "mw-lessons", "aria-label": "What the numbers say" });
-    this.refusal = h("div", { class: "mw-gallery-refusal", role: "alert", hidden: true });
-    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.dialog.close() });
+    this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
+    const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
     const group = (label, parts) => h("div", { class: "mw-segments", role: "group", "aria-label": label }, ...parts);
     this.dialog = h(
       "dialog",
-      { class: "mw-gallery-dialog", "aria-labelledby": "mw-gallery-title" },
+      { class: "mw-dialog mw-gallery-dialog", "aria-labelledby": "mw-gallery-title" },
       h("header", {}, h("div", {}, h("h2", { id: "mw-gallery-title" }, "Gallery of schedules"), this.subtitle), h("span", { class: "mw-grow" }), this.state, close),
       h(
         "div",
@@ -73,16 +72,12 @@ class Gallery {
       ),
       h("div", { class: "mw-gallery-body" }, this.grid, this.lessons),
     );
-    this.dialog.addEventListener("close", () => this.model.shown && send(this.model, { type: "close" }));
-    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-gallery" }, this.dialog);
+    this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
+    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-gallery" }, this.dialog);
     this.tips = new Tips(this.dialog);
   }
 
-  toggle() {
-    if (this.model.shown === this.dialog.open) return;
-    if (!this.model.shown) return this.dialog.close();
-    this.dialog.showModal();
+  opened() {
     this.draw();
     this.reach();
   }
@@ -234,10 +229,10 @@ class Gallery {
   }
 
   pick(card, label, ...parts) {
-    const pick = h("button", { class: "mw-pick", type: "button", "aria-label": label, "aria-current": card.present ? "true" : null, tabindex: -1 }, ...parts);
+    const pick = h("button", { class: "mw-choice mw-pick", type: "button", "aria-label": label, "aria-current": card.present ? "true" : null, tabindex: -1 }, ...parts);
     pick.addEventListener("click", () => {
       if (card.choosable) send(this.model, { type: "choose", key: card.key });
-      else if (card.present) this.dialog.close();
+      else if (card.present) this.overlay.close();
     });
     return pick;
   }

@@ -1,4 +1,4 @@
-// Launch: one click runs the open design; how the run stands is seen beside the button.
+// Launch: one click runs the open design, or rehearses it; how the run stands is seen beside the button.
 
 import { button, followTheme, h, send } from "static/canvas.js";
 
@@ -13,29 +13,30 @@ export function render({ model }) {
 class LaunchBar {
   constructor(model) {
     this.model = model;
-    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask() });
+    this.launch = button("Launch", { kind: "mw-primary mw-launch", onclick: () => this.ask("launch") });
+    this.rehearse = button("Rehearse", { kind: "mw-rehearse", onclick: () => this.ask("rehearse") });
     this.cancel = button("Cancel", { kind: "mw-stop mw-danger", title: "End the run that is under way", onclick: () => send(model, { type: "cancel" }) });
     this.words = h("div", { class: "mw-launchbar-words", role: "status", "aria-live": "polite" });
     this.progress = h("div", { class: "mw-launchbar-progress" });
-    this.launch.refuse = (reason) => this.say(reason, "no");
+    for (const each of [this.launch, this.rehearse]) each.refuse = (reason) => this.say(reason, "no");
     this.root = h(
       "section",
       { class: "mw-canvas mw-launchbar", "aria-label": "Launch" },
-      h("div", { class: "mw-launchbar-row" }, this.launch, this.cancel),
+      h("div", { class: "mw-launchbar-row" }, this.launch, this.rehearse, this.cancel),
       this.words,
       this.progress,
     );
-    model.on(["launchable", "notice", "status"], () => this.draw());
+    model.on(["launchable", "rehearsable", "notice", "status"], () => this.draw());
     model.on("msg:custom", (message) => (message.data ?? message).type === "focus" && this.launch.focus());
     this.draw();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
   }
 
-  ask() {
+  ask(type) {
     if (performance.now() - this.asked < DOUBLE_CLICK_MS) return;
     this.asked = performance.now();
     this.say("starting ...");
-    send(this.model, { type: "launch", key: `${Date.now()}-${Math.random()}` });
+    send(this.model, { type, key: `${Date.now()}-${Math.random()}` });
   }
 
   say(text, kind = "") {
@@ -45,16 +46,18 @@ class LaunchBar {
   }
 
   draw() {
-    const { launchable, notice, status } = this.model;
+    const { launchable, rehearsable, notice, status } = this.model;
     const running = Boolean(status.running);
     this.launch.textContent = launchable.label;
     this.launch.setAttribute("aria-label", launchable.label);
     this.launch.allow(launchable.allowed && !running, running ? "A run is under way; cancel it first" : launchable.reason || "Train exactly this design on this machine (L)");
+    this.rehearse.allow(rehearsable.allowed, rehearsable.reason || "Play exactly this schedule with real processes and messages, waiting the modelled time instead of computing");
+    this.rehearse.hidden = running;
     this.cancel.hidden = !running;
     this.progress.style.width = running ? `${100 * (status.share ?? 0)}%` : "0";
     if (notice) this.say(notice, "no");
     else if (running) this.say(status.words);
     else if (launchable.reason) this.say(launchable.reason, "no");
-    else this.say(status.words || "real training on this machine");
+    else this.say(status.words || "real training on this machine, or a rehearsal of it");
   }
 }

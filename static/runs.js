@@ -19,9 +19,11 @@ class Runs {
     this.head = h("div", { class: "mw-run-part" });
     this.loss = h("div", { class: "mw-loss-box" });
     this.compared = h("div", { class: "mw-run-part" });
+    this.past = h("div", { class: "mw-run-part" });
+    this.unfolded = new Set(); // parts of the comparison, by their titles
     this.notes = h("div", { class: "mw-run-part" });
     this.log = h("pre", { class: "mw-log", tabindex: 0, role: "log", "aria-label": "Log of the run" });
-    this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" }, this.head, this.loss, this.compared, this.notes, this.log);
+    this.run = h("section", { class: "mw-run", "aria-label": "The run that is shown" }, this.head, this.loss, this.compared, this.past, this.notes, this.log);
     this.follows = true; // the end of the log
     this.log.addEventListener("scroll", () => this.scrolled());
     this.sized = new ResizeObserver(() => this.toEnd()); // also when it comes into the page
@@ -38,11 +40,12 @@ class Runs {
     model.on("run", () => this.showRun());
     model.on(["run", "losses"], () => this.showLoss());
     model.on("comparison", () => this.showComparison());
+    model.on("outcomes", () => this.showOutcomes());
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
     model.on("text", () => this.showText());
     model.on("msg:custom", (message) => this.answered(message.data ?? message));
-    for (const show of ["Text", "Run", "Loss", "Comparison", "Log", "List"]) this[`show${show}`]();
+    for (const show of ["Text", "Run", "Loss", "Comparison", "Outcomes", "Log", "List"]) this[`show${show}`]();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     window.meshwaveRuns = { model, root: this.root };
   }
@@ -123,21 +126,64 @@ class Runs {
     this.compared.replaceChildren(...(comparison?.rows?.length ? [this.compare(comparison)] : []));
   }
 
-  compare({ rows, laid, same, whose }) {
+  compare({ rows, parts = [], spread, cause, label, clocks, laid, same, whose, usable }) {
     const box = h("input", { type: "checkbox", onchange: () => send(this.model, { type: "overlay", on: box.checked }) });
     box.checked = laid;
-    const cells = (row) => row.map((cell) => h("td", {}, cell));
+    const said = (words, kind = "mw-quiet") => (words ? h("div", { class: `mw-told ${kind}` }, words) : null);
     return h(
       "div",
       {},
-      h(
-        "table",
-        { class: "mw-compare" },
-        h("caption", {}, `Measured against predicted${whose}`),
-        h("thead", {}, h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row)))),
-      ),
+      said(label, "mw-rehearsed"),
+      table("mw-compare", `Measured against predicted${whose}`, rows),
+      said(spread),
+      said(cause, "mw-cause"),
+      ...parts.map((part) => this.part(part)),
+      said(clocks),
       same ? h("label", { class: "mw-check" }, box, "Lay the measured timeline over the predicted one") : null,
+      usable ? this.useMeasured() : null,
+    );
+  }
+
+  /** A part of the comparison, folded up unless a person unfolded it; it is drawn anew while a run goes on. */
+  part({ title, rows }) {
+    const found = h("details", { class: "mw-compared-part" }, h("summary", {}, title), table("mw-beside", null, rows));
+    found.open = this.unfolded.has(title);
+    found.addEventListener("toggle", () => this.unfolded[found.open ? "add" : "delete"](title));
+    return found;
+  }
+
+  useMeasured() {
+    return h(
+      "button",
+      {
+        type: "button", class: "mw-button", title: "Keep this run as a profile and price the open design by it",
+        onclick: () => send(this.model, { type: "use_measured" }),
+      },
+      "Use what was measured",
+    );
+  }
+
+  // ---- earlier runs of the design ----
+
+  showOutcomes() {
+    const { outcomes } = this.model;
+    this.past.replaceChildren(...(outcomes.length ? [this.history(outcomes)] : []));
+  }
+
+  /** A bar a run from the middle, to the right where it took longer than predicted. */
+  history(outcomes) {
+    const bar = (share) => h("span", { class: "mw-past-bar", style: { left: `${50 + 50 * Math.min(share, 0)}%`, width: `${50 * Math.abs(share)}%` } });
+    return h(
+      "table",
+      { class: "mw-beside mw-past" },
+      h("caption", {}, "Errors of the predictions of this design, run by run"),
+      h(
+        "tbody",
+        {},
+        ...outcomes.map(({ run, shown, share, error, words }) =>
+          h("tr", { "aria-current": String(shown), title: run }, h("td", {}, words), h("td", { class: "mw-past-axis" }, bar(share)), h("td", {}, error)),
+        ),
+      ),
     );
   }
 
@@ -197,6 +243,17 @@ class Runs {
     this.list.replaceChildren(...(rows.length ? rows : [h("div", { class: "mw-quiet" }, "Nothing ran yet: press Launch.")]));
     if (at >= 0) rows[Math.min(at, rows.length - 1)]?.focus();
   }
+}
+
+/** Rows of what it is, predicted, measured and error. */
+function table(kind, caption, rows) {
+  return h(
+    "table",
+    { class: kind },
+    caption ? h("caption", {}, caption) : null,
+    h("thead", {}, h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell))))),
+  );
 }
 
 function extremes(values) {

@@ -1,6 +1,6 @@
-// What the small widgets around the canvases share: icons, tooltips, panels in the top layer.
+// What the small widgets around the canvases share: icons, tooltips, dialogs and panels in the top layer.
 
-import { button, h, s } from "static/canvas.js";
+import { button, h, s, send } from "static/canvas.js";
 
 const ICONS = {
   open: ["M1.75 12.5v-9h4l1.5 2h5.5v2", "M1.75 12.5l2-5h10.5l-2 5z"],
@@ -82,6 +82,70 @@ export class Tips {
     clearTimeout(this.timer);
     this.target = null;
     if (this.box.matches(":popover-open")) this.box.hidePopover();
+  }
+}
+
+// ── dialogs ─────────────────────────────────────────────────────────────────────────────────
+
+/** A modal dialog. Escape, a press beside it and `close` end it at once, and `ended` hears of it in that moment: the
+    dialog's own `close` event is a task of its own, which the next key would overtake. The event is kept for whatever
+    else closes a dialog. */
+export class Modal {
+  constructor(dialog, ended = () => {}) {
+    this.dialog = dialog;
+    this.ended = ended;
+    this.isOpen = false;
+    dialog.addEventListener("keydown", (event) => this.key(event));
+    dialog.addEventListener("click", (event) => event.target === dialog && this.close());
+    dialog.addEventListener("cancel", (event) => event.target === dialog && this.end()); // Escape with the keyboard elsewhere
+    dialog.addEventListener("close", () => dialog.open || this.end()); // it may be open again
+  }
+
+  open() {
+    this.isOpen = true;
+    this.dialog.showModal();
+  }
+
+  close() {
+    this.dialog.close();
+    this.end();
+  }
+
+  end() {
+    if (!this.isOpen) return;
+    this.isOpen = false;
+    this.ended();
+  }
+
+  /** Escape, unless something in the dialog took it or a panel over it is closed first. */
+  key(event) {
+    if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
+    if (this.dialog.querySelector('[popover="auto"]:popover-open')) return;
+    event.preventDefault();
+    this.close();
+  }
+}
+
+/** A modal dialog that Python opens (designer/views/_overlay.py); `opened` runs each time. What is closed here is told
+    by its number, so that an opening that crosses it on the way stays. */
+export class Overlay extends Modal {
+  constructor(model, dialog, opened) {
+    super(dialog, () => model.shown && send(model, { type: "close", opening: model.opening }));
+    this.model = model;
+    this.opened = opened;
+    model.on(["shown", "opening"], () => this.follow());
+  }
+
+  /** Open and close as Python says. */
+  follow() {
+    if (this.model.shown === this.dialog.open) return;
+    if (this.model.shown) {
+      this.open();
+      this.opened();
+    } else {
+      this.isOpen = false; // Python knows
+      this.dialog.close();
+    }
   }
 }
 

@@ -158,10 +158,35 @@ export class Layer {
   }
 
   _findSkip(op, stage, microbatch, other) {
+    return this.skipsFrom(op, stage, microbatch).find((span) => this.otherOf(span) === other) ?? -1;
+  }
+
+  /** The messages of an op that skip stages and leave a stage. */
+  skipsFrom(op, stage, microbatch) {
+    return this._skips.from.get(skipOf(op, stage, microbatch)) ?? [];
+  }
+
+  /** The same that come to a stage. */
+  skipsTo(op, stage, microbatch) {
+    return this._skips.to.get(skipOf(op, stage, microbatch)) ?? [];
+  }
+
+  get _skips() {
+    return (this._skipsFound ??= this._indexSkips());
+  }
+
+  _indexSkips() {
+    const [from, to] = [new Map(), new Map()];
+    const put = (map, span, stage) => {
+      const key = skipOf(this.op[span], stage, this.microbatch[span]);
+      map.set(key, [...(map.get(key) ?? []), span]);
+    };
     for (let span = this.sides; span < this.count; span++) {
-      if (this.op[span] === op && this.stage[span] === stage && this.microbatch[span] === microbatch && this.otherOf(span) === other) return span;
+      if (this.otherOf(span) < 0) continue;
+      put(from, span, this.stage[span]);
+      put(to, span, this.otherOf(span));
     }
-    return -1;
+    return { from, to };
   }
 
   _findStep(op, stage, microbatch) {
@@ -194,12 +219,15 @@ export class Layer {
   inputs(span) {
     if (this.labels) return this.cause[span] < 0 ? [] : [this.cause[span]];
     const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
+    const skipped = (sends, made) => this.skipsTo(sends, stage, mb).flatMap((each) => [made(this.stage[each]), each]);
+    const forward = (of) => this.find(OP.F, of, mb);
+    const backward = (of) => this._backward(of, mb);
     const found = {
-      [OP.F]: () => [this.find(OP.F, stage - 1, mb), this.find(OP.SEND_F, stage - 1, mb)],
-      [OP.B]: () => [this._backward(stage + 1, mb), this.find(OP.SEND_B, stage + 1, mb), this.find(OP.F, stage, mb)],
+      [OP.F]: () => [forward(stage - 1), this.find(OP.SEND_F, stage - 1, mb), ...skipped(OP.SEND_F, forward)],
+      [OP.B]: () => [backward(stage + 1), this.find(OP.SEND_B, stage + 1, mb), ...skipped(OP.SEND_B, backward), forward(stage)],
       [OP.W]: () => [this.find(OP.I, stage, mb)],
-      [OP.SEND_F]: () => [this.find(OP.F, stage, mb)],
-      [OP.SEND_B]: () => [this._backward(stage, mb)],
+      [OP.SEND_F]: () => [forward(stage)],
+      [OP.SEND_B]: () => [backward(stage)],
     };
     found[OP.I] = found[OP.B];
     return (found[op]?.() ?? []).filter((other) => other >= 0);
@@ -207,12 +235,15 @@ export class Layer {
 
   /** What needs a span, or was held up by it. */
   effects(span) {
-    const [op, stage, mb] = [this.op[span], this.stage[span], this.microbatch[span]];
+    const [op, stage, mb, other] = [this.op[span], this.stage[span], this.microbatch[span], this.otherOf(span)];
+    const skipped = (sends, taken) => this.skipsFrom(sends, stage, mb).flatMap((each) => [each, taken(this.otherOf(each))]);
+    const forward = (of) => this.find(OP.F, of, mb);
+    const backward = (of) => this._backward(of, mb);
     const found = {
-      [OP.F]: () => [this.find(OP.SEND_F, stage, mb), this.find(OP.F, stage + 1, mb), this._backward(stage, mb)],
-      [OP.B]: () => [this.find(OP.SEND_B, stage, mb), this._backward(stage - 1, mb), this.find(OP.W, stage, mb)],
-      [OP.SEND_F]: () => [this.find(OP.F, stage + 1, mb)],
-      [OP.SEND_B]: () => [this._backward(stage - 1, mb)],
+      [OP.F]: () => [this.find(OP.SEND_F, stage, mb), forward(stage + 1), ...skipped(OP.SEND_F, forward), backward(stage)],
+      [OP.B]: () => [this.find(OP.SEND_B, stage, mb), backward(stage - 1), ...skipped(OP.SEND_B, backward), this.find(OP.W, stage, mb)],
+      [OP.SEND_F]: () => [forward(other < 0 ? stage + 1 : other)],
+      [OP.SEND_B]: () => [backward(other < 0 ? stage - 1 : other)],
     };
     found[OP.I] = found[OP.B];
     const needed = this.labels ? [] : (found[op]?.() ?? []).filter((other) => other >= 0);
@@ -316,11 +347,11 @@ export class Layer {
     }));
   }
 
-  /** "2F5" */
+  /** "2F5", "0SEND_F5TO3" */
   notation(span, names) {
     if (this.labels) return this.labels[this.text[span]];
-    const [stage, mb] = [this.stage[span], this.microbatch[span]];
-    return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}`;
+    const [stage, mb, other] = [this.stage[span], this.microbatch[span], this.otherOf(span)];
+    return `${stage >= 0 ? stage : ""}${names[this.op[span]]}${mb >= 0 ? mb : ""}${other >= 0 ? `TO${other}` : ""}`;
   }
 
   /** The number of a lane's colour: lanes of one device have one colour. */
@@ -337,6 +368,9 @@ export class Layer {
     return layers === 1 ? `layer ${first}` : `layers ${first} to ${first + layers - 1}`;
   }
 }
+
+/** What messages that skip stages are found by: of one op and microbatch, at one stage. */
+const skipOf = (op, stage, microbatch) => `${op} ${stage} ${microbatch}`;
 
 const THIN = "\u2009"; // between a number and its unit
 

@@ -25,7 +25,8 @@ function microbatchWay({ layer, span }) {
   const down = stages.map((stage) => of(OP.F, stage));
   const up = stages.map((stage) => Math.max(of(OP.B, stage), of(OP.I, stage))).reverse();
   const path = [...down, ...up].filter((each) => each >= 0);
-  const more = stages.flatMap((stage) => [of(OP.W, stage), of(OP.SEND_F, stage), of(OP.SEND_B, stage)]).filter((each) => each >= 0);
+  const sends = [OP.SEND_F, OP.SEND_B].flatMap((op) => stages.flatMap((stage) => [of(op, stage), ...layer.skipsFrom(op, stage, microbatch)]));
+  const more = [...stages.map((stage) => of(OP.W, stage)), ...sends].filter((each) => each >= 0);
   return { spans: [...path, ...more], joins: path.slice(1).map((each, place) => [path[place], each]) };
 }
 

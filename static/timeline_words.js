@@ -95,9 +95,10 @@ function twinFact(place, { layer, span }) {
   const [mine, other] = [place.layer.duration(place.span), layer.duration(span)];
   const [measured, predicted] = place.layer.over ? [mine, other] : [other, mine];
   const more = predicted ? measured / predicted - 1 : 0;
-  if (layer.unit !== "s") return [SOURCES[layer.source], UNTIMED];
+  const rehearsed = [layer, place.layer].some((each) => each.source === "rehearsed"); // in the units that it stands for
+  if (layer.unit !== "s" && !rehearsed) return [SOURCES[layer.source], UNTIMED];
   const change = Math.abs(more) < 5e-4 ? "as predicted" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"} than predicted`;
-  return [SOURCES[layer.source], `${amount(other, layer.unit)} (measured ${change})`];
+  return [SOURCES[layer.source], `${amount(other, layer.unit)} (${rehearsed ? "rehearsed" : "measured"} ${change})`];
 }
 
 function transferFacts(layer, span) {
@@ -141,7 +142,7 @@ export function spoken(place, palette, twin) {
 export function title([below, over]) {
   const of = (layer) => `${layer.source} ${timed(layer.makespan, layer.unit)}`;
   if (!over) return [[below.label, true], [of(below), false]];
-  if (below.unit !== "s") return [[below.label, true], [of(below), false], [over.label, true], [UNTIMED, false]];
+  if (below.unit !== "s" && over.source !== "rehearsed") return [[below.label, true], [of(below), false], [over.label, true], [UNTIMED, false]];
   const more = below.makespan ? over.makespan / below.makespan - 1 : 0;
   const differs = Math.abs(more) < 5e-4 ? "the same" : `${percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"}`;
   return [[below.label, true], [`${of(below)}, above;`, false], [over.label, true], [`${of(over)}, below: ${differs}`, false]];

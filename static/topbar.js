@@ -1,7 +1,7 @@
 // The top bar: files come from and go to the person's own machine; keys of the whole page end here.
 
 import { followTheme, h, s, send } from "static/canvas.js";
-import { Tips, dropdown, icon, menu, tool } from "static/shell.js";
+import { Modal, Tips, dropdown, icon, menu, tool } from "static/shell.js";
 
 const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -59,14 +59,14 @@ class TopBar {
     this.dropZone = h("div", { class: "mw-drop-zone", popover: "manual" }, h("span", {}, "Drop to open the design or schedule"));
     this.notice = h("div", { class: "mw-notice", role: "status" });
     this.trouble = h("div", { class: "mw-trouble", popover: "manual", role: "alert" });
-    this.help = h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" });
+    this.help = new Modal(h("dialog", { class: "mw-help", "aria-labelledby": "mw-help-title" }));
     const rule = () => h("span", { class: "mw-rule", "aria-hidden": "true" });
     this.root = h(
       "div",
       { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
       ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
       ...[rule(), tools.gallery, tools.lab, rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
-      ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help],
+      ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help.dialog],
     );
     this.tips = new Tips(this.root);
   }
@@ -197,14 +197,14 @@ class TopBar {
   }
 
   showHelp() {
-    if (this.help.open) return;
+    if (this.help.isOpen) return;
     const groups = grouped(this.model.shortcuts);
     const close = tool("Close", { glyph: "close", tip: "", onclick: () => this.help.close() });
-    this.help.replaceChildren(
+    this.help.dialog.replaceChildren(
       h("div", { class: "mw-help-head" }, h("h2", { id: "mw-help-title" }, "Keyboard"), close),
       h("div", { class: "mw-help-groups" }, ...[...groups].map(([title, lines]) => helpGroup(title, lines))),
     );
-    this.help.showModal();
+    this.help.open();
   }
 
   // ── the whole page ──
@@ -215,11 +215,10 @@ class TopBar {
     window.addEventListener("dragover", (event) => this.drag(event), { signal });
     window.addEventListener("dragleave", (event) => event.relatedTarget || this.dropZone.hidePopover(), { signal });
     window.addEventListener("drop", (event) => this.drop(event), { signal });
-    this.help.addEventListener("click", (event) => event.target === this.help && this.help.close());
   }
 
   key(event) {
-    if (event.defaultPrevented || event.isComposing || this.help.open) return;
+    if (event.defaultPrevented || event.isComposing || this.help.isOpen) return;
     const target = event.composedPath()[0]; // what is behind the shadow roots
     const name = shortcut(event);
     if (!name || (refuses(target, name) && !goesBack(target, name))) return;

@@ -2,7 +2,7 @@
 // (designer/views/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
 
 import { followTheme, h, perFrame, send } from "static/canvas.js";
-import { Tips } from "static/shell.js";
+import { Overlay, Tips } from "static/shell.js";
 import { Bar } from "static/transfer_bar.js";
 import { Form } from "static/transfer_form.js";
 import { Cut, Tasks } from "static/transfer_grid.js";
@@ -32,13 +32,12 @@ class Transfer {
     model.on("packed", () => this.draw());
     model.on(["fields", "troubles", "stale", "history", "title", "host_word", "fragment", "design_has"], () => this.tell());
     model.on("table", () => this.table.draw());
-    model.on("shown", () => this.toggle());
     model.on("msg:custom", (message) => this.told(message));
     this.listen();
     this.draw();
     this.tell();
     this.table.draw();
-    this.toggle();
+    this.overlay?.follow();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
   }
 
@@ -77,17 +76,13 @@ class Transfer {
     this.root = h("div", { class: "mw-canvas mw-shell mw-transfer", "data-mode": this.model.mode });
     this.root.mw = this; // for tests
     if (this.isPage) this.root.append(...inner);
-    else this.root.append((this.dialog = h("dialog", { class: "mw-tr-dialog", "aria-label": "Transfer" }, ...inner)));
-    this.dialog?.addEventListener("close", () => this.model.shown && this.send("close"));
-    this.dialog?.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    else this.root.append((this.dialog = h("dialog", { class: "mw-dialog mw-tr-dialog", "aria-label": "Transfer" }, ...inner)));
+    if (this.dialog) this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
     this.tips = new Tips(this.dialog ?? this.root);
   }
 
-  toggle() {
-    if (!this.dialog || this.model.shown === this.dialog.open) return;
-    if (!this.model.shown) return this.dialog.close();
+  opened() {
     this.pinned = this.lit = null;
-    this.dialog.showModal();
     this.lanes.focus();
   }
 

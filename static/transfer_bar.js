@@ -39,7 +39,7 @@ export class Bar {
     } else {
       this.take = button("Use this plan in the design", { kind: "mw-primary", onclick: act("take") });
       this.lab = h("a", { class: "mw-button", target: "_blank", "data-tip": "Open it in the transfer lab, in a tab of its own" }, "Open in the lab");
-      const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => view.dialog.close() });
+      const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => view.overlay.close() });
       this.element.append(this.title, rule(), this.undo, this.redo, grow, this.figures, this.take, this.lab, close);
     }
     this.said = dropdown(this.link, "Link", (panel) => [h("div", { class: "mw-tr-said" }, panel.words ?? "")]);
@@ -101,7 +101,7 @@ export class Bar {
 }
 
 function figure(value, words) {
-  return h("span", { class: "mw-tr-figure" }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
+  return h("span", { class: "mw-tr-figure", "data-tip": words }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
 }
 
 function kept() {

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases._canvas import read_static, shared_modules
 from designer.session import MOST_PINNED, Session
+from designer.views._overlay import Overlay
 from designer.views.numbers import FIGURES, tiles
 from designer.views.topbar import example_entries, read_upload
 from engine.comparison import differences
@@ -18,10 +19,9 @@ from engine.resources import example
 from engine.units import quantity
 
 
-class Comparison(Canvas):
+class Comparison(Overlay):
     """An overlay with a column a design: those that are pinned, and the open one last."""
 
-    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
     columns = param.List(default=[], doc="See columns().")
     figures = param.List(default=[], doc="Key, label and help of each row.")
     room = param.Integer(default=MOST_PINNED, doc="How many more can be pinned.")
@@ -41,7 +41,7 @@ class Comparison(Canvas):
 
     def open(self) -> None:
         """Show the table."""
-        self.shown = True
+        self._open()
         self._show()
 
     def _show(self) -> None:
@@ -56,9 +56,6 @@ class Comparison(Canvas):
 
     # one method a gesture
 
-    def _on_close(self, gesture: Mapping[str, Any]) -> None:
-        self.shown = False
-
     def _on_unpin(self, gesture: Mapping[str, Any]) -> None:
         self._session.unpin(int(gesture["place"]))
 
@@ -67,7 +64,7 @@ class Comparison(Canvas):
 
     def _on_end(self, gesture: Mapping[str, Any]) -> None:
         self._session.end_comparison()
-        self.shown = False
+        self._close()
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
         self._add(load_design(example(str(gesture["name"]))))

@@ -11,9 +11,10 @@ import panel as pn
 import param
 
 from designer import expert_edits as edits
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases._canvas import read_static, shared_modules
 from designer.canvases.experts import Known
 from designer.session import Session
+from designer.views._overlay import Overlay
 from designer.views.expert_map import map_of_layers
 from engine.design import Design
 from engine.design.experts import Experts
@@ -47,11 +48,10 @@ def _kind_colours() -> str:
     return f".mw-expert-schedules {{ {' '.join(colours)} }}"
 
 
-class ExpertSchedules(Canvas):
+class ExpertSchedules(Overlay):
     """An overlay with a card a schedule: its timeline on the slowest device, time, bytes, memory; a
     click chooses it, as one edit."""
 
-    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
     about = param.String(default="", doc="Which layer it is.")
     cards = param.List(default=[], doc="See cards().")
     words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
@@ -75,25 +75,24 @@ class ExpertSchedules(Canvas):
     def open(self, rank: int = 0) -> None:
         """Show the schedules of the open design's layer on a mesh."""
         self._rank = rank
-        self.shown = True
-        self._show()
+        self._draw()  # first: what is drawn later would take the keyboard from its card
+        self._open()
 
     def _show(self) -> None:
-        if not self.shown:
-            return
+        if self.shown:
+            self._draw()
+
+    def _draw(self) -> None:
         design = self._session.design
         rank = min(self._rank, design.ranks - 1)
         self.param.update(about=about(design, rank), cards=cards(design, rank))
 
     # one method a gesture
 
-    def _on_close(self, gesture: Mapping[str, Any]) -> None:
-        self.shown = False
-
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         name, design = str(gesture["name"]), self._session.design
         section = edits.with_setting(design, "schedule", name)
-        self.shown = False
+        self._close()
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
 
     def _on_map(self, gesture: Mapping[str, Any]) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 import panel as pn
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases._canvas import read_static, shared_modules
 from designer.search import Stopped
 from designer.session import Session
-from designer.views.numbers import units
+from designer.views._overlay import Overlay
 from engine.design import Design
 from engine.errors import InputError
 from engine.gallery import Entry, Refused, Variant, gallery, notes, with_variant
@@ -30,7 +30,7 @@ from engine.predict import predict
 from engine.program.action import Op
 from engine.schedules import watched
 from engine.timeline import Timeline
-from engine.units import quantity
+from engine.units import duration, quantity
 
 EXACT = 1_500
 """Computations of a picture that is drawn block by block; of a larger one columns and lanes are drawn."""
@@ -46,14 +46,13 @@ def _op_colours() -> str:
     return f".mw-gallery {{ {' '.join(colours)} }}"
 
 
-class Gallery(Canvas):
+class Gallery(Overlay):
     """An overlay that shows every variant of every schedule for the open design.
 
     What is found travels as messages, since a picture is sent once: ``reset`` with what the design
     is, then ``found`` with cards and what is to be said of all so far, and ``done``.
     """
 
-    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
     pinned = param.List(default=[], item_type=str, doc="Keys of the cards that are pinned, to compare with.")
     words = param.Dict(default=KINDS, constant=True, doc="What each kind of computation is called.")
 
@@ -75,7 +74,7 @@ class Gallery(Canvas):
 
     def open(self) -> None:
         """Show the gallery of the design as it stands."""
-        self.shown = True
+        self._open()
         self._follow()
 
     def stop(self) -> None:
@@ -109,12 +108,9 @@ class Gallery(Canvas):
 
     # one method a gesture
 
-    def _on_close(self, gesture: Mapping[str, Any]) -> None:
-        self._close()
-
     def _close(self) -> None:
         """A search that has not come to its end is given up: the page needs the time for edits."""
-        self.shown = False
+        super()._close()
         if self._search is not None and not self._search.done:
             self.stop()
             self._search = None
@@ -270,7 +266,7 @@ def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
 
 
 def _time(seconds: float, unit: str) -> str:
-    return quantity(seconds, "s") if unit == "s" else units(seconds)
+    return duration(seconds, unit)
 
 
 def _change(entry: Entry, present: Entry | None) -> str:

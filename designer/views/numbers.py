@@ -11,7 +11,7 @@ from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.search import RUNS, STOPPED
 from designer.session import Session
 from engine.predict import Prediction
-from engine.units import quantity
+from engine.units import duration, quantity
 
 Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "same"]
@@ -110,13 +110,7 @@ def _difference(figure: Figure, value: float, old: float) -> tuple[str, float]:
 
 
 def _time(numbers: Values, value: float) -> str:
-    return quantity(value, "s") if numbers["unit"] == "s" else units(value)
-
-
-def units(value: float) -> str:
-    """``1 unit``, ``7.333 units``, ``27,010 units``: never a power of ten."""
-    text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
-    return f"{text} unit{'' if value == 1 else 's'}"
+    return duration(value, numbers["unit"])
 
 
 def _in_seconds(key: str) -> Callable[[Values], float | None]:

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import param
 
 from designer.canvases._canvas import Canvas, read_static, shared_modules
 from designer.session import Session
+from designer.views._compared import as_shown, history_shown
+from designer.views._launch_bar import LaunchBar
 from designer.words import when
+from engine.accuracy import compare
+from engine.cost import layers_per_stage
 from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError, Problem
-from engine.launch import Entry, Launcher, Record, Run, State, loss_in_words, reconcile
+from engine.launch import (
+    Entry,
+    Launcher,
+    Options,
+    Record,
+    Run,
+    State,
+    launchers,
+    loss_in_words,
+    loss_of,
+    reconcile,
+    step_time,
+)
+from engine.launch.compared import comparison_of, history, keep_profile
+from engine.launch.options import PLAIN, REHEARSAL
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
-from engine.palette import WORDS
+from engine.launch.threads import usual_rehearser
 from engine.predict import Prediction, predict
-from engine.recording import read_recording
-from engine.timeline import Overlay, Timeline, overlay
+from engine.recording import Recording, read_recording
+from engine.rehearse import shortened
+from engine.timeline import Timeline
 from engine.units import quantity
 
 SHOWN_RUNS, SHOWN_LINES, SHOWN_LOSSES = 30, 60, 600
@@ -31,44 +50,9 @@ READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
 """A live timeline is read anew so often, and never for more than this share of the time: each
 reading takes in all spans so far."""
 
-MEANS = ("model", "meshes", "pipeline", "cost", "training")
+MEANS = ("model", "meshes", "pipeline", "training")
 STEERS = {"steps", "seed", "lr"}
 """Of training, what changes no time of a step."""
-MANY_TIMES = 10
-"""From there on an error is told as a factor: +900 % says less than ten times."""
-
-
-class LaunchBar(Canvas):
-    """The button that runs the open design, and how the run stands."""
-
-    launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
-    notice = param.String(default="", doc="Why the last launch did not happen.")
-    status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
-
-    _esm = read_static("launch.js")
-    _importmap: ClassVar = shared_modules("canvas.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("launch.css")]
-    _gestures = ("launch", "cancel")
-
-    def __init__(self, launch: Callable[[str | None], Any], cancel: Callable[[], Any], **params: Any) -> None:
-        super().__init__(**params)
-        self._launch, self._cancel = launch, cancel
-
-    def focus_button(self) -> None:
-        self._send_msg({"type": "focus"})
-
-    def _on_launch(self, gesture: Mapping[str, Any]) -> None:
-        self.notice = ""
-        try:
-            self._launch(str(gesture.get("key") or "") or None)
-        except MeshwaveError as error:
-            self.notice = str(error)
-        except Exception as error:
-            self.notice = f"the launch went wrong inside Meshwave: {error!r}"
-            raise
-
-    def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
-        self._cancel()
 
 
 class RunsPanel(Canvas):
@@ -77,14 +61,15 @@ class RunsPanel(Canvas):
     run = param.Dict(default={})
     losses = param.List(default=[], doc="At most SHOWN_LOSSES, evenly over the steps; None where it is no number.")
     log = param.String(default="")
-    comparison = param.Dict(default={})
+    comparison = param.Dict(default={}, doc="As designer.views._compared tells it, and whether it is laid over.")
+    outcomes = param.List(default=[], doc="How the predictions of the design of the run came out, run by run.")
     runs = param.List(default=[])
     text = param.Dict(default={}, doc="The name of the design's own text, or None, and how large one may be.")
 
     _esm = read_static("runs.js")
     _importmap: ClassVar = shared_modules("canvas.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
-    _gestures = ("open", "overlay", "bring_text", "default_text")
+    _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text")
 
     def __init__(
         self,
@@ -105,7 +90,7 @@ class RunsPanel(Canvas):
         super().__init__(**params)
         self._session, self._launcher, self._record = session, launcher, record
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
-        self.bar = LaunchBar(self._launch, self._cancel, **params)
+        self.bar = LaunchBar(self._launch, self._rehearse, self._cancel, **params)
         self._laid = True
         self._shown: _Shown | None = None
         self._live: _Shown | None = None  # the one that is under way, whoever launched it
@@ -119,12 +104,13 @@ class RunsPanel(Canvas):
         self.look()
 
     def of_design(self, prediction: Prediction) -> Run | None:
-        """The run whose steps are those that are predicted: the one that is shown, unless it was taken off the
+        """The run that computed the steps that are predicted: the one that is shown, unless it was taken off the
         prediction, else the latest that is over."""
-        if self._shown is not None and self._shown.is_of(prediction):
-            return self._shown.run if self._laid else None
+        shown = self._shown
+        if shown is not None and shown.is_of(prediction) and not shown.is_rehearsal:
+            return shown.run if self._laid else None
         for entry in self._record.all(SHOWN_RUNS):
-            if entry.digest == prediction.program.digest and entry.state.is_over:
+            if not entry.is_rehearsal and entry.digest == prediction.program.digest and entry.state.is_over:
                 run = _Shown(Run(self._record, entry.id))
                 if run.computes(prediction.design):
                     return run.run
@@ -133,11 +119,23 @@ class RunsPanel(Canvas):
     # ---- gestures ----
 
     def _launch(self, key: str | None) -> None:
+        self._start(self._launcher, key, PLAIN)
+
+    def _rehearse(self, key: str | None) -> None:
+        self._start(self._rehearser(), key, REHEARSAL)
+
+    def _rehearser(self) -> Launcher:
+        """What rehearses the open design; threads where there is no torch, or more devices than processes can be."""
+        name = usual_rehearser(self._session.design)
+        return self._launcher if name == self._launcher.name else launchers[name](self._record)
+
+    def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
         if session.errors:
             raise InputError(f"the design cannot run as it stands: {session.errors[0]}")
         prediction = session.prediction
-        run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, key=key)
+        design = shortened(prediction.design) if options.rehearse else prediction.design
+        run = launcher.submit(design, prediction.program, prediction.costs.layers, key=key, options=options)
         self._show(_Shown(run))
         self.look()
         self._on_launched()
@@ -154,6 +152,19 @@ class RunsPanel(Canvas):
     def _on_overlay(self, gesture: Mapping[str, Any]) -> None:
         self._laid = bool(gesture.get("on"))
         self._lay()
+
+    def _on_use_measured(self, gesture: Mapping[str, Any]) -> None:
+        """Price the open design by what the run measured; one step of undo."""
+        if self._shown is None:
+            return
+        name, design = keep_profile(self._shown.run), self._session.design
+        cost = {"kind": "calibrated", "profile": name, "transfer_model": design.cost.transfer_model}
+        document = design.model_dump(mode="json")
+        document["cost"] = cost
+        ran = self._shown.prediction
+        if ran is not None and self._shown.computes(design):
+            document["pipeline"]["stages"] = _stages(parse_design(document), ran)
+        self._session.edit("", {key: document[key] for key in ("cost", "pipeline")}, "use what was measured")
 
     def _on_bring_text(self, gesture: Mapping[str, Any]) -> None:
         name = keep_text(str(gesture.get("name", "")), str(gesture.get("text", "")))
@@ -183,6 +194,14 @@ class RunsPanel(Canvas):
         processes = sum(len(mesh.devices) for mesh in self._session.design.meshes)
         label = f"Launch {processes} process{'es' if processes != 1 else ''}"
         self.bar.launchable = {"allowed": not reason, "label": label, "reason": reason}
+        refused = self._no_rehearsal()
+        self.bar.rehearsable = {"allowed": not refused, "reason": refused}
+
+    def _no_rehearsal(self) -> str:
+        """What keeps the design from being rehearsed; that it is too large to be trained here does not."""
+        if self._session.errors:
+            return f"Cannot rehearse: {self._session.errors[0]}"
+        return "; ".join(map(str, self._rehearser().refusals(self._session.design, REHEARSAL)))
 
     def _refusal(self) -> str:
         session = self._session
@@ -220,7 +239,7 @@ class RunsPanel(Canvas):
             return self._ended[entry.id]
         last = Run(self._record, entry.id).latest()
         done = int(last["step"]) + 1 if last else 0
-        words = f"{done} of {entry.steps} steps" + (f", loss {loss_in_words(last['loss'])}" if last else "")
+        words = f"{_manner(entry)}{done} of {entry.steps} steps{loss_of(last)}"
         if entry.state.is_over:
             self._ended[entry.id] = words
         return words
@@ -253,7 +272,7 @@ class RunsPanel(Canvas):
         """A person launched or chose it: it is laid over the prediction, until another document is opened."""
         self._shown, self._laid = shown, shown is not None
         self._session.measured = None
-        self.param.update(losses=[], log="", comparison={}, run={})
+        self.param.update(losses=[], log="", comparison={}, outcomes=[], run={})
         self._on_shown(shown.run.id if shown else "")
 
     def _tell(self, shown: _Shown) -> None:
@@ -271,13 +290,15 @@ class RunsPanel(Canvas):
         same = prediction is not None and shown.is_of(prediction)
         expected = prediction if same else shown.prediction
         self._session.measured = measured if same and self._laid else None
-        rows = _compare(expected, measured) if expected else []
         self.comparison = {
-            "rows": rows,
+            **(shown.compared(expected) if expected else {"rows": []}),
             "laid": self._laid and same,
             "same": same,
             "whose": "" if same else " of the run's own design",
+            "usable": measured.source == "measured",
         }
+        if shown.is_over and not self.outcomes:
+            self.outcomes = history_shown(history(self._record, shown.run.entry), shown.run.id)
 
 
 class _Shown:
@@ -285,7 +306,8 @@ class _Shown:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.measured: Timeline | None = None
+        self.recording: Recording | None = None
+        self.measured: Timeline | None = None  # the typical step so far
         self.summary: dict[str, Any] = {}
         self.status: dict[str, Any] = {}
         self.losses: list[float | None] = []  # as they are drawn
@@ -296,6 +318,8 @@ class _Shown:
         self._spans = _Spans(run)
         self._design: Design | None = None
         self._prediction: Prediction | None = None
+        self._asked: tuple[Any, ...] = ()
+        self._compared: dict[str, Any] = {}
 
     def read(self) -> None:
         """Take in what is new since the last look; a run that is over is read to its end once."""
@@ -304,9 +328,9 @@ class _Shown:
         entry = self.run.entry  # first: what is read after its end is all there is
         fresh = self.run.metrics(since=len(self._losses))
         if fresh:
-            self._losses += [_number(row["loss"]) for row in fresh]
+            self._losses += [_number(row.get("loss")) for row in fresh]
             self._last = fresh[-1]
-            self.losses = reduced(self._losses)
+            self.losses = reduced(self._losses) if "loss" in self._last else []  # a rehearsal has none
         lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
         self.log = "\n".join(map(str, lines))  # its end is what is followed: process 0 tells of the steps
         self.summary = self._summary(entry)
@@ -322,12 +346,13 @@ class _Shown:
         return {
             "id": self.run.id,
             "name": entry.name,
+            "manner": entry.manner,
             "state": str(entry.state),
             "reason": entry.reason,
             "done": done,
             "total": entry.steps,
             "figures": _figures(self._last, done, entry.steps),
-            "notes": [*_diverged(self._losses), *_notes(self.run, entry)],
+            "notes": [*(_diverged(self._losses) if self.losses else []), *_notes(self.run, entry)],
         }
 
     def read_spans(self) -> bool:
@@ -335,8 +360,27 @@ class _Shown:
         if not self._losses or not self._spans.is_due(self.is_over):
             return False
         found = self._spans.read()
-        self.measured = found or self.measured
+        if found is not None:
+            self.recording, self.measured = found, found.timeline()
         return found is not None
+
+    def compared(self, expected: Prediction) -> dict[str, Any]:
+        """What was measured so far beside a prediction, as it is shown."""
+        asked = (self.recording, expected, self.is_over)
+        if asked != self._asked:
+            with self._spans.slowly():
+                self._asked, self._compared = asked, self._compare(expected)
+        return self._compared
+
+    def _compare(self, expected: Prediction) -> dict[str, Any]:
+        """Of a run that is over it is also kept how its own prediction came out."""
+        assert self.recording is not None, "spans were read"
+        try:
+            if self.is_over and self.prediction is not None:
+                comparison_of(self.run, self.prediction, self.recording)
+            return as_shown(compare(expected, self.recording))
+        except MeshwaveError:
+            return {"rows": []}  # this version makes another program of that design than the one that launched it
 
     def is_of(self, prediction: Prediction) -> bool:
         """Whether the measured step is the predicted one: the program, and what its actions compute."""
@@ -345,8 +389,14 @@ class _Shown:
         return self.computes(prediction.design)
 
     def computes(self, design: Design) -> bool:
-        """Whether a step of the run is a step of a design."""
-        return self.design is not None and _meaning(self.design) == _meaning(design)
+        """Whether a step of the run is a step of a design; that of a rehearsal takes what it was priced at."""
+        if self.design is None or _meaning(self.design) != _meaning(design):
+            return False
+        return not self.is_rehearsal or (self.design.cost, self.design.cluster) == (design.cost, design.cluster)
+
+    @property
+    def is_rehearsal(self) -> bool:
+        return self.run.entry.is_rehearsal
 
     @property
     def design(self) -> Design | None:
@@ -380,17 +430,23 @@ class _Spans:
     def is_due(self, is_over: bool) -> bool:
         return (is_over or time.monotonic() >= self._next_s) and self._bytes() != self._size
 
-    def read(self) -> Timeline | None:
-        """The timeline of the typical step so far; None if nothing whole is written."""
+    def read(self) -> Recording | None:
+        """What was recorded so far; None if nothing whole is written."""
+        with self.slowly():
+            self._size = self._bytes()  # before the reading: what comes meanwhile is read next time
+            try:
+                found = read_recording(self._run.folder)
+            except MeshwaveError:
+                return None
+            return found if found.steps else None  # the run may have ended before its first step
+
+    @contextmanager
+    def slowly(self) -> Iterator[None]:
+        """The longer something takes, the later spans are read anew."""
         began = time.monotonic()
-        self._size = self._bytes()  # before the reading: what comes meanwhile is read next time
-        try:
-            return read_recording(self._run.folder).timeline()
-        except MeshwaveError:
-            return None  # the run may have ended before its first step
-        finally:
-            took = time.monotonic() - began
-            self._next_s = time.monotonic() + max(READ_SPANS_EVERY_S, took / SPANS_SHARE)
+        yield
+        took = time.monotonic() - began
+        self._next_s = max(self._next_s, time.monotonic() + max(READ_SPANS_EVERY_S, took / SPANS_SHARE))
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self._run.folder.glob("spans-*.bin"))
@@ -418,51 +474,28 @@ def _number(value: Any) -> float | None:
 
 
 def _meaning(design: Design) -> dict[str, Any]:
-    """What a step computes and what it is priced by."""
+    """What a step computes."""
     document = design.model_dump(mode="json", include=set(MEANS))
     document["training"] = {key: value for key, value in document["training"].items() if key not in STEERS}
     return document
 
 
-def _compare(expected: Prediction, measured: Timeline) -> list[list[str]]:
-    try:
-        return _rows(overlay(expected.timeline, measured), expected.costs.unit)
-    except MeshwaveError:
-        return []  # this version makes another program of that design than the one that launched it
-
-
-def _rows(joined: Overlay, unit: str) -> list[list[str]]:
-    """The iteration, then every kind of action: predicted, measured, error."""
-    kinds = {"iteration": (joined.predicted_s, joined.measured_s)}
-    kinds |= {kind: (values["predicted_s"], values["measured_s"]) for kind, values in joined.by_kind.items()}
-    return [
-        [WORDS.get(kind, kind), *_compared(expected, took, unit)]
-        for kind, (expected, took) in kinds.items()
-        if expected or took
-    ]
-
-
-def _compared(expected: float, took: float, unit: str) -> tuple[str, str, str]:
-    if unit != "s":
-        return f"{expected:.3g} units", quantity(took, "s"), "-"
-    return quantity(expected, "s"), quantity(took, "s"), _error(expected, took)
-
-
-def _error(expected: float, took: float) -> str:
-    if took <= 1e-7 or expected <= 1e-12:
-        return "-"
-    times = took / expected
-    return f"× {times:.0f}" if times >= MANY_TIMES else f"{times - 1:+.0%}"
+def _stages(design: Design, ran: Prediction) -> list[int] | None:
+    """The layers of each stage: open as before where that comes to what ran, else written down."""
+    given = design.pipeline.stages
+    if given:
+        return list(given)
+    return None if layers_per_stage(design) == ran.costs.layers else list(ran.costs.layers)
 
 
 def _figures(last: Mapping[str, Any] | None, done: int, total: int) -> list[list[str]]:
     if last is None:
         return [["-", "loss"], ["-", "step"], ["-", "a step"], ["-", "tokens/s"]]
     return [
-        [loss_in_words(last["loss"]), "loss"],
+        [loss_in_words(last["loss"]), "loss"] if "loss" in last else ["rehearsed", "no loss"],
         [f"{done} of {total}", "steps"],
-        [quantity(last["seconds"], "s"), "a step"],
-        [quantity(last["tokens_per_s"], ""), "tokens/s"],
+        [step_time(last), "a step"],
+        [quantity(last["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens a unit"],
     ]
 
 
@@ -471,13 +504,18 @@ def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
     state = entry.state
     if state is State.STARTING or (state is State.RUNNING and last is None):
         return "starting ..."
-    loss = f", loss {loss_in_words(last['loss'])}" if last else ""
+    manner = _manner(entry)
     if state is State.RUNNING:
-        return f"step {done} of {entry.steps}{loss}"
+        return f"{manner}step {done} of {entry.steps}{loss_of(last)}"
     if state is State.SUCCEEDED:
-        return f"done: {done} steps{loss}"
+        return f"{manner}done: {done} steps{loss_of(last)}"
     word = str(state).lower()
     return entry.reason if entry.reason.startswith(word) else f"{word}: {entry.reason}".removesuffix(": ")
+
+
+def _manner(entry: Entry) -> str:
+    """How a run differs from plain training, before what else is said of it."""
+    return f"{entry.manner}: " if entry.manner else ""
 
 
 def _diverged(losses: Sequence[float | None]) -> list[str]:
@@ -492,6 +530,6 @@ def _notes(run: Run, entry: Entry) -> list[str]:
     started = [event for event in run.events() if event.get("event") == "started"]
     notes = run.notes()
     processes, cores = entry.processes, os.cpu_count() or 1
-    if processes > cores and any(event.get("device") == "CPU" for event in started):
+    if processes > cores and "rehearsal" not in entry.manner and any(event.get("device") == "CPU" for event in started):
         notes.append(f"{processes} processes take turns on {cores} cores: computations take longer than predicted")
     return notes

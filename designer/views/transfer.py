@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import panel as pn
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.canvases._canvas import read_static, shared_modules
 from designer.lab import edits
 from designer.lab.bench import Bench
+from designer.views._overlay import Overlay
 from engine.design.transfer_spec import TransferSpec
 from engine.errors import InputError, Problem
 from engine.reshard import compared
@@ -30,7 +31,7 @@ MODULES = (
 )  # fmt: skip
 
 
-class TransferView(Canvas):
+class TransferView(Overlay):
     """A transfer under work, as a page of its own or laid over the designer's page.
 
     ``host_word`` names what a lane is of: a host, or a device with a port of its own.
@@ -91,7 +92,7 @@ class TransferView(Canvas):
         """Show what is on the bench, under another title."""
         self.param.update(title=title, host_word=host_word)
         self._draw()  # first: nobody sees what was shown before
-        self.shown = True
+        self._open()
 
     def _show(self) -> None:
         if self.shown:
@@ -221,9 +222,6 @@ class TransferView(Canvas):
         if gesture["number"] == self._number and 0 <= task < len(drawing.tasks):
             hops = json.dumps(drawing.hops(task), separators=(",", ":"))
             self.tell({"type": "hops", "number": self._number, "task": task, "hops": hops})
-
-    def _on_close(self, gesture: Mapping[str, Any]) -> None:
-        self.shown = False
 
     def _on_take(self, gesture: Mapping[str, Any]) -> None:
         if self._taken is not None:

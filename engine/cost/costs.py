@@ -10,12 +10,10 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost.flops import model_flops
+from engine.cost.flops import PRECISIONS, model_flops
 from engine.cost.kinds import Kinds, kinds
-from engine.cost.sizes import Sizes, bytes_of_kinds, sizes
+from engine.cost.sizes import Sizes, bytes_of_kinds, sent_bytes, sizes
 from engine.design import Design
-from engine.design.cost import RooflineCost, UnitCost
-from engine.errors import InputError
 from engine.program.program import Program
 from engine.registry import Registry
 from engine.simulate import TransferModel
@@ -35,6 +33,8 @@ class Costs:
     transfer_model: TransferModel
     unit: Unit  # of ``seconds``: unit costs are no seconds
     static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
+    gradient_bytes: Floats  # [ranks, stages] of them the gradients of each stage; 0 where a rank does not hold it
+    sent_bytes: Floats  # [ranks, stages] one device sends of a microbatch, and holds to the end of the step
     activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
     deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
     working_bytes: Floats  # [ranks] on one device: largest transient and message buffers
@@ -55,6 +55,14 @@ class CostModel(ABC):
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         """The layers of each stage where the design leaves them open."""
 
+    def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
+        """What the devices hold."""
+        return sizes(design, program, layers)
+
+    def peak_flops(self, design: Design) -> float:
+        """FLOP/s of one device that utilisation is told against."""
+        return design.cluster.device.peak_flops
+
     @abstractmethod
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         """``[kinds]`` for each distinct action of the program; see :class:`Costs`."""
@@ -71,7 +79,7 @@ def layers_per_stage(design: Design) -> tuple[int, ...]:
     """The layers of each stage: as the design gives them, else balanced by its cost model.
 
     Raises:
-        InputError: there are more stages than layers, or the cost model is not there yet.
+        InputError: there are more stages than layers, or the profile that it is priced by is not there.
     """
     stages: tuple[int, ...] | None = cast(Any, design.pipeline).stages
     return stages or _cost_model(design).layers_per_stage(design)
@@ -81,26 +89,29 @@ def estimate(design: Design, program: Program) -> Costs:
     """Price ``program``, which ``design`` was lowered to, by the cost model that it names.
 
     Raises:
-        InputError: there are more stages than layers, or the cost model is not there yet.
+        InputError: there are more stages than layers, or the profile that it is priced by is not there.
     """
     model = _cost_model(design)
     layers = layers_per_stage(design)
-    held = sizes(design, program, layers)
+    held = model.sizes(design, program, layers)
     distinct = kinds(program)
     samples = design.sequences_per_step
     seconds = model.seconds(design, program, distinct, layers, held)[distinct.of_row]
+    size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
         seconds=_overlapped(program, seconds, model.overlap(design)),
-        bytes=bytes_of_kinds(design, distinct, held)[distinct.of_row],
-        transfer_model=cast(UnitCost | RooflineCost, design.cost).transfer_model,
+        bytes=size,
+        transfer_model=design.cost.transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
+        gradient_bytes=held.parameters * PRECISIONS[design.training.precision].gradients,
+        sent_bytes=sent_bytes(program, size),
         activation_bytes=held.activation_bytes,
         deferred_bytes=held.deferred_bytes,
         working_bytes=held.working_bytes,
         capacity_bytes=design.cluster.device.memory_bytes,
         model_flops=model_flops(design.model, samples),
-        peak_flops=design.cluster.device.peak_flops * sum(len(mesh.devices) for mesh in design.meshes),
+        peak_flops=model.peak_flops(design) * sum(len(mesh.devices) for mesh in design.meshes),
         samples=samples,
         tokens=samples * design.model.sequence,
         layers=layers,
@@ -116,8 +127,4 @@ def _overlapped(program: Program, seconds: Floats, ratio: float) -> Floats:
 
 
 def _cost_model(design: Design) -> CostModel:
-    kind = design.cost.kind
-    if kind not in cost_models:
-        known = " or ".join(f'"{name}"' for name in cost_models)
-        raise InputError(f'cost: this version cannot price a design by kind "{kind}"; set cost.kind to {known}')
-    return cost_models[kind]()
+    return cost_models[design.cost.kind]()

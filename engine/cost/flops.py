@@ -372,10 +372,17 @@ def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, spar
     return _of_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
 
 
-def transient_bytes(load: Workload, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
-    """The largest working set of an operator of a stage: what its backward makes and drops again."""
-    operators = layer(load) + ends(load, first=first, last=last) + (sparse.operators if sparse.layers else ())
-    return max(operator.transient_bytes for operator in operators)
+def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """The largest working set of an operator of a stage: what its backward makes and drops again.
+
+    The embedding's comes last, when all that the stage has kept for other operators is gone, and counts less that.
+    """
+    operators = layer(load) + ends(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
+    largest = max(operator.transient_bytes for operator in operators)
+    if not first:
+        return largest
+    gone = _of_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
+    return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
 
 
 def optimizer_state_bytes(optimizer: str, precision: str) -> int:

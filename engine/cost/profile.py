@@ -1,37 +1,51 @@
-"""What was measured on a machine: a line ``alpha + beta * bytes`` for each collective and kind of group.
+"""What was measured on a machine: blocks of a model, the optimizer, links, collectives, memory, or a run's actions.
 
-``meshwave calibrate`` writes such a file, ``engine/runtime`` measures what is in it. Bytes are
-those of Meshwave everywhere: of an all-to-all the whole buffer that a rank sends, of an all-gather
-what one rank contributes, of a reduce-scatter or an all-reduce the whole buffer that goes in.
+``meshwave calibrate`` writes such a file and ``engine/runtime`` measures what is in it; a run becomes one
+too, by its ``actions``. A design names it by its file name (``cost.profile``), and it is looked up in
+``profiles`` of Meshwave's folder. Bytes are those of Meshwave everywhere: of an all-to-all the whole
+buffer that a rank sends, of an all-gather what one rank contributes, of a reduce-scatter or an all-reduce
+the whole buffer that goes in.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, Self, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
+from engine.design.cluster import Device
 from engine.design.refusals import from_validation
 from engine.errors import DesignError, InputError, Problem, nearest
 from engine.part import Part
-from engine.resources import write_whole
+from engine.resources import home, write_whole
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
 Sample = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 """Bytes, and the seconds that they took."""
 Ranks = Annotated[int, Field(ge=1, le=4096)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+NotNegative = Annotated[float, Field(ge=0, le=1e30)]
+Precision = Literal["fp32", "bf16", "fp64"]
+Pair = Literal["same_device", "same_node", "across_nodes"]
+BlockKind = Literal["layer", "experts", "joining", "embedding", "head"]
+"""Of a stage: a dense layer, one with experts, one that a skip connection ends in, and what its ends have besides."""
+Phase = Literal["forward", "input_gradient", "weight_gradient", "backward", "recomputed"]
+"""*backward* is a whole one, *recomputed* one that first runs the forward again."""
+Term = Literal["action", "block", "products", "attention", "bytes"]
+"""What seconds are a sum over: once an action, once a block, and FLOPs of matrix products, FLOPs of
+attention's own, and bytes moved, as :mod:`engine.cost.flops` counts them."""
+OpName = Literal["F", "B", "I", "W", "REDUCE_GRAD", "STEP"]
 
 FORMAT: Literal["meshwave-profile/1"] = "meshwave-profile/1"
 LARGEST_FILE_BYTES = 16_000_000
-STEPS = 40
-"""Of the fit; a handful is enough."""
-Floats = NDArray[np.float64]
 USUAL_GROUP: Mapping[str, Group] = {
     "all_gather": "mp",
     "reduce_scatter": "esp",
@@ -56,6 +70,12 @@ class Machine(Part):
     load_before: Annotated[float, Field(ge=0)] | None = None
     """Processes that wanted a core just before: others' work makes messages slower."""
     software: Annotated[str, Field(max_length=200)] = ""
+    device: Annotated[str, Field(max_length=200)] = ""
+    """What computed."""
+    made_s: Annotated[float, Field(ge=0)] | None = None
+    """When; Unix seconds."""
+    run: Annotated[str, Field(max_length=200)] = ""
+    """The run whose actions these are, in words."""
 
 
 class ShapedRates(Part):
@@ -93,14 +113,175 @@ class Measured(Part):
         return self.alpha_s + size * self.beta_s_per_byte
 
 
+class LinkLine(Part):
+    """A message between two processes, and the line through its samples."""
+
+    pair: Pair
+    """*same_device*: a tensor that is copied where it is; the others go from process to process."""
+    alpha_s: NotNegative
+    beta_s_per_byte: NotNegative
+    r2: float
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
+
+    def seconds(self, size: float) -> float:
+        return self.alpha_s + size * self.beta_s_per_byte
+
+
+class MatrixRate(Part):
+    """What large matrix products of a precision reach on one device."""
+
+    precision: Precision
+    flops: Annotated[float, Field(ge=1, le=1e24)]
+    """FLOP/s."""
+
+
+class Timed(Part):
+    """One phase of a stage: its seconds, and the work of its blocks."""
+
+    seconds: Seconds
+    products: NotNegative = 0.0
+    attention: NotNegative = 0.0
+    bytes: NotNegative = 0.0
+
+    def terms(self, blocks: int) -> dict[Term, float]:
+        work: dict[Term, float] = {"products": self.products, "attention": self.attention, "bytes": self.bytes}
+        return {"action": 1.0, "block": float(blocks), **work}
+
+
+class BlockSample(Part):
+    """A stage of some blocks of one size, measured."""
+
+    blocks: Count
+    batch: Count
+    sequence: Count
+    hidden: Count
+    ffn_hidden: Count
+    heads: Count
+    vocab: Count
+    experts: Count | None = None
+    phases: Mapping[Phase, Timed]
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+
+class Fit(Part):
+    """Seconds of a phase as a sum over terms."""
+
+    per: Mapping[Term, NotNegative]
+    """Seconds that a unit of each term takes."""
+    r2: float
+
+    def seconds(self, terms: Mapping[Term, float]) -> float:
+        return sum(self.per.get(term, 0.0) * amount for term, amount in terms.items())
+
+
+class Block(Part):
+    """A kind of block: a line over its work for each phase, and what the lines go through."""
+
+    kind: BlockKind
+    precision: Precision
+    fits: Mapping[Phase, Fit]
+    samples: Annotated[tuple[BlockSample, ...], Field(min_length=1, max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _every_phase_has_a_line(self) -> Self:
+        lacking = [phase for phase in get_args(Phase) if phase not in self.fits]
+        if lacking:
+            raise PydanticCustomError(
+                "phases",
+                "a block has a line for each phase, and {kind} lacks {lacking}; measure it anew",
+                {"kind": self.kind, "lacking": ", ".join(lacking)},
+            )
+        return self
+
+    def points(self, phase: Phase) -> list[tuple[BlockSample, float, float]]:
+        """Of each sample of a phase: its seconds, and those of the line."""
+        fit = self.fits[phase]
+        timed = ((sample, sample.phases[phase]) for sample in self.samples if phase in sample.phases)
+        return [(sample, each.seconds, fit.seconds(each.terms(sample.blocks))) for sample, each in timed]
+
+    def residuals(self, phase: Phase) -> list[float]:
+        """Of each sample of a phase: how much longer it took than the line says, as a share of what the line says."""
+        return [seconds / line - 1 for _, seconds, line in self.points(phase)]
+
+    def span(self, size: str) -> tuple[float, float]:
+        """The least and the most of a size, such as ``hidden`` or ``tokens``, that was measured."""
+        found = [float(getattr(sample, size)) for sample in self.samples]
+        return min(found), max(found)
+
+
+class OptimizerLine(Part):
+    """The end of a step: the line through (parameters, seconds)."""
+
+    optimizer: Literal["adamw", "sgd"]
+    precision: Precision
+    clipped: bool
+    """Whether the norm of all gradients is taken first."""
+    alpha_s: NotNegative
+    s_per_parameter: NotNegative
+    r2: float
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
+
+    def seconds(self, parameters: float) -> float:
+        return self.alpha_s + parameters * self.s_per_parameter
+
+
+class Kept(Part):
+    """What a block keeps between its forward and its backward."""
+
+    kind: BlockKind
+    precision: Precision
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
+    """Bytes that the formulas say, and bytes that were allocated."""
+
+    @property
+    def ratio(self) -> float:
+        """Allocated bytes for one of the formulas', over all samples."""
+        return sum(allocated for _, allocated in self.samples) / sum(said for said, _ in self.samples)
+
+
+class ActionTime(Part):
+    """How long an action of a run took, beside what roofline costs say of it.
+
+    A design is priced from it: its own roofline seconds times measured over roofline of the action nearest to
+    its own.
+    """
+
+    op: OpName
+    layers: Annotated[int, Field(ge=0, le=10**6)]
+    """Of the stage; of a STEP of all stages of the rank."""
+    experts: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Layers of them with experts."""
+    first: bool = False
+    """Whether the stage has the embedding."""
+    last: bool = False
+    """Whether it has head and loss."""
+    tp: Ranks = 1
+    seconds: Seconds
+    """The median over steps, microbatches and processes, warm-up left out."""
+    roofline_s: Seconds
+    """What :class:`engine.cost.roofline.RooflineModel` says of it, on the ``reference`` device and the profile's links
+    (:func:`engine.cost.calibrated.measured`)."""
+
+
 class Profile(Part):
-    """A machine's collectives."""
+    """What was measured on a machine; every section can be left out."""
 
     format: Literal["meshwave-profile/1"] = FORMAT
     machine: Machine
     rates: ShapedRates | None = None
     """Of an emulated cluster; null: the links are as they are."""
-    collectives: Annotated[tuple[Measured, ...], Field(max_length=10_000)]
+    reference: Device | None = None
+    """The device that ``roofline_s`` of the actions is of: that of the design that ran."""
+    matrix: Annotated[tuple[MatrixRate, ...], Field(max_length=100)] = ()
+    collectives: Annotated[tuple[Measured, ...], Field(max_length=10_000)] = ()
+    links: Annotated[tuple[LinkLine, ...], Field(max_length=100)] = ()
+    blocks: Annotated[tuple[Block, ...], Field(max_length=100)] = ()
+    optimizer: Annotated[tuple[OptimizerLine, ...], Field(max_length=100)] = ()
+    memory: Annotated[tuple[Kept, ...], Field(max_length=100)] = ()
+    actions: Annotated[tuple[ActionTime, ...], Field(max_length=100_000)] = ()
 
     def fit(self, mp: int, esp: int) -> dict[str, dict[str, float]]:
         """The ``fit`` of ``meshwave moe`` for experts laid out so: alpha and beta by collective, for the
@@ -134,11 +315,14 @@ class Profile(Part):
         ]
 
     def to_json(self) -> str:
-        """The document, ending with a newline; each list of samples is a line."""
+        """The document, ending with a newline; everything that was measured is a line."""
         document = self.model_dump(mode="json", exclude_none=True)
-        rows = [json.dumps(each) for each in document.pop("collectives")]
-        head = json.dumps(document, indent=2).removesuffix("\n}")
-        return f'{head},\n  "collectives": [\n    ' + ",\n    ".join(rows) + "\n  ]\n}\n"
+        lists = {name: document.pop(name) for name in LISTS}
+        parts = [json.dumps(document, indent=2).removesuffix("\n}")]
+        for name, found in lists.items():
+            rows = ",\n    ".join(map(json.dumps, found))
+            parts += [f'  "{name}": [\n    {rows}\n  ]'] if found else []
+        return ",\n".join(parts) + "\n}\n"
 
 
 def _as_fit(measured: Measured) -> dict[str, float]:
@@ -166,52 +350,21 @@ def members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
     return [list(range(first, first + size)) for first in range(0, ranks, size)]
 
 
-# ---- the line through samples ----
-
-
-class Line(NamedTuple):
-    alpha_s: float
-    beta_s_per_byte: float
-    r2: float
-
-
-def fit_line(samples: Sequence[tuple[float, float]]) -> Line:
-    """The line of least squares through (bytes, seconds) on a scale of ratios, with nothing negative.
-
-    The squares are those of ``log(seconds / line)``, so that small messages, which decide alpha,
-    count as much as large ones, and twice as long as much as half as long (Gauss-Newton). ``r2`` is
-    that of the seconds themselves, as papers give it.
-    """
-    size, seconds = np.array(samples, float).T
-    columns = np.stack([np.ones_like(size), size], axis=1)
-    line = _non_negative(columns / seconds[:, None], np.ones_like(size))
-    for _ in range(STEPS):
-        predicted = columns @ line
-        off = np.log(seconds / predicted)
-        off /= max(1, 2 * np.abs(off).max())  # a part of the way where it is far
-        line = _non_negative(columns / predicted[:, None], 1 + off)
-    left = float(((seconds - columns @ line) ** 2).sum())
-    spread = float(((seconds - seconds.mean()) ** 2).sum())
-    return Line(float(line[0]), float(line[1]), 1 - left / spread if spread else 1.0)
-
-
-def _non_negative(columns: Floats, wanted: Floats) -> Floats:
-    """Least squares: with both unknowns or, where one of them came out negative, the best without it."""
-    options: list[Floats] = []
-    if np.ptp(columns[:, 1] / columns[:, 0]) > 0:  # more than one size
-        options.append(np.asarray(np.linalg.lstsq(columns, wanted, rcond=None)[0], np.float64))
-    for only in (0, 1):
-        column = columns[:, only]
-        line = np.zeros(2)
-        line[only] = column @ wanted / (column @ column)
-        options.append(line)
-    feasible = [line for line in options if (line >= 0).all()]
-    return min(feasible, key=lambda line: float(((columns @ line - wanted) ** 2).sum()))
-
-
 # ---- files ----
 
-PARTS: Mapping[str, type[Part]] = {"machine": Machine, "rates": ShapedRates, "collectives": Measured}
+LISTS = ("matrix", "collectives", "links", "blocks", "optimizer", "memory", "actions")
+PARTS: Mapping[str, type[Part]] = {
+    "machine": Machine,
+    "rates": ShapedRates,
+    "reference": Device,
+    "matrix": MatrixRate,
+    "collectives": Measured,
+    "links": LinkLine,
+    "blocks": Block,
+    "optimizer": OptimizerLine,
+    "memory": Kept,
+    "actions": ActionTime,
+}
 
 
 def parse_profile(text: str | bytes) -> Profile:
@@ -258,3 +411,67 @@ def load_profile(path: Path | str) -> Profile:
 def save_profile(profile: Profile, path: Path | str) -> None:
     """Write a profile; a crash leaves the old file or the new one, never half of one."""
     write_whole(path, profile.to_json().encode())
+
+
+# ---- those that are kept ----
+
+USUAL = "this-machine.json"
+"""What a profile is called that nobody has named."""
+KEPT_NAME = re.compile(r"[^/\\\x00.][^/\\\x00]{0,199}")
+
+
+def folder() -> Path:
+    """Where profiles are kept."""
+    return home() / "profiles"
+
+
+def profiles() -> list[str]:
+    """The names of those that are kept, in their order."""
+    return sorted(path.name for path in folder().glob("[!.]*.json"))
+
+
+def load_named(name: str) -> Profile:
+    """A profile that is kept; one that was read before is read again only where its file has changed.
+
+    Raises:
+        InputError: there is none of that name, or what is in its file is no profile.
+    """
+    path = folder() / named(name)
+    try:
+        found = path.stat()
+    except OSError:
+        known = profiles()
+        hint = nearest(name, known) if known else "None is kept yet; measure this machine: meshwave calibrate"
+        raise InputError(f"there is no profile called {name!r}. {hint}") from None
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, changed_ns: int, size: int) -> Profile:
+    return load_profile(path)
+
+
+def keep(profile: Profile, name: str) -> Path:
+    """Write a profile where designs find it by its name; one of the same name is replaced.
+
+    Raises:
+        InputError: the name cannot be a file's, or it cannot be written.
+    """
+    path = folder() / named(name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot keep profiles in {path.parent}: {error.strerror}") from None
+    save_profile(profile, path)
+    return path
+
+
+def named(name: str) -> str:
+    """A file name in the folder of profiles, ``.json`` added where it lacks.
+
+    Raises:
+        InputError: it leads elsewhere.
+    """
+    if not KEPT_NAME.fullmatch(name):
+        raise InputError(f"{name!r} cannot be the name of a profile; use a file name such as laptop.json")
+    return name if name.endswith(".json") else f"{name}.json"

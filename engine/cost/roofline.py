@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
+from engine.cost.profile import BlockKind
 from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
 from engine.design.problems import renaming
@@ -34,6 +35,8 @@ class Seconds(NamedTuple):
     input_gradient: float = 0.0
     weight_gradient: float = 0.0
     hidden: float = 0.0
+    again: float = 0.0
+    """What a backward takes more where the forward is run again before it."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -47,7 +50,7 @@ class Seconds(NamedTuple):
 
     def total(self, *, recomputed: bool) -> float:
         """Of a training step."""
-        return self.forward + self.backward + (self.forward if recomputed else 0.0)
+        return self.forward + self.backward + (self.again if recomputed else 0.0)
 
 
 def work_seconds(work: Work, device: Device) -> float:
@@ -58,16 +61,27 @@ def work_seconds(work: Work, device: Device) -> float:
     return max(work.flops / (device.peak_flops * device.efficiency), work.bytes / device.memory_bandwidth)
 
 
+AllReduce = Callable[[Cluster, Sequence[Sequence[int]], float], float]
+"""Seconds for groups of devices of a cluster that each all-reduce so many bytes at the same time."""
+
+
 class MeshPrices:
     """Seconds of the parts of a model on one mesh, tensor-parallel all-reduces included."""
 
-    def __init__(self, cluster: Cluster, mesh: Mesh, load: Workload, block: ExpertBlock | None = None) -> None:
-        self._cluster, self._load, self._block = cluster, load, block
+    def __init__(
+        self,
+        cluster: Cluster,
+        mesh: Mesh,
+        load: Workload,
+        block: ExpertBlock | None = None,
+        all_reduce: AllReduce = ring_all_reduce_seconds,
+    ) -> None:
+        self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
         self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
 
     @cached_property
     def layer(self) -> Seconds:
-        return self._price(flops.layer(self._load))
+        return self._block_of("layer", flops.layer(self._load))
 
     @cached_property
     def expert_layer(self) -> Seconds:
@@ -75,17 +89,20 @@ class MeshPrices:
         block = self._block
         if block is None:
             return self.layer
-        experts = Seconds(block.forward_s, block.input_gradient_s, block.weight_gradient_s, block.hidden_s)
-        return self._price(operator for operator in block.operators if operator.name != EXPERTS) + experts
+        around = [operator for operator in block.operators if operator.name != EXPERTS]
+        return self._price(around) + Seconds(
+            block.forward_s, block.input_gradient_s, block.weight_gradient_s, block.hidden_s, again=block.forward_s
+        )
 
     @cached_property
     def joining_layer(self) -> Seconds:
         """A layer that a skip connection ends in."""
-        return self._price(flops.joining_layer(self._load))
+        return self._block_of("joining", flops.joining_layer(self._load))
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
-        return self._price(flops.ends(self._load, first=first, last=last)) if first or last else Seconds()
+        embedding = self._block_of("embedding", flops.embedding(self._load)) if first else Seconds()
+        return embedding + self._block_of("head", flops.ends(self._load, first=False, last=True)) if last else embedding
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
         """``experts`` of its layers have experts, and in ``joins`` of the others a skip connection ends."""
@@ -97,20 +114,26 @@ class MeshPrices:
         """Any operators of a stage."""
         return self._price(operators)
 
+    def _block_of(self, kind: BlockKind, operators: Iterable[Operator]) -> Seconds:
+        """A whole block."""
+        return self._price(operators)
+
     def _price(self, operators: Iterable[Operator]) -> Seconds:
         """Operators run one after the other, each bound by its own roof; reductions are not overlapped."""
         return sum(map(self._operator, operators), start=Seconds())
 
     def _operator(self, operator: Operator) -> Seconds:
         device = self._cluster.device
+        forward = work_seconds(operator.forward, device) + self._reduced(operator.forward_reduced)
         return Seconds(
-            work_seconds(operator.forward, device) + self._reduced(operator.forward_reduced),
+            forward,
             work_seconds(operator.input_gradient, device) + self._reduced(operator.backward_reduced),
             work_seconds(operator.weight_gradient, device),
+            again=forward,
         )
 
     def _reduced(self, messages: Iterable[float]) -> float:
-        return sum(ring_all_reduce_seconds(self._cluster, self._groups, size) for size in messages)
+        return sum(self._all_reduce(self._cluster, self._groups, size) for size in messages)
 
 
 @cost_models.register("roofline")
@@ -121,7 +144,7 @@ class RooflineModel(CostModel):
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         """Balanced over forward and backward, embedding and head included."""
-        prices = mesh_prices(design)
+        prices = self.prices(design)
         holders = _holders(design)
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
@@ -148,30 +171,46 @@ class RooflineModel(CostModel):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         seconds = np.zeros(len(kinds))
         compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
-        table = _compute_seconds(design, program, layers)
+        table = _compute_seconds(design, program, layers, self.prices(design))
         seconds[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.of(Op.REDUCE_GRAD)
         if len(reduces):
-            seconds[reduces] = _reduce_seconds(design, program, held)[kinds.stage[reduces]]
+            seconds[reduces] = self.reduce_seconds(design, program, held)[kinds.stage[reduces]]
         steps = kinds.of(Op.STEP)
-        seconds[steps] = _step_seconds(design, held)[kinds.rank[steps]]
+        seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
+
+    def prices(self, design: Design) -> list[MeshPrices]:
+        """Prices on each mesh; meshes that cost the same share theirs."""
+        known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
+
+        def prices(mesh: Mesh) -> MeshPrices:
+            lies = mesh.tp > 1 or design.model.moe is not None
+            key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if lies else ())
+            if key not in known:
+                known[key] = self.prices_on(design, mesh)
+            return known[key]
+
+        return [prices(mesh) for mesh in design.meshes]
+
+    def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
+        load = workload(design, mesh)
+        return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
+
+    def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        """[stages] to all-reduce the gradients of a stage."""
+        return reduce_seconds(design, program, held)
+
+    def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        """[ranks] to update all weights of a rank."""
+        return _step_seconds(design, held)
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
-    """Prices on each mesh; meshes that cost the same share theirs."""
-    known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
-
-    def prices(mesh: Mesh) -> MeshPrices:
-        lies = mesh.tp > 1 or design.model.moe is not None
-        key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if lies else ())
-        if key not in known:
-            load = workload(design, mesh)
-            known[key] = MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
-        return known[key]
-
-    return [prices(mesh) for mesh in design.meshes]
+    """Prices on each mesh, by the design's own model of cost where that has some."""
+    model = cost_models[design.cost.kind]()
+    return (model if isinstance(model, RooflineModel) else RooflineModel()).prices(design)
 
 
 def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
@@ -190,19 +229,18 @@ def _holders(design: Design) -> list[list[int]]:
     return [list(ranks) for ranks in zip(*routes, strict=True)]
 
 
-def _compute_seconds(design: Design, program: Program, layers: Sequence[int]) -> Floats:
+def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
     """[op, ranks, stages] of F, B, I and W.
 
     A stage that is recomputed runs its forward once more before its backward, its collectives
     and the loss included (Chen et al., arXiv:1604.06174).
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
-    prices = mesh_prices(design)
     with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         price = prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
-        again = price.forward if design.pipeline.recomputes(stage) else 0.0
+        again = price.again if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward
         table[Op.B, rank, stage] = again + price.backward
         table[Op.I, rank, stage] = again + price.input_gradient
@@ -221,7 +259,9 @@ def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
     return [between(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
 
 
-def _reduce_seconds(design: Design, program: Program, held: Sizes) -> Floats:
+def reduce_seconds(
+    design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
+) -> Floats:
     """[stages] to all-reduce a stage's gradients over the devices that hold the same weights.
 
     Those are the data-parallel copies of all meshes that hold the stage; each tensor-parallel
@@ -237,16 +277,14 @@ def _reduce_seconds(design: Design, program: Program, held: Sizes) -> Floats:
         if experts[stage]:
             parts, partial = sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
-            seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]))
+            seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]
-            seconds[stage] += (
-                ring_all_reduce_seconds(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
-            )
-        seconds[stage] += ring_all_reduce_seconds(design.cluster, _weight_groups(meshes), shared)
+            seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
+        seconds[stage] += all_reduce(design.cluster, _weight_groups(meshes), shared)
     return seconds
 
 
-def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float) -> float:
+def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
     """Reductions of experts one after the other, but for those at once that no device is in twice."""
     rounds: list[list[Sharing]] = []
     for part in parts:
@@ -257,8 +295,7 @@ def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float) ->
             rounds.append(found := [])
         found.append(part)
     return sum(
-        ring_all_reduce_seconds(cluster, [part.devices for part in each], size * max(part.share for part in each))
-        for each in rounds
+        all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
     )
 
 
@@ -270,16 +307,18 @@ def _weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
     ]
 
 
-def _step_seconds(design: Design, held: Sizes) -> Floats:
-    """[ranks] to update all weights of a rank: bytes over memory bandwidth.
+def norm_seconds(design: Design) -> float:
+    """Clipping needs the norm over all weights of the job: one number, reduced over all devices."""
+    if design.training.clip_norm is None:
+        return 0.0
+    everyone = [device for mesh in design.meshes for device in mesh.devices]
+    return small_all_reduce_seconds(design.cluster, everyone, 4.0)
 
-    Clipping needs the norm over all weights of the job: one number, reduced over all devices.
-    """
-    training, cluster = design.training, design.cluster
+
+def _step_seconds(design: Design, held: Sizes) -> Floats:
+    """[ranks] to update all weights of a rank: bytes over memory bandwidth."""
+    training = design.training
     clipped = training.clip_norm is not None
     traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)
-    seconds = np.asarray(held.parameters.sum(axis=1) * traffic / cluster.device.memory_bandwidth)
-    if clipped:
-        everyone = [device for mesh in design.meshes for device in mesh.devices]
-        seconds = seconds + small_all_reduce_seconds(cluster, everyone, 4.0)
-    return seconds
+    seconds = held.parameters.sum(axis=1) * traffic / design.cluster.device.memory_bandwidth
+    return np.asarray(seconds + norm_seconds(design))

@@ -108,7 +108,7 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
             experts[rank, stage] = count * block.expert_parameters
         came, held = skipped[:, stage] * load.hidden_bytes
         kept = flops.activation_bytes(load, layers[stage], **of_stage) + came + held
-        transient = flops.transient_bytes(load, **of_stage)
+        transient = flops.transient_bytes(load, layers[stage], **of_stage)
         if design.pipeline.recomputes(stage):
             kept, transient = flops.input_bytes(load, **ends) + came, transient + kept
         activations[stage] = max(activations[stage], kept)
@@ -160,6 +160,16 @@ def _waiting(program: Program) -> Floats:
                 change[maker[here]] += tensors
                 change[taker[here]] -= tensors
     return change
+
+
+def sent_bytes(program: Program, size: Floats) -> Floats:
+    """[ranks, stages] bytes that one device sends of a microbatch, forward and backward, by what a row sends."""
+    cell = program.rank.astype(np.int64) * program.stages + program.stage
+    sends, forwards = np.flatnonzero(np.isin(program.op, (Op.SEND_F, Op.SEND_B))), np.flatnonzero(program.op == Op.F)
+    cells = program.ranks * program.stages
+    sent = np.bincount(cell[sends], size[sends], minlength=cells)
+    passed_by = np.bincount(cell[forwards], minlength=cells)
+    return (sent / np.maximum(passed_by, 1)).reshape(program.ranks, program.stages)
 
 
 def most_alive(program: Program, change: Floats) -> Floats:

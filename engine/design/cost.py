@@ -57,7 +57,9 @@ class CalibratedCost(Part):
     kind: Literal["calibrated"] = "calibrated"
     """Seconds from a measured profile."""
     profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")]
-    """File name of the profile."""
+    """File name of the profile, of those that are kept."""
+    transfer_model: TransferModel = "latency"
+    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
 
 
 Cost = Annotated[UnitCost | RooflineCost | CalibratedCost, Field(discriminator="kind")]

@@ -31,6 +31,7 @@ def expert_problems(design: Design) -> Iterator[Problem]:
         return
     found = [*_groups(design), *_load(design), *_homes(design)]
     yield from found
+    yield from _other_groups_of_tokens(design)
     if not any(problem.severity == "error" for problem in found):
         yield from _of_the_schedule(design)
 
@@ -113,6 +114,21 @@ def _fitting(design: Design, mesh: Mesh) -> str:
     if design.model.ffn_hidden % mesh.tp == 0 and design.experts.ep == 1:
         return f"set esp to {mesh.tp}"
     return "use another tp, or other numbers of experts"
+
+
+def _other_groups_of_tokens(design: Design) -> Iterator[Problem]:
+    """A gate balances the tokens of its own copy of a mesh. The loss is no sum over tokens, so that its mean over
+    many small groups is another one than over few large ones."""
+    moe, copies = design.model.moe, {mesh.dp: mesh.name for mesh in reversed(design.meshes)}
+    if moe is None or not moe.aux_loss or len(copies) == 1:
+        return
+    drawn = " and ".join(f"dp={dp} on {name}" for dp, name in sorted(copies.items()))
+    message = (
+        f"the auxiliary loss is a mean over the copies of each mesh, so that it is of other groups of tokens where dp "
+        f"differs ({drawn}): a run balances its experts a little otherwise than one of equal meshes; set aux_loss to 0 "
+        "to compare the two, or give all meshes the same dp"
+    )
+    yield Problem("model.moe.aux_loss", "aux_loss_groups", message, "warning")
 
 
 # ---- load and homes ----

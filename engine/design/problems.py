@@ -228,12 +228,6 @@ def _schedule(design: Design) -> Iterator[Problem]:
         yield Problem(f"pipeline.{key}", "schedule", reason)
 
 
-def _cost(design: Design) -> Iterator[Problem]:
-    if design.cost.kind == "calibrated":
-        message = "measured profiles come later; use roofline or unit"
-        yield Problem("cost.kind", "calibrated", message)
-
-
 Check = Callable[["Design"], Iterator[Problem]]
 
 _CHECKS: dict[Check, tuple[str, ...]] = {
@@ -244,7 +238,6 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     _tensor_parallel: ("model", "meshes"),
     _actions: ("model", "meshes", "pipeline"),
     _schedule: ("meshes", "pipeline"),
-    _cost: ("cost",),
     expert_problems: ("cluster", "model", "meshes", "experts"),
 }
 """The sections of the document that each check looks at."""

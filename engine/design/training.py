@@ -26,6 +26,9 @@ class Training(Part):
     """Gradients are scaled down to this norm; null: left as they are."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Number format of the compute; weights stay in fp32 under bf16."""
+    compile: bool = False
+    """Let torch.compile fuse each block before its first step, which then takes a minute longer. Blocks with
+    experts, blocks that are cut, and stages whose backward is split run as they are; no prediction knows of it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Names the initial weights and the order of the data."""
     data: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")] | None = None

@@ -58,13 +58,28 @@ def svg(
     return "\n".join(_document(picture, title or "Timeline"))
 
 
-def _document(picture: Picture, title: str) -> Iterator[str]:
-    width, height, surface = picture.width, picture.height, picture.surface
+def of_both_themes(light: Picture, dark: Picture, title: str) -> str:
+    """One drawing that is dark where its reader prefers that, and light elsewhere."""
+    style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
+    lines = [*_opening(light, title), f"<style>{style}</style>"]
+    for name, picture in (("light", light), ("dark", dark)):
+        ground = f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface["background"]}"/>'
+        lines += [f'<g class="{name}">', ground, *map(_element, picture.shapes), "</g>"]
+    return "\n".join([*lines, "</svg>"])
+
+
+def _opening(picture: Picture, title: str) -> Iterator[str]:
+    width, height = picture.width, picture.height
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
     )
     yield f"<title>{escape(title)}</title>"
+
+
+def _document(picture: Picture, title: str) -> Iterator[str]:
+    width, height, surface = picture.width, picture.height, picture.surface
+    yield from _opening(picture, title)
     yield (
         '<defs><pattern id="idle" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="7" height="7" fill="{surface["idle"]}"/><rect width="1" height="7" fill="{surface["hatch"]}"/>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from engine.cost import PeakMemory, estimate, peak_memory
+from engine.cost import Costs, PeakMemory, estimate, peak_memory
 from engine.design import Design
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
 from engine.launch._run import Run
 from engine.launch.bundle import Bundle, process_count, write_bundle
+from engine.launch.hosts import grown
+from engine.launch.options import PLAIN, Options
 from engine.launch.record import Record, State
 from engine.launch.texts import text_of
 from engine.program.program import Program
 from engine.registry import Registry
+from engine.rehearse import ASKED, Lengths, Rehearsal, usual_scale
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,15 @@ class Launcher(ABC):
         """
         return [*_too_many(design, self.probe().most_processes), *runnable(design), *_text(design, data)]
 
+    def refusals(
+        self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
+    ) -> list[Problem]:
+        """The same for a run that differs from plain training: a rehearsal holds no weights and reads no text."""
+        if options.rehearse is None:
+            return self.problems(design, memory, data)
+        torn = [problem for problem in runnable(design) if problem.code in ASKED]
+        return [*_too_many(design, self.probe().most_processes), *torn]
+
     def submit(
         self,
         design: Design,
@@ -94,11 +107,13 @@ class Launcher(ABC):
         *,
         data: Path | None = None,
         key: str | None = None,
+        options: Options = PLAIN,
     ) -> Run:
         """Launch a design. The run is in the record before anything of it exists.
 
         ``layers`` are those of each stage; ``data`` is the user's text, where it is not the one that
-        the design names; ``key`` names the click, so that a double click is one run.
+        the design names; ``key`` names the click, so that a double click is one run; ``options`` say how it
+        differs from plain training.
 
         Raises:
             DesignError: such a design cannot be run here, or its text is not there.
@@ -108,9 +123,11 @@ class Launcher(ABC):
         can = self.probe()
         if not can.can_launch:
             raise RunError(can.why_not)
-        if found := self.problems(design, peak_memory(program, estimate(design, program)), data):
+        costs = estimate(design, program)
+        if found := self.refusals(design, options, peak_memory(program, costs), data):
             raise DesignError(found)
-        data = text_of(design, data)
+        options = settled(options, program, costs, process_count(design))
+        data = None if options.rehearse else text_of(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
             name=design.name,
@@ -119,16 +136,19 @@ class Launcher(ABC):
             digest=program.digest,
             processes=process_count(design),
             steps=design.training.steps,
+            manner=options.words,
             key=key,
             limit=self.runs_at_once,
         )
         if is_new:
-            self._start(entry.id, design, program, layers, data)
+            self._start(entry.id, design, program, layers, data, options)
         return Run(self.record, entry.id, self)
 
-    def _start(self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None) -> None:
+    def _start(
+        self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None, options: Options
+    ) -> None:
         try:
-            self.launch(write_bundle(design, program, layers, self.record.folder(run), data))
+            self.launch(write_bundle(design, program, layers, self.record.folder(run), data, options))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.record.move(run, State.CANCELLED, "cancelled before it started")
@@ -138,6 +158,17 @@ class Launcher(ABC):
             if isinstance(error, OSError):
                 raise RunError(said) from error
             raise
+
+
+def settled(options: Options, program: Program, costs: Costs, processes: int) -> Options:
+    """The same with the scale of a rehearsal, where nobody said one."""
+    if options.rehearse is None or options.rehearse.scale is not None:
+        return options
+    lengths = Lengths.of(program, costs)
+    scale = usual_scale(lengths, processes, os.cpu_count() or 1)
+    if options.hosts is not None and costs.unit == "s":
+        scale = grown(scale, options.hosts, lengths.step)
+    return options.model_copy(update={"rehearse": Rehearsal(scale=scale)})
 
 
 launchers: Registry[type[Launcher]] = Registry("launcher", "engine.launch")

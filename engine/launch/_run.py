@@ -6,17 +6,18 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.launch.record import Entry, Record, State
+from engine.units import duration
 
 if TYPE_CHECKING:
     from engine.launch._launcher import Launcher
 
 LOOK_S = 0.05
-_MEASURED = frozenset({"step", "loss", "seconds"})
+_MEASURED = frozenset({"step", "seconds"})
 LOG_BYTES = 65_536
 """How much is read from the end of a log; a page shows less."""
 
@@ -92,7 +93,8 @@ class Run:
     def metrics(self, since: int = 0) -> list[dict[str, Any]]:
         """One row a step: ``step``, ``loss``, ``grad_norm``, ``seconds``, ``tokens_per_s``.
 
-        A loss or a norm that is no number, since training diverged, is None.
+        A loss or a norm that is no number, since training diverged, is None. A rehearsal has neither, and its
+        seconds are modelled ones, or of the ``unit`` that it names.
         ``since`` is how many rows the caller has already.
         """
         return self._metrics.since(since)
@@ -211,6 +213,16 @@ class _Events(_Lines):
             return
         self._steps += 1
         self._first = self._first or row
+
+
+def loss_of(row: Mapping[str, Any] | None) -> str:
+    """``, loss 5.0000`` of a row of metrics; nothing of a rehearsal's, which has none."""
+    return f", loss {loss_in_words(row['loss'])}" if row is not None and "loss" in row else ""
+
+
+def step_time(row: Mapping[str, Any]) -> str:
+    """How long a step took, or what that of a rehearsal stands for, which may be in units."""
+    return duration(row["seconds"], row.get("unit", "s"))
 
 
 def loss_in_words(loss: float | None) -> str:

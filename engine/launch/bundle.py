@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from engine.design import Design, parse_design
 from engine.errors import DesignError, InputError
+from engine.launch.options import PLAIN, Options
 from engine.program.program import Program, from_json, to_json
 
 LARGEST_COPY_BYTES = 64_000_000
@@ -26,6 +29,7 @@ class Bundle:
     design: Design
     program: Program
     layers: tuple[int, ...]  # of each stage
+    options: Options = PLAIN
 
     @property
     def run(self) -> str:
@@ -52,9 +56,14 @@ def mesh_of(design: Design, process: int) -> tuple[int, str]:
 
 
 def write_bundle(
-    design: Design, program: Program, layers: Sequence[int], folder: Path, data: Path | None = None
+    design: Design,
+    program: Program,
+    layers: Sequence[int],
+    folder: Path,
+    data: Path | None = None,
+    options: Options = PLAIN,
 ) -> Bundle:
-    """Write a run folder that only its owner can read.
+    """Write a run folder that only its owner can read. A rehearsal needs no text.
 
     Raises:
         InputError: the design trains on a text of the user's and ``data`` is no readable file.
@@ -62,11 +71,13 @@ def write_bundle(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(folder / "design.json", design.to_json())
     write_private(folder / "program.json", json.dumps({**to_json(program), "layers": list(layers)}) + "\n")
+    if not options.is_plain:
+        write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
     if data is not None:
         _bring(data, folder / "data.txt")
-    elif design.training.data is not None:
+    elif design.training.data is not None and options.rehearse is None:
         raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
-    return Bundle(folder, design, program, tuple(layers))
+    return Bundle(folder, design, program, tuple(layers), options)
 
 
 def read_bundle(folder: Path) -> Bundle:
@@ -79,11 +90,27 @@ def read_bundle(folder: Path) -> Bundle:
     try:
         design = _read_design(folder / "design.json")
         document = json.loads((folder / "program.json").read_bytes())
-        return Bundle(folder, design, from_json(document), tuple(map(int, document["layers"])))
+        program, layers = from_json(document), tuple(map(int, document["layers"]))
+        return Bundle(folder, design, program, layers, read_options(folder))
     except OSError as error:
         raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def read_options(folder: Path) -> Options:
+    """How a run differs from plain training, as its folder says it.
+
+    Raises:
+        InputError: it is damaged, or of another version.
+    """
+    path = folder / "options.json"
+    try:
+        return Options.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return PLAIN
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
 
 
 def _read_design(path: Path) -> Design:

@@ -14,15 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pydantic import ValidationError
+
 from engine.design import Design, parse_design
-from engine.errors import InputError, MeshwaveError
-from engine.launch import Entry, Record, Run, State, launchers, loss_in_words, reconcile
+from engine.errors import InputError
+from engine.launch import Entry, Hosts, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
+from engine.launch.compared import as_data, comparison_of, history, keep_profile, outcome, told, told_history
 from engine.launch.texts import text_of
-from engine.palette import WORDS
+from engine.launch.threads import usual_rehearser
 from engine.predict import Prediction, predict
-from engine.recording import read_recording
-from engine.timeline import overlay
-from engine.units import quantity
+from engine.rehearse import Rehearsal, shortened
 
 ENDING_S = 5.0
 """How long a run that is stopped may take to be written down; its processes end in a tenth of a second."""
@@ -63,12 +64,17 @@ def _run(design: Design, options: argparse.Namespace) -> int:
             raise InputError(f"--steps {options.steps}: a run has at least one step")
         document = design.model_dump(mode="json")
         design = parse_design({**document, "training": {**document["training"], "steps": options.steps}})
+    how = asked(design, options)
+    if how.rehearse and options.steps is None:
+        design = shortened(design)
+    chosen = options.launcher or (usual_rehearser(design) if how.rehearse and not how.hosts else "local")
     prediction = predict(design)
-    with closing(Record()) as record, closing(launchers[options.launcher](record)) as launcher:
+    with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:
         given = Path(options.data) if options.data else None
-        data = text_of(design, given, [Path(options.design).parent, Path.cwd()])
-        started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data)
-        print(f"run {started.id}: {design.name}, {started.entry.processes} processes", file=sys.stderr)
+        data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
+        started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data, options=how)
+        manner = f", {started.entry.manner}" if started.entry.manner else ""
+        print(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}", file=sys.stderr)
         try:
             state = started.wait(_Progress())
         except KeyboardInterrupt:
@@ -82,6 +88,37 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         return 0 if state is State.SUCCEEDED else 1
 
 
+def asked(design: Design, options: argparse.Namespace) -> Options:
+    """What the command line asks for besides the design.
+
+    Raises:
+        InputError: an option that needs another one stands alone, or a number makes no sense.
+    """
+    if options.scale is not None and not options.rehearse:
+        raise InputError("--scale stretches the time of a rehearsal; add --rehearse")
+    if options.hosts is None and (options.inter_bandwidth is not None or options.intra_bandwidth is not None):
+        raise InputError("--inter-bandwidth and --intra-bandwidth are of emulated hosts; say how many with --hosts N")
+    try:
+        return Options(
+            rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
+            hosts=_hosts(design, options) if options.hosts is not None else None,
+        )
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        option = str(first["loc"][0]).replace("nodes", "hosts").replace("_", "-")
+        raise InputError(f"--{option}: {first['msg']}") from None
+
+
+def _hosts(design: Design, options: argparse.Namespace) -> Hosts:
+    """Links that are not said are those that are drawn."""
+    near, far = options.intra_bandwidth, options.inter_bandwidth
+    return Hosts(
+        nodes=options.hosts,
+        intra_bandwidth=design.cluster.intra_node.bandwidth if near is None else near,
+        inter_bandwidth=design.cluster.inter_node.bandwidth if far is None else far,
+    )
+
+
 class _Progress:
     """Says each step once."""
 
@@ -93,13 +130,15 @@ class _Progress:
         if len(metrics) == self._said:
             return
         self._said, last = len(metrics), metrics[-1]
-        said = f"step {len(metrics)} of {run.progress.total}  loss {loss_in_words(last['loss'])}  {quantity(last['seconds'], 's')} a step"
-        print(said, file=sys.stderr, flush=True)
+        loss = f"  loss {loss_in_words(last['loss'])}" if "loss" in last else ""
+        print(
+            f"step {len(metrics)} of {run.progress.total}{loss}  {step_time(last)} a step", file=sys.stderr, flush=True
+        )
 
 
 def _summary(run: Run, prediction: Prediction) -> dict[str, Any]:
     """What ``meshwave run --json`` prints."""
-    entry = run.entry
+    entry, found = run.entry, comparison_of(run, prediction)
     return {
         "run": run.id,
         "state": str(entry.state),
@@ -108,74 +147,31 @@ def _summary(run: Run, prediction: Prediction) -> dict[str, Any]:
         "digest": prediction.program.digest,
         "notes": run.notes(),
         "metrics": run.metrics(),
-        "comparison": _comparison(run, prediction),
-    }
-
-
-def _comparison(run: Run, prediction: Prediction) -> dict[str, Any] | None:
-    try:
-        measured = read_recording(run.folder).timeline()
-        joined = overlay(prediction.timeline, measured)
-    except MeshwaveError:
-        return None  # it ended before its first step
-    found = joined.summary()
-    why = None
-    if prediction.costs.unit != "s":
-        why = "the prediction is in units, which are no seconds: there is nothing to be off by; use roofline costs"
-        found["error"] = None
-    for name, kind in found["by_kind"].items():
-        kind["words"] = WORDS[name]
-        if why:
-            kind["error"] = None
-    return {
-        "unit": prediction.costs.unit,
-        "error_is": "(measured - predicted) / predicted, above 0 where it took longer",
-        "no_error_since": why,
-        "bubble_ratio": {"predicted": prediction.timeline.bubble_ratio, "measured": measured.bubble_ratio},
-        **found,
+        "comparison": found.as_data() if found else None,
     }
 
 
 def _told(run: Run, prediction: Prediction) -> list[str]:
-    entry, metrics, found = run.entry, run.metrics(), _comparison(run, prediction)
+    entry, metrics, found = run.entry, run.metrics(), comparison_of(run, prediction)
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
-    if metrics:
+    if metrics and "loss" in metrics[0]:  # a rehearsal has none
         first, last = (loss_in_words(metrics[row]["loss"]) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
-    if found:
-        seconds = found["unit"] == "s"
-        expected = quantity(found["predicted_s"], "s") if seconds else f"{found['predicted_s']:g} units"
-        lines.append(f"iteration {expected} predicted, {quantity(found['measured_s'], 's')} measured{_off(found)}")
-        bubble = found["bubble_ratio"]
-        lines.append(f"bubble    {bubble['predicted']:.1%} predicted, {bubble['measured']:.1%} measured")
-        lines += [_of_kind(kind, seconds) for kind in found["by_kind"].values()]
+    lines += told(found) if found else []
     lines += [f"note      {note}" for note in run.notes()]
     return [*lines, f"folder    {run.folder}"]
 
 
-def _off(compared: dict[str, Any]) -> str:
-    """``, 12% longer``: how far what was measured is off what was predicted."""
-    error = compared["error"]
-    if error is None:
-        return ""
-    if error >= 1:
-        return f", {1 + error:.3g} times as long"
-    return f", {abs(error):.0%} {'longer' if error > 0 else 'shorter'}"
-
-
-def _of_kind(kind: dict[str, Any], seconds: bool) -> str:
-    expected = quantity(kind["predicted_s"], "s") if seconds else f"{kind['predicted_s']:g} units"
-    return f"  {kind['words']:<24}{expected} predicted, {quantity(kind['measured_s'], 's')} measured{_off(kind)}"
-
-
 def runs(options: argparse.Namespace) -> int:
-    """``meshwave runs list | show | logs | cancel``."""
+    """``meshwave runs list | show | logs | cancel | profile``."""
     with closing(Record()) as record:
         reconcile(record)
         if options.action == "list":
             return _list(record, options)
         entry = _chosen(record, options.run)
-        return {"show": _show, "logs": _logs, "cancel": _cancel}[options.action](Run(record, entry.id), options)
+        if options.action == "show":
+            return _show(record, entry, options)
+        return {"logs": _logs, "cancel": _cancel, "profile": _profile}[options.action](Run(record, entry.id), options)
 
 
 def _chosen(record: Record, text: str | None) -> Entry:
@@ -190,12 +186,13 @@ def _chosen(record: Record, text: str | None) -> Entry:
 def _list(record: Record, options: argparse.Namespace) -> int:
     entries = record.all()
     if options.json:
-        print(json.dumps({"runs": [_entry(entry) for entry in entries]}, indent=2))
+        print(json.dumps({"runs": [{**_entry(entry), **_outcome(record, entry)} for entry in entries]}, indent=2))
         return 0
     for entry in entries:
-        when = datetime.fromtimestamp(entry.created_s)
+        when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
         print(
-            f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  {entry.name}"
+            f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
+            f"{'' if error is None else f'{error:+.0%}':>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
     if not entries:
         print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
@@ -207,6 +204,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "id",
         "name",
         "reason",
+        "manner",
         "launcher",
         "digest",
         "processes",
@@ -218,14 +216,37 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {**{column: getattr(entry, column) for column in columns}, "state": str(entry.state)}
 
 
-def _show(run: Run, options: argparse.Namespace) -> int:
+def _title(entry: Entry) -> str:
+    return f"{entry.id}  {entry.name}" + (f" ({entry.manner})" if entry.manner else "")
+
+
+def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
+    """How the prediction of a run came out, where it was compared."""
+    found = outcome(entry, record.folder(entry.id))
+    return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
+
+
+def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     from engine.launch import read_bundle
 
+    run = Run(record, entry.id)
     prediction = predict(read_bundle(run.folder).design)
     if options.json:
-        print(json.dumps({**_entry(run.entry), **_summary(run, prediction)}, indent=2))
+        summary = _summary(run, prediction)  # first: it keeps what the history tells
+        print(json.dumps({**_entry(entry), **summary, "history": as_data(history(record, entry))}, indent=2))
     else:
-        print("\n".join([f"{run.id}  {run.entry.name}", *_told(run, prediction)]))
+        lines = _told(run, prediction)
+        print("\n".join([_title(entry), *lines, *told_history(history(record, entry))]))
+    return 0
+
+
+def _profile(run: Run, options: argparse.Namespace) -> int:
+    """Keep what a run measured as a profile, for designs to be priced by."""
+    name = keep_profile(run)
+    if options.json:
+        print(json.dumps({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}}))
+    else:
+        print(f'{name}: price a design by it with "cost": {{"kind": "calibrated", "profile": "{name}"}}')
     return 0
 
 

@@ -8,24 +8,28 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import engine
-from engine.cost import PeakMemory
+from engine.cost import PeakMemory, estimate
 from engine.design import Design
 from engine.errors import Problem, RunError
-from engine.launch._launcher import Capabilities, Launcher, launchers
+from engine.launch._launcher import Capabilities, Launcher, launchers, settled
 from engine.launch._machine import has_gpu, memory_bytes
 from engine.launch._process import Handle, handle, own_handle
 from engine.launch._run import Run, read_result
 from engine.launch._verdict import Exit, Verdict, cancelled, judge, to_json
 from engine.launch._zygote import Zygote
 from engine.launch.bundle import Bundle, process_count, write_private
+from engine.launch.hosts import network, ready
+from engine.launch.options import PLAIN, Options
 from engine.launch.record import Record, State
+from engine.network import FILE as NETWORK_FILE
+from engine.program.program import Program
 from engine.units import quantity
 
 MOST_PROCESSES = 64
@@ -34,7 +38,7 @@ AGAIN_S = 1.0
 CLOSING_S = 1.0
 """How long a launcher that is closed waits for its runs to be ended and written down."""
 
-PASSED_ON = ("PATH", "LANG", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH")
+PASSED_ON = ("PATH", "LANG", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "MESHWAVE_HOME", "XDG_DATA_HOME")
 PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "GLOO_")
 """All of the environment that processes of a run see: no token and no key of the user's."""
 
@@ -48,7 +52,7 @@ class LocalLauncher(Launcher):
 
     The runs belong to the process that holds this object and end with it; closing a page does
     not end them. Nothing listens on a public interface: processes meet over a file, and talk
-    over the loopback.
+    over the loopback, or over emulated links that lead nowhere else.
     """
 
     name: ClassVar[str] = "local"
@@ -97,7 +101,31 @@ class LocalLauncher(Launcher):
     def handle(self) -> Mapping[str, Any]:
         return {"owner": own_handle(), "processes": []}
 
+    def submit(
+        self,
+        design: Design,
+        program: Program,
+        layers: Sequence[int],
+        *,
+        data: Path | None = None,
+        key: str | None = None,
+        options: Options = PLAIN,
+    ) -> Run:
+        """Launch a design; see :meth:`Launcher.submit`.
+
+        Raises:
+            InputError: the hosts that are asked for cannot be.
+        """
+        if options.hosts is not None:
+            options = settled(options, program, estimate(design, program), process_count(design))
+            network(design, options)
+            ready()
+        return super().submit(design, program, layers, data=data, key=key, options=options)
+
     def launch(self, bundle: Bundle) -> None:
+        if bundle.options.hosts is not None:
+            emulated = network(bundle.design, bundle.options)
+            write_private(bundle.folder / NETWORK_FILE, emulated.to_json())
         with self._lock:
             zygote = self._ready_zygote()
             zygote.launch(bundle.run, bundle.folder, bundle.processes)

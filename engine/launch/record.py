@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from engine.errors import InputError, RunError, nearest
 from engine.resources import home
 
-VERSION = 1
+VERSION = 2
 PATIENCE_S = 10.0
 """How long a writer waits for another one; a transaction takes a fraction of a millisecond."""
 
@@ -57,7 +57,8 @@ CREATE TABLE IF NOT EXISTS runs (
     steps      INTEGER NOT NULL,
     created_s  REAL NOT NULL,
     started_s  REAL,
-    finished_s REAL
+    finished_s REAL,
+    manner     TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS runs_by_state ON runs (state);
 CREATE TABLE IF NOT EXISTS transitions (
@@ -68,6 +69,9 @@ CREATE TABLE IF NOT EXISTS transitions (
 );
 CREATE INDEX IF NOT EXISTS transitions_by_run ON transitions (run);
 """
+
+_UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
+"""From a version to the next."""
 
 
 class Busy(RunError):
@@ -99,6 +103,12 @@ class Entry:
     created_s: float
     started_s: float | None
     finished_s: float | None
+    manner: str = ""  # how it differs from plain training: "rehearsal, time x 40"
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether it waits instead of computing."""
+        return self.manner.startswith("rehearsal")
 
 
 class Record:
@@ -139,6 +149,7 @@ class Record:
         digest: str,
         processes: int,
         steps: int,
+        manner: str = "",
         key: str | None = None,
         limit: int = 1,
     ) -> tuple[Entry, bool]:
@@ -160,8 +171,8 @@ class Record:
                 raise Busy(_busy(under_way[0]))
             run = self._new_id(db, now)
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL)",
-                (run, key, name, State.STARTING, launcher, json.dumps(handle), digest, processes, steps, now),
+                "INSERT INTO runs VALUES (?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
+                (run, key, name, State.STARTING, launcher, json.dumps(handle), digest, processes, steps, now, manner),
             )
             db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, State.STARTING, now))
             return self._get(db, run), True
@@ -276,8 +287,19 @@ def _open(path: Path) -> sqlite3.Connection:
     if version > VERSION:
         raise sqlite3.DatabaseError(f"{path.name} was written by a newer Meshwave")
     if version < VERSION:
-        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        _upgrade(db)
     return db
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring the tables to this version; another process may be doing the same."""
+    db.execute("BEGIN IMMEDIATE")
+    version = db.execute("PRAGMA user_version").fetchone()[0]  # asked again, now that nobody else can change it
+    scripts = [_UPGRADES[each] for each in range(version, VERSION)] if version else [_SCHEMA]
+    for statement in filter(str.strip, ";".join(scripts).split(";")):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
 
 
 def _set_wal(db: sqlite3.Connection) -> None:

@@ -289,7 +289,7 @@ def best_waves() -> Table:
     rows = []
     for (cluster, ranks), measured in MEASURED.items():
         theirs = _theirs(measured)
-        backward, forward, transfer = _shares(f"hanayo-{cluster}", ranks)
+        backward, forward, transfer = shares_on(f"hanayo-{cluster}", ranks)
         costs = {"forward": forward, "backward": backward, "transfer": transfer}
         ours = min((1, 2, 4, 8), key=lambda waves: in_waves(ranks, waves, **costs).makespan)
         best = (2, 4, 8)[int(np.argmax(measured))]
@@ -316,7 +316,7 @@ def _theirs(measured: tuple[float, float, float]) -> float:
 
 
 @lru_cache(maxsize=16)
-def _shares(cluster: str, ranks: int) -> tuple[float, float, float]:
+def shares_on(cluster: str, ranks: int) -> tuple[float, float, float]:
     """T_B, T_F and T_C in seconds of the paper's BERT on one of its clusters."""
     document = {
         "format": "meshwave/1",

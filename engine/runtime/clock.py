@@ -1,16 +1,25 @@
-"""Time stamps that cost no waiting: of the host, or of a CUDA stream."""
+"""Time stamps that cost no waiting: of the host, or of a CUDA stream; and how far the clocks of hosts are apart."""
 
 from __future__ import annotations
 
+import socket
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
+from engine.recording import Clocks, ProcessClock, Sighting
+
+PINGS = 50
+"""Of each process; the one that was answered soonest says how its clock stands (Cristian, "Probabilistic clock
+synchronization", 1989)."""
 Stamp = Any  # nanoseconds of the host, or a CUDA event that will know them
 
 
@@ -80,3 +89,55 @@ class CudaClock(Clock):
 
 def clock_of(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+class ClockWatch:
+    """Compares the clocks of all processes of a run with that of process 0, as often as it is asked to."""
+
+    def __init__(self, process: int, size: int, backend: str) -> None:
+        """To be made by all processes; messages of other kinds must not be on their way meanwhile."""
+        self._process, self._size = process, size
+        self._group = dist.new_group(backend="gloo") if backend != "gloo" and size > 1 else None
+        hosts = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+        if size > 1:
+            dist.all_gather(hosts, torch.tensor([_host()]), group=self._group)
+        self._same = [bool(host == hosts[0]) for host in hosts]
+        self._seen: list[list[Sighting]] = [[] for _ in range(size)]
+
+    def look(self) -> None:
+        """Compare them now, one process after the other; all take part."""
+        for other in range(1, self._size):
+            if self._process == 0:
+                self._seen[other].append(min((self._ask(other) for _ in range(PINGS)), key=lambda s: s.round_trip_ns))
+            elif self._process == other:
+                for _ in range(PINGS):
+                    self._answer()
+
+    @property
+    def clocks(self) -> Clocks:
+        """What process 0 has found out so far."""
+        return Clocks(tuple(ProcessClock(*each) for each in zip(self._same, map(tuple, self._seen), strict=True)))
+
+    def _ask(self, other: int) -> Sighting:
+        token = torch.zeros(1, dtype=torch.int64)
+        asked = time.perf_counter_ns()
+        dist.send(token, other, group=self._group)
+        dist.recv(token, other, group=self._group)
+        answered = time.perf_counter_ns()
+        at = int(token)
+        return Sighting(at, at - (asked + answered) // 2, answered - asked)
+
+    def _answer(self) -> None:
+        token = torch.zeros(1, dtype=torch.int64)
+        dist.recv(token, 0, group=self._group)
+        token[0] = time.perf_counter_ns()
+        dist.send(token, 0, group=self._group)
+
+
+def _host() -> int:
+    """A number for the machine whose clock this is; containers and namespaces on one machine share its clock."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        name = socket.gethostname()
+    return zlib.crc32(name.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,9 @@ from engine.program.action import Action, Op, backward, format_cells, forward
 from engine.runtime.clock import Clock, Stamp
 from engine.runtime.deferred import Due, settle
 from engine.runtime.layout import Layout
-from engine.runtime.stages import LocalStage, Saved
+from engine.runtime.stages import Saved, Tensors
 from engine.runtime.streams import Streams
-from engine.runtime.update import Update
-from engine.runtime.wire import Pending, Wire
+from engine.runtime.wire import Pending
 
 Batch = Mapping[int, tuple[Tensor, Tensor]]
 """Inputs and targets by microbatch, for those whose first or last stage is here."""
@@ -29,6 +28,37 @@ Play = Callable[[], None]
 Inputs = tuple[Any, tuple[Tensor, ...]]
 """What a computation takes: what its neighbour made (None where it starts from the loss), and what skipped stages
 on its way here."""
+
+
+class Computes(Protocol):
+    """A stage: a :class:`~engine.runtime.stages.LocalStage`, or what waits in its place."""
+
+    recomputed: bool
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+
+    def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]: ...
+    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None: ...
+    def input_gradient(
+        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
+    ) -> tuple[Tensor | None, list[Due]]: ...
+    def forget(self) -> None: ...
+
+
+class Ways(Protocol):
+    """The messages of a step: a :class:`~engine.runtime.wire.Wire`, or what holds them back."""
+
+    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]: ...
+    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]: ...
+    def flush(self) -> None: ...
+
+
+class Updates(Protocol):
+    """The end of a step: an :class:`~engine.runtime.update.Update`, or what waits in its place."""
+
+    def reduce(self, stage: int) -> None: ...
+    def collect(self) -> dict[int, Pending]: ...
+    def apply(self) -> None: ...
 
 
 class ExecutionError(RunError):
@@ -78,9 +108,9 @@ class Executor:
         self,
         layout: Layout,
         process: int,
-        stages: Mapping[int, LocalStage],
-        wire: Wire,
-        update: Update,
+        stages: Mapping[int, Computes],
+        wire: Ways,
+        update: Updates,
         clock: Clock,
         streams: Streams,
     ) -> None:
@@ -302,6 +332,7 @@ class Executor:
     def _note_arrival(self, row: int, of: int, pending: Pending) -> None:
         """``row`` has just got what row ``of`` was for."""
         self._end[of] = pending.arrived or self._held[row]
+        self._start[of] = pending.began or self._start[of]
         self._asked[of], self._held[of] = self._asked[row], self._held[row]
 
     def _measured(self) -> Measured:

@@ -1,9 +1,20 @@
-"""Freed memory stays with the process, ready for the next step, which asks for the same again."""
+"""Memory of a process: what torch allocates in a step, counted; and what is freed, kept for the next one."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import profile
+
+from engine.recording import WITHIN, MeasuredMemory
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from glibc's malloc.h
 KEPT, STRIDE, LARGEST = 2**31 - 1, 2**26, 2**25  # bytes
@@ -18,3 +29,99 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in ((M_TRIM_THRESHOLD, KEPT), (M_TOP_PAD, STRIDE), (M_MMAP_THRESHOLD, LARGEST)):
             mallopt(option, value)
+
+
+ERRORS = 2
+"""The level of torch's own log from which on it tells of errors alone."""
+
+
+def grow_in_segments() -> None:
+    """Let the allocator of a GPU grow its pieces where they are: tensors whose sizes change then leave no holes between
+    them. To be called before the first tensor; what a person has set stays."""
+    if torch.cuda.is_available() and not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & set(os.environ):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
+COUNTED = 4
+"""The step whose memory is counted, or the last one of a shorter run: by then everything is there."""
+
+
+def counted_step(steps: int) -> int | None:
+    """Which step of a run is counted; none where that would leave no other one to be timed but the first."""
+    return min(steps - 1, COUNTED) if steps > 2 else None
+
+
+class MemoryCount:
+    """What torch holds at most while a step runs: of a GPU what its allocator says, on a CPU every allocation counted.
+
+    Counting on a CPU is done by torch's profiler, which sees each tensor come and go, those that live only within an
+    operation too. It takes time, so that a step that is counted is not one to be timed.
+    """
+
+    def __init__(self, device: torch.device, held: Mapping[str, Iterable[Tensor]]) -> None:
+        """``held`` is what is there before the step, by what it is for."""
+        self._device = device
+        self._held = {kind: float(_bytes(tensors)) for kind, tensors in held.items()}
+        self._before = 0.0
+        self._within = 0.0  # the most that the step held besides
+        self._profile: profile | None = None
+        self._level = 0
+
+    @property
+    def takes_time(self) -> bool:
+        return self._device.type != "cuda"
+
+    def __enter__(self) -> MemoryCount:
+        if self.takes_time:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell of its start and its end
+            self._level = _set_log_level(ERRORS)  # it would warn of what was there before and goes now: rightly so
+            self._profile = profile(profile_memory=True)
+            self._profile.__enter__()  # type: ignore[no-untyped-call]
+        else:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = float(torch.cuda.memory_allocated(self._device))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._profile is not None:
+            self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
+            _set_log_level(self._level)
+            self._within = float(_most(self._profile))
+            self._profile = None
+        else:
+            torch.cuda.synchronize(self._device)
+            self._within = torch.cuda.max_memory_allocated(self._device) - self._before
+
+    def found(self, step: int) -> MeasuredMemory:
+        """What was counted; on a GPU also what else it holds, such as the libraries' workspaces."""
+        other = {"other": self._before - sum(self._held.values())} if self._device.type == "cuda" else {}
+        categories = {**self._held, **other, WITHIN: self._within}
+        how = "told by torch's allocator" if self._device.type == "cuda" else "all allocations of torch counted"
+        return MeasuredMemory(step, sum(categories.values()), categories, how)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Of what tensors lie in, each piece of memory once."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
+
+
+def _most(found: profile) -> int:
+    """The highest that the sum of all allocations less what was freed of them came to; what was there before stays out."""
+    assert found.kineto_results is not None, "a profile that was ended"
+    events: Iterable[Any] = found.kineto_results.events()
+    changes = sorted((int(event.start_ns()), int(event.nbytes())) for event in events if event.name() == "[memory]")
+    return max(accumulate((size for _, size in changes), initial=0))
+
+
+def _set_log_level(level: int) -> int:
+    """Set the level of torch's own log, which only its environment variable could before torch was there; returns the
+    one before. Does nothing where this torch keeps it elsewhere."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        known = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return level
+    before, known.value = known.value, level
+    return before

@@ -27,6 +27,11 @@ class Optimizer(ABC):
         if self._parameters:
             self._follow(list(gradients))
 
+    @property
+    def state(self) -> list[Tensor]:
+        """What it keeps from step to step besides the weights."""
+        return []
+
     @abstractmethod
     def _follow(self, gradients: list[Tensor]) -> None: ...
 
@@ -49,6 +54,10 @@ class AdamW(Optimizer):
         self._mean = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._square = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters[:1]]
+
+    @property
+    def state(self) -> list[Tensor]:
+        return [*self._mean, *self._square, *self._steps]
 
     def _follow(self, gradients: list[Tensor]) -> None:
         """One kernel touches each number once, where one operation after the other takes six times as long."""

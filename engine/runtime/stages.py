@@ -48,12 +48,14 @@ class LocalStage:
         *,
         split: bool = False,
         recomputed: bool = False,
+        compiled: bool = False,
     ) -> None:
         """``loss_scale`` is 1 over the microbatches of the global batch: losses are averaged.
 
         A ``split`` stage can run its backward in two halves; see :mod:`engine.runtime.deferred`.
         A ``recomputed`` one keeps its input alone and runs its forward again before its backward
-        (Chen et al., arXiv:1604.06174).
+        (Chen et al., arXiv:1604.06174). The blocks of a ``compiled`` one are compiled, unless it is split:
+        torch.compile knows no gradient that is put off.
         """
         self.recomputed = recomputed
         self._module = module
@@ -68,6 +70,8 @@ class LocalStage:
                 part.later = self._later
             elif split and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
+        if compiled and not split:
+            module.compile_blocks()
         self.takes, self.gives = module.takes, module.gives  # of what skips stages, from and to which
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:

@@ -78,7 +78,7 @@ class Trainer:
         }
         message = Message((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
         sharing = [*layout.sharing(), *(experts.sharing(layout.reduced_stages()) if experts else ())]
-        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)), _routes(design, layout))
+        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routes(design, layout))
         sharers = _sharers(layout, world.process, self._modules, experts)
         self._update = Update(self._modules, sharers, world.process, self._wire, training, watch)
         stages = {
@@ -89,6 +89,7 @@ class Trainer:
                 self._scale,
                 split=stage in layout.split_stages(),
                 recomputed=design.pipeline.recomputes(stage),
+                compiled=training.compile,
             )
             for stage, module in self._modules.items()
         }
@@ -110,6 +111,10 @@ class Trainer:
         own = sum(loss.double() * self._scale for loss in losses)
         loss, square = self._wire.total([own, self._update.square]).tolist()
         return Step(loss, square**0.5, time.perf_counter() - began, measured)
+
+    def held(self) -> dict[str, list[Tensor]]:
+        """What is there also between two steps, by what it is for."""
+        return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
 
     def routed(self) -> dict[int, list[float]]:
         """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.routed`."""
@@ -134,7 +139,7 @@ class Trainer:
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
 
 
-def _routes(design: Design, layout: Layout) -> Routes:
+def routes(design: Design, layout: Layout) -> Routes:
     """The boundaries at which tensors change their cuts, with processes for devices."""
     process = {
         device: layout.process(rank, lane)

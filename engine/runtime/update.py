@@ -64,6 +64,11 @@ class Update:
         self._reducing: list[tuple[int, list[nn.Parameter], Pending]] = []
         self.square = torch.zeros((), dtype=torch.float64)  # this process's share of the squared norm
 
+    @property
+    def state(self) -> list[Tensor]:
+        """What the optimizer keeps from step to step."""
+        return self._optimizer.state
+
     def reduce(self, stage: int) -> None:
         """Start to sum the gradients of ``stage`` over all who hold it."""
         for members, weights in self._shared[stage].items():

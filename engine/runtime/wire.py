@@ -53,6 +53,11 @@ class Pending(ABC):
         """When it was there, where that can be known (it need not be when somebody waited)."""
         return None
 
+    @property
+    def began(self) -> Stamp | None:
+        """When it set out, where that was later than it was asked to, and is known."""
+        return None
+
 
 class Wire(ABC):
     """The ways from this process to the others of the run.
@@ -78,7 +83,7 @@ class Wire(ABC):
         self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
         self._moving: list[Moving] = []
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
-        self._tags = max(map(_tags, routes.values()), default=0)
+        self._tags_of_a_route = max(map(_tags, routes.values()), default=0)
         self._places = layout.program.stages + len(layout.program.beyond)  # that a tensor of one microbatch comes from
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
@@ -115,7 +120,7 @@ class Wire(ABC):
             )
         return self._reshardings.get(ends)
 
-    def _tag(self, made: Action) -> int:
+    def tag(self, made: Action) -> int:
         """A number for everything that is made in a step."""
         program = self._layout.program
         skips = made.other >= 0
@@ -124,7 +129,12 @@ class Wire(ABC):
 
     def _first_tag(self, made: Action) -> int:
         """The same where each takes as many tags as any route does, beyond those that take one."""
-        return 2 * self._places * self._layout.program.microbatches + self._tag(made) * self._tags
+        return self.tags + self.tag(made) * self._tags_of_a_route
+
+    @property
+    def tags(self) -> int:
+        """How many of these numbers there are."""
+        return 2 * self._places * self._layout.program.microbatches
 
     @abstractmethod
     def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
@@ -206,7 +216,7 @@ class GlooWire(Wire):
         self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
 
     def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
-        start, tag, sent = self._gloo.send, self._tag(made), self._sent
+        start, tag, sent = self._gloo.send, self.tag(made), self._sent
 
         def send(tensor: Tensor) -> None:
             host = tensor.to("cpu").contiguous()
@@ -215,7 +225,7 @@ class GlooWire(Wire):
         return send
 
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
-        start, tag, device = self._gloo.recv, self._tag(made), self._device
+        start, tag, device = self._gloo.recv, self.tag(made), self._device
         shape, dtype = self._message.holding(self._tensors(made)), self._message.dtype
 
         def receive() -> Pending:

@@ -24,12 +24,14 @@ import torch
 from engine.design import Design
 from engine.design.expert_layers import resolved
 from engine.moe import LAYER_OPS
-from engine.recording import Recorder, StepsRecorder, write_routing
+from engine.recording import Recorder, StepsRecorder, write_clocks, write_routing
+from engine.runtime.clock import ClockWatch
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
-from engine.runtime.memory import keep_freed_memory
+from engine.runtime.memory import MemoryCount, counted_step, grow_in_segments, keep_freed_memory
+from engine.runtime.rehearsal import Rehearser
 from engine.runtime.trainer import Step, Trainer
-from engine.runtime.world import join, leave
+from engine.runtime.world import World, join, leave
 
 PARENT_LOOKS_PER_S = 5
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -66,7 +68,8 @@ def main(run_dir: Path | str) -> NoReturn:
         _die_with_parent()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # cores go to processes
         keep_freed_memory()
-        _train(folder)
+        grow_in_segments()
+        _take_part(folder)
         status = 0
     except BaseException as error:
         _report(folder, process, error)
@@ -76,27 +79,53 @@ def main(run_dir: Path | str) -> NoReturn:
     os._exit(status)
 
 
-def _train(folder: Path) -> None:
+def _take_part(folder: Path) -> None:
     world = join(folder)
     events = Lines(folder / f"events-{world.process}.jsonl")
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
-    events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=world.note)
-    print(world.note, flush=True)
     job = read_job(folder)
+    note = world.note if job.rehearsal is None else _of_messages(world.note)
+    events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=note)
+    print(note, flush=True)
+    if job.rehearsal is None:
+        _train(folder, job, world, events)
+    else:
+        _rehearse(folder, job, world, events)
+    leave()
+    events.event("finished", steps=job.design.training.steps)
+
+
+def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
     for note in _chosen(job.design):
         events.event("chosen", note=note)
         print(note, flush=True)
     trainer = Trainer(job, world)
     rank = job.layout.rank(world.process)
-    recorder = Recorder(folder, job.program, [mesh.name for mesh in job.design.meshes], world.process, rank)
+    counted, memory = counted_step(job.design.training.steps), MemoryCount(world.device, trainer.held())
+    recorder = Recorder(
+        folder,
+        job.program,
+        [mesh.name for mesh in job.design.meshes],
+        world.process,
+        rank,
+        apart=[counted] if counted is not None and memory.takes_time else [],
+        arrivals=world.backend == "nccl",
+    )
     inside = StepsRecorder(folder, world.process, LAYER_OPS)
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
+    watch = ClockWatch(world.process, world.size, world.backend)
+    _compare_clocks(folder, watch, world.process)
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
     for number in range(job.design.training.steps):
         trainer.trace.on = inside.is_due(number)
-        step = trainer.step(number)
+        if number == counted:
+            with memory:
+                step = trainer.step(number)
+            memory.found(number).write(folder, world.process)
+        else:
+            step = trainer.step(number)
         if trainer.trace.on:
             inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
@@ -108,8 +137,54 @@ def _train(folder: Path) -> None:
         events.event("step", step=number)
     recorder.close()
     inside.close()
-    leave()
-    events.event("finished", steps=job.design.training.steps)
+    _compare_clocks(folder, watch, world.process)
+
+
+def _rehearse(folder: Path, job: Job, world: World, events: Lines) -> None:
+    rehearser = Rehearser(job, world, folder)
+    for note in rehearser.notes:
+        events.event("chosen", note=note)
+        print(note, flush=True)
+    assert job.rehearsal is not None and job.rehearsal.scale is not None
+    recorder = Recorder(
+        folder,
+        job.program,
+        [mesh.name for mesh in job.design.meshes],
+        world.process,
+        job.layout.rank(world.process),
+        "rehearsed",
+        scale=job.rehearsal.scale,
+        arrivals=True,
+    )
+    metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
+    watch = ClockWatch(world.process, world.size, world.backend)
+    _compare_clocks(folder, watch, world.process)
+    gc.collect()
+    gc.freeze()
+    events.event("ready")
+    for number in range(job.design.training.steps):
+        step = rehearser.step()
+        if recorder.is_due(number):
+            recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
+        if metrics is not None:
+            tokens = job.sequences * job.design.model.sequence
+            metrics.write(step=number, seconds=step.seconds, unit=rehearser.unit, tokens_per_s=tokens / step.seconds)
+            print(f"step {number + 1}: rehearsed, stands for {step.seconds:.4g} {rehearser.unit}", flush=True)
+        events.event("step", step=number)
+    recorder.close()
+    _compare_clocks(folder, watch, world.process)
+
+
+def _of_messages(note: str) -> str:
+    """The part of a note that says where messages go, which holds of a rehearsal too."""
+    _, found, rest = note.partition("messages go")
+    return found + rest
+
+
+def _compare_clocks(folder: Path, watch: ClockWatch, process: int) -> None:
+    watch.look()
+    if process == 0:
+        write_clocks(folder, watch.clocks)
 
 
 def _chosen(design: Design) -> list[str]:

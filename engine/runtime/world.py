@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,11 +15,15 @@ import torch
 import torch.distributed as dist
 
 from engine.errors import InputError
+from engine.network import INTERFACE, Topology, read_topology
 from engine.runtime.groups import Group, make_groups
 from engine.runtime.layout import Layout
 from engine.runtime.wire import GlooWire, Message, NcclWire, Routes, Sharing, Wire
+from engine.units import quantity
 
 TIMEOUT = timedelta(minutes=5)  # the longest that one message or collective may take
+PINGS = 30
+"""There and back, of which the quickest counts."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
     """Join the run: over ``MASTER_ADDR`` if it is set (torchrun), else over a file in ``folder``.
 
     Raises:
-        InputError: RANK or WORLD_SIZE is not set.
+        InputError: RANK or WORLD_SIZE is not set, or the network that the folder names is damaged.
     """
     try:
         process, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
@@ -52,7 +58,8 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
             f"{error.args[0]} is not set; start the worker with torchrun, or set RANK, WORLD_SIZE and LOCAL_RANK"
         ) from None
     local, neighbours = int(environment.get("LOCAL_RANK", process)), int(environment.get("LOCAL_WORLD_SIZE", size))
-    world = World(process, size, *_choose(local, neighbours))
+    topology = _emulated(folder)
+    world = World(process, size, *_choose(local, neighbours, can_send=topology is None))
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
@@ -62,25 +69,57 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
         dist.init_process_group(world.backend, store=store, rank=process, world_size=size, timeout=TIMEOUT)
-    return world
+    return world if topology is None else replace(world, note=f"{world.note} over {topology.note}{_latency(topology)}")
 
 
 def leave() -> None:
     dist.destroy_process_group()
 
 
-def _choose(local: int, neighbours: int) -> tuple[torch.device, str, str]:
-    """Device, backend and a sentence, for the ``local``-th of ``neighbours`` processes here."""
+def _emulated(folder: Path) -> Topology | None:
+    """The emulated network that this process is in: that of the run folder, if it really is there."""
+    inside = sys.platform.startswith("linux") and INTERFACE in (name for _, name in socket.if_nameindex())
+    return read_topology(folder) if inside else None
+
+
+def _latency(topology: Topology) -> str:
+    """What a small message takes between hosts, in words; processes 0 and the first of another host measure it."""
+    other = next((process for process, node in enumerate(topology.node_of) if node != topology.node_of[0]), None)
+    pair, me = (0, other), dist.get_rank()
+    if other is None or me not in pair:
+        return ""
+    peer = other if me == 0 else 0
+    token, quickest_s = torch.zeros(1), float("inf")
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        if me == 0:
+            dist.send(token, peer)
+            dist.recv(token, peer)
+        else:
+            dist.recv(token, peer)
+            dist.send(token, peer)
+        quickest_s = min(quickest_s, (time.perf_counter() - began) / 2)
+    found, meant = quantity(quickest_s, "s", 2), quantity(topology.latency_s, "s", 2)
+    return f"; a message from host to host takes {found} at least, this machine's own latency, where {meant} would be as drawn"
+
+
+def _choose(local: int, neighbours: int, can_send: bool = True) -> tuple[torch.device, str, str]:
+    """Device, backend and a sentence, for the ``local``-th of ``neighbours`` processes here.
+
+    ``can_send`` says whether GPUs may send to each other: on emulated hosts they would go past the links.
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not gpus:
         return torch.device("cpu"), "gloo", "no GPU: computes on the CPU, messages go through gloo"
     device = torch.device("cuda", local % gpus)
-    if neighbours <= gpus and dist.is_nccl_available():
+    if can_send and neighbours <= gpus and dist.is_nccl_available():
         return device, "nccl", f"computes on {device}, messages go through NCCL"
-    why = (
-        f"{neighbours} processes share {gpus} GPU{'s' if gpus > 1 else ''} and NCCL takes one a GPU, so times are no "
-        "evidence for a GPU each"
-        if neighbours > gpus
-        else "this torch has no NCCL"
-    )
+    why = _why_no_nccl(neighbours, gpus, can_send)
     return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}"
+
+
+def _why_no_nccl(neighbours: int, gpus: int, can_send: bool) -> str:
+    if neighbours > gpus:
+        shared = f"{neighbours} processes share {gpus} GPU{'s' if gpus > 1 else ''}"
+        return f"{shared} and NCCL takes one a GPU, so times are no evidence for a GPU each"
+    return "this torch has no NCCL" if can_send else "NCCL would go past the emulated links"

@@ -11,6 +11,9 @@ Out:  {"event": "ready"}
 
 A file called ``cancel`` in the run folder ends the run, whoever put it there; so does taking the
 folder away. The first bad exit of a process ends the others.
+
+Where the run folder holds a ``network.json``, a child makes that network first and hands it over;
+the processes of the run enter it, and it goes with them.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.errors import InputError, RunError
+from engine.network import INTERFACE, LINUX, Builder, Network, die_with, read_topology
+
 WORKER = "engine.runtime.worker"
 LOOK_S = 0.02
 """How often a run is looked at for a wish to cancel it, or for one that does not end when told."""
@@ -41,8 +47,7 @@ GRACE_S = 0.1
 NICENESS = 5
 """Processes that compute yield to the page that shows them."""
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
-LINUX = sys.platform.startswith("linux")
+PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
 @dataclass
@@ -51,6 +56,9 @@ class Gang:
 
     run: str
     folder: Path
+    processes: int  # as many as it is to have
+    builder: Builder | None = None  # of its network, as long as it works
+    network: Network | None = None
     alive: dict[int, int] = field(default_factory=dict)  # pid to process
     sessions: set[int] = field(default_factory=set)  # each process leads one, named after its pid
     exits: list[tuple[int, int, bool, float]] = field(default_factory=list)
@@ -66,12 +74,39 @@ class Gang:
         """Tell all to end, once. Their pids are safe to signal until they are waited for."""
         if not self.is_ending:
             self.kill_at = time.monotonic() + GRACE_S
-            for pid in self.alive:
+            for pid in self.pids:
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        for pid in self.alive:
+        for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all that it has now."""
+        return [*self.alive, *([self.builder.pid] if self.builder else [])]
+
+    def build(self) -> None:
+        """Have its network made, where it is to have one."""
+        topology = read_topology(self.folder)
+        if topology is not None:
+            self.builder = Builder(topology)
+            self.sessions.add(self.builder.pid)
+
+    def take_network(self) -> None:
+        """Take over what the builder, which has ended, has made."""
+        assert self.builder is not None
+        builder, self.builder = self.builder, None
+        try:
+            self.network = builder.network()
+        except RunError as error:
+            self.fail(str(error))
+
+    def fail(self, error: str) -> None:
+        """End it with this reason, if it is not ending yet."""
+        if not self.is_ending:
+            self.error = error
+            self.end()
 
     def left(self, ended: Mapping[int, int]) -> None:
         """Take note of those that ended since the last look, in whatever order, then act on it."""
@@ -85,9 +120,8 @@ class Gang:
         if not self.is_ending and (self.folder / "cancel").exists():
             self.cancelled = True
             self.end()
-        if not self.is_ending and not self.folder.exists():
-            self.error = "its folder was taken away while it ran"
-            self.end()
+        if not self.folder.exists():
+            self.fail("its folder was taken away while it ran")
         if self.kill_at is not None and time.monotonic() > self.kill_at:
             self.kill()
 
@@ -133,17 +167,26 @@ class Zygote:
         return True
 
     def _launch(self, run: str, folder: Path, processes: int) -> None:
-        gang = self._gangs[run] = Gang(run, folder)
-        gang.cancelled = (folder / "cancel").exists()
+        gang = self._gangs[run] = Gang(run, folder, processes)
+        gang.look()
         try:
-            for process in range(0 if gang.cancelled else processes):
-                pid = self._fork(folder, process, processes)
+            if not gang.is_ending:
+                gang.build()
+        except (OSError, InputError) as error:
+            gang.fail(f"its network could not be made: {error}")
+        if gang.builder is None:
+            self._start(gang)
+
+    def _start(self, gang: Gang) -> None:
+        """Fork its processes, unless it is ending."""
+        try:
+            for process in range(0 if gang.is_ending else gang.processes):
+                pid = self._fork(gang, process)
                 gang.alive[pid] = process
                 gang.sessions.add(pid)
         except OSError as error:
-            gang.error = f"process {len(gang.alive)} of {processes} could not be started: {error.strerror}"
-            gang.end()
-        self._say(event="started", run=run, pids=list(gang.alive))
+            gang.fail(f"process {len(gang.alive)} of {gang.processes} could not be started: {error.strerror}")
+        self._say(event="started", run=gang.run, pids=list(gang.alive))
         self._finish_if_done(gang)
 
     def _watch(self) -> None:
@@ -151,12 +194,18 @@ class Zygote:
         for gang in list(self._gangs.values()):
             gang.left(ended)
             gang.look()
-            self._finish_if_done(gang)
+            if gang.builder is not None and gang.builder.pid in ended:
+                gang.take_network()
+                self._start(gang)
+            else:
+                self._finish_if_done(gang)
 
     def _finish_if_done(self, gang: Gang) -> None:
-        if gang.alive:
+        if gang.pids:
             return
         del self._gangs[gang.run]
+        if gang.network is not None:
+            gang.network.close()
         self._sweep(gang.sessions)
         self._say(event="finished", run=gang.run, cancelled=gang.cancelled, error=gang.error, exits=gang.exits)
 
@@ -184,19 +233,19 @@ class Zygote:
         for gang in self._gangs.values():
             gang.kill()
         for gang in self._gangs.values():
-            for pid in gang.alive:
+            for pid in gang.pids:
                 os.waitpid(pid, 0)
         self._gangs.clear()
         self._sweep(set())
 
-    def _fork(self, folder: Path, process: int, processes: int) -> int:
+    def _fork(self, gang: Gang, process: int) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         try:
-            _become(folder, process, processes, parent)
-            self._play(str(folder))
+            _become(gang, process, parent)
+            self._play(str(gang.folder))
         except BaseException:
             traceback.print_exc()
         finally:
@@ -209,25 +258,26 @@ class Zygote:
                 text = text[os.write(self._events, text) :]
 
 
-def _become(folder: Path, process: int, processes: int, parent: int) -> None:
+def _become(gang: Gang, process: int, parent: int) -> None:
     """Turn a fresh fork into a process of the run, with nothing of the zygote's but its memory."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    if gang.network is not None:
+        gang.network.enter(process)
+        os.environ.update(GLOO_SOCKET_IFNAME=INTERFACE, NCCL_SOCKET_IFNAME=INTERFACE)
     if LINUX:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was killed before the kernel knew our wish
-            os._exit(1)
+        die_with(parent)
         with suppress(OSError):  # memory runs out: a rank goes, not the app
             Path("/proc/self/oom_score_adj").write_text("500")
     os.setsid()
     os.umask(0o077)
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(folder)
-    _redirect(folder / f"rank-{process}.log")
-    os.environ.update(RANK=str(process), LOCAL_RANK=str(process), WORLD_SIZE=str(processes))
-    os.environ["LOCAL_WORLD_SIZE"] = str(processes)
+    os.chdir(gang.folder)
+    _redirect(gang.folder / f"rank-{process}.log")
+    size = str(gang.processes)
+    os.environ.update(RANK=str(process), LOCAL_RANK=str(process), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if not LINUX:
         os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then looks after its parent itself
 
@@ -284,10 +334,6 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
 def _forked(worker: str) -> Callable[[str], object]:
     """Import everything a worker needs, here and once."""
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the other way to count GPUs forbids to fork
@@ -326,7 +372,7 @@ def main() -> None:
     events = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no event
     if LINUX:
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     play = (_forked if options.start == "fork" else _spawned)(options.worker)
     Zygote(play, 0, events).serve()
 

@@ -2,62 +2,205 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.drawn import SIZE, Drawn, wait_for
-from tests.conftest import new_context, serving
+from tests.browser.drawn import SIZE, Drawn
+from tests.conftest import IDLE, PATIENCE_S, VIEWPORT, new_context, serving, watch
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from bokeh.document import Document
+    from panel import Column
+    from panel.viewable import Viewable
+    from playwright.sync_api import Browser, Page
 
-    from designer.views.timeline import Pin, TimelineChart
+    from engine.design import Design
+
+FAILED = pytest.StashKey[bool]()
+KNOWN = "() => { Bokeh.documents[0]._new_models.add = () => {} }"
+"""Bokeh sends Python a copy of each model that came after the page, which Python has and some copies cannot be made of."""
 
 
-@pytest.fixture(scope="module")
-def charts() -> Iterator[Charts]:
-    """A page with nothing but a timeline, served once a module; a browser keeps what it has loaded of it."""
-    with serving() as serve:
-        yield Charts(serve)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A test that failed leaves the page in any state: the next one gets a fresh page."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
-class Charts:
-    """Where the charts are, and those of this test."""
+RENDERED = """() => {
+    const all = (view) => [view, ...view.child_views.flatMap(all)];
+    const [column] = Bokeh.index.roots;
+    return column.child_views.length > 0 && all(column).every((view) => view._rendered ?? true);
+}"""
 
-    def __init__(self, serve: Callable[..., str]) -> None:
-        self.made: list[TimelineChart] = []
-        self.pins: list[Pin | None] = []
-        self.url = serve(self._app)
 
-    def forget(self) -> None:
-        self.made, self.pins = [], []
+class Stage:
+    """A page that stays open for a module; a test puts there what it looks at, made anew in Python and in JavaScript.
 
-    def _app(self) -> Any:
+    So the libraries of the page are loaded once and not for each test, which takes many times longer than the test.
+    """
+
+    def __init__(self, browser: Browser, serve: Callable[..., str]) -> None:
+        self.complaints: list[str] = []
+        self.context = new_context(browser)
+        self._url = serve(self._app)
+        self._page: Page | None = None
+        self._parts: tuple[Column, Document] | None = None
+        self._live = threading.Event()  # what is shown before that may not reach the page
+
+    @property
+    def page(self) -> Page:
+        if self._page is None:
+            self._page = self.context.new_page()
+            watch(self._page, self.complaints)
+            self._page.goto(self._url)
+            self._page.wait_for_function(IDLE)
+            self._page.evaluate(KNOWN)
+            assert self._live.wait(PATIENCE_S), "Python never heard that the page stands"
+        return self._page
+
+    def show(self, make: Callable[[], Viewable], size: dict[str, int] = VIEWPORT) -> Page:
+        """Put on the page what ``make`` gives; it is called where the app of a page would be."""
+        self.page.set_viewport_size(size)  # type: ignore[arg-type]
+        self._put(lambda: [make()])
+        self.page.wait_for_function(RENDERED)
+        return self.page
+
+    def clear(self) -> None:
+        """Take it away again, with what it left in the window, in the link and in the browser's store."""
+        if self._page is None:
+            return
+        self._put(list)
+        self._page.wait_for_function("Bokeh.index.roots[0].child_views.length === 0")
+        self._page.evaluate(
+            """() => {
+                history.replaceState(null, "", location.pathname);
+                localStorage.clear();
+                delete document.documentElement.dataset.theme;
+                delete window.meshwaveTimeline;
+                delete window.meshwaveRuns;
+            }"""
+        )
+        self._page.mouse.move(-9, -9)  # over nothing
+
+    def leave(self) -> None:
+        if self._page is not None:
+            self._page.close()
+        self._page = None
+
+    def _app(self) -> Viewable:
         import panel as pn
 
-        from designer.views.timeline import TimelineChart
+        import designer.app  # a page knows the widgets that were there when it was made
+        import designer.lab.page  # noqa: F401
+        from designer.canvases._canvas import read_static
 
-        made, pins = self.made, self.pins
-        chart = TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"])
-        pn.state.onload(lambda: made.append(chart))  # what is shown before a page is live may not reach it
-        return pn.Column(chart, sizing_mode="stretch_both", margin=0)
+        pn.config.raw_css = [read_static("app.css")]
+        column = pn.Column(sizing_mode="stretch_both", margin=0)
+        assert pn.state.curdoc is not None
+        self._parts = column, pn.state.curdoc
+        self._live.clear()
+        pn.state.onload(self._live.set)
+        return column
+
+    def _put(self, objects: Callable[[], list[Viewable]]) -> None:
+        """Make them in the page's own thread and document, and wait until Python has sent them."""
+        assert self._parts is not None
+        column, document = self._parts
+        done, failures = threading.Event(), []
+
+        def put() -> None:
+            try:
+                column.objects = objects()
+            except Exception as error:
+                failures.append(error)
+            finally:
+                done.set()
+
+        document.add_next_tick_callback(put)
+        assert done.wait(PATIENCE_S), "the page's own thread never came to it"
+        if failures:
+            raise failures[0]
 
 
 @pytest.fixture(scope="module")
-def kept_context(browser: Browser) -> Iterator[BrowserContext]:
-    """One for all tests of a module that takes it as its ``context``."""
-    context = new_context(browser)
-    yield context
-    context.close()
+def kept_stage(browser: Browser) -> Iterator[Stage]:
+    with serving() as serve:
+        stage = Stage(browser, serve)
+        yield stage
+        stage.leave()
+        stage.context.close()
 
 
 @pytest.fixture
-def drawn(page: Page, visit: Callable[[str], Page], charts: Charts) -> Drawn:
-    charts.forget()
-    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
-    visit(charts.url)
+def stage(kept_stage: Stage, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """The module's page with nothing on it; the test fails at its end if there are complaints about it."""
+    kept_stage.complaints.clear()
+    yield kept_stage
+    if request.node.stash.get(FAILED, False):
+        kept_stage.leave()
+    else:
+        kept_stage.clear()
+    assert not kept_stage.complaints, "\n".join(kept_stage.complaints)
+
+
+@pytest.fixture
+def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Page]]:
+    """Show all of the designer on a design, as its page does but for the draft in its link.
+
+    Only where the test ``launches`` something is it made ready for that, and looked at.
+    """
+    import panel as pn
+
+    from designer.app import LOOK_EVERY_S, Studio, Widgets
+    from designer.session import Session
+    from engine.launch import launchers
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+
+    with ExitStack() as stack:
+
+        def show(design: Design, launches: bool = False) -> Page:
+            def app() -> Viewable:
+                assert pn.state.curdoc is not None
+                widgets = Widgets(Session(design, pn.state.curdoc.add_next_tick_callback), studio)
+                for end in (widgets.session.end, widgets.problems.end, widgets.gallery.stop):
+                    stack.callback(end)
+                if launches:
+                    looking = pn.state.add_periodic_callback(widgets.runs.look, period=int(1000 * LOOK_EVERY_S))
+                    stack.callback(looking.stop)
+                return widgets.layout()
+
+            if not launches:
+                monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+            studio = Studio(design)
+            stack.callback(studio.close)
+            page = stage.show(app)
+            page.wait_for_function("window.meshwaveTimeline")
+            return page
+
+        yield show
+
+
+@pytest.fixture
+def drawn(stage: Stage) -> Drawn:
+    """A page with nothing but a timeline."""
+    made: list[Any] = []
+    pins: list[Any] = []
+
+    def chart() -> Any:
+        from designer.views.timeline import TimelineChart
+
+        made.append(TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"]))
+        return made[-1]
+
+    page = stage.show(chart, SIZE)
     page.wait_for_function("window.meshwaveTimeline")
-    wait_for(page, lambda: len(charts.made) == 1)
-    return Drawn(page, charts.made, charts.pins)
+    return Drawn(page, made, pins)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.browser.gestures import painted
 from tests.designer.timelines import critical, memory, one_f_one_b
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ class Drawn:
     def chart(self) -> TimelineChart:
         return self._charts[-1]
 
-    @property
-    def visits(self) -> int:
-        """How often the page was opened."""
-        return len(self._charts)
-
     def ask(self, what: str) -> Any:
         return self.page.evaluate(f"window.meshwaveTimeline.{what}")
 
@@ -46,7 +41,7 @@ class Drawn:
 
     def settle(self) -> None:
         """Until what was asked for is painted."""
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        painted(self.page)
 
     def block(self, rank: int, stage: int, mb: int, op: str = "F", layer: int = 0) -> tuple[float, float]:
         """The middle of a block in the window."""
@@ -55,20 +50,12 @@ class Drawn:
 
     @property
     def tip(self) -> str:
+        self.settle()
         return str(self.page.locator(".mw-timeline-tip").inner_text())
 
     def key(self, key: str) -> None:
         self.page.locator(".mw-timeline-stage").press(key)
         self.settle()
-
-
-def wait_for(page: Page, true: Callable[[], bool]) -> None:
-    """Until Python has heard of what the page did."""
-    for _ in range(500):
-        if true():
-            return
-        page.wait_for_timeout(20)
-    raise AssertionError("Python never heard of it")
 
 
 def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:

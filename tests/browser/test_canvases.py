@@ -5,19 +5,19 @@ Every page is checked at its end for console errors and for fetches from elsewhe
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.gestures import centre, drag, eventually, press_and_drag
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
     from designer.session import Session
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-PATIENCE_S = 20.0
 
 
 def document(
@@ -45,25 +45,28 @@ def document(
 
 
 @pytest.fixture
-def draw(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Iterator[Callable[..., Session]]:
-    """Open both canvases on a document; the session tells what became of it."""
+def page(stage: Stage) -> Page:
+    return stage.page
 
-    def open_page(design: dict[str, Any]) -> Session:
+
+@pytest.fixture
+def draw(stage: Stage, page: Page) -> Callable[..., Session]:
+    """Show both canvases on a document; the session tells what became of it."""
+
+    def show(design: dict[str, Any]) -> Session:
         from designer.session import Session
         from engine.design import parse_design
 
         session = Session(parse_design(design))
-        page.set_default_timeout(1000 * PATIENCE_S)
-        visit(serve(lambda: _page(session)))
+        stage.show(lambda: _canvases(session))
         page.locator(".mw-device").first.wait_for()
         page.locator(".mw-stage").first.wait_for()
         return session
 
-    yield open_page
-    page.goto("about:blank")  # the page leaves before the server does
+    return show
 
 
-def _page(session: Session) -> Any:
+def _canvases(session: Session) -> Any:
     import panel as pn
 
     from designer.canvases.cluster import ClusterCanvas
@@ -84,34 +87,8 @@ def _page(session: Session) -> Any:
     return pn.Column(cluster, wave)
 
 
-def eventually(page: Page, done: Callable[[], Any]) -> None:
-    """Wait until something is true, letting the page work meanwhile."""
-    end = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        page.wait_for_timeout(15)
-
-
 def device(page: Page, number: int) -> Locator:
     return page.locator(f'.mw-device[data-device="{number}"]')
-
-
-def centre(locator: Locator) -> tuple[float, float]:
-    box = locator.bounding_box()
-    assert box is not None
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def press_and_drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
-    page.mouse.move(*start)
-    page.mouse.down()
-    page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=3)
-    page.mouse.move(*end, steps=3)
-
-
-def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
-    press_and_drag(page, start, end)
-    page.mouse.up()
 
 
 def devices(session: Session) -> list[list[int]]:
@@ -143,7 +120,7 @@ def test_a_mesh_is_drawn_by_dragging_moved_stretched_and_deleted(page: Page, dra
     drag(page, centre(device(page, 2)), centre(device(page, 6)))
     eventually(page, lambda: seen(page)[4:] == [[2, 6]])
     assert session.history[0] == "draw mesh E"
-    assert page.locator(".mw-unused").inner_text() == "unused 2 of 8"
+    expect(page.locator(".mw-unused")).to_have_text("unused 2 of 8")
 
     drag(page, centre(device(page, 6)), centre(device(page, 7)))
     eventually(page, lambda: seen(page)[4:] == [[3, 7]])
@@ -164,12 +141,15 @@ def test_a_gesture_shows_what_it_will_do_and_escape_takes_it_back(page: Page, dr
 
     press_and_drag(page, centre(device(page, 2)), centre(device(page, 3)))
     eventually(page, lambda: notice(page, "cluster") == "new mesh: 2 devices (1 node × 2)")
-    assert page.locator('.mw-ghost[data-ok="true"]').count() == 1
+    expect(page.locator('.mw-ghost[data-ok="true"]')).to_have_count(1)
     page.keyboard.press("Escape")
     page.mouse.up()
 
-    eventually(page, lambda: page.locator(".mw-ghost").count() == 0)
-    assert devices(session) == [[0], [1], [4], [5]]
+    expect(page.locator(".mw-ghost")).to_have_count(0)
+    drag(page, centre(device(page, 2)), centre(device(page, 3)))
+    eventually(page, lambda: seen(page)[4:] == [[2, 3]])
+    session.undo()
+    assert session.history[0] == "", "what Escape took back was no edit"
 
 
 def test_devices_in_use_are_refused_in_words_at_the_cursor(page: Page, draw: Callable[..., Session]) -> None:
@@ -177,7 +157,7 @@ def test_devices_in_use_are_refused_in_words_at_the_cursor(page: Page, draw: Cal
 
     press_and_drag(page, centre(device(page, 2)), centre(device(page, 1)))
     eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B")
-    assert page.locator('.mw-ghost[data-ok="false"]').count() == 1
+    expect(page.locator('.mw-ghost[data-ok="false"]')).to_have_count(1)
     page.mouse.up()
 
     eventually(page, lambda: notice(page, "cluster") == "device 1 belongs to mesh B; a device is in one mesh only")
@@ -224,7 +204,7 @@ def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[
     session = draw(document(meshes=[[0, 1, 2, 3], [4, 5, 6, 7]]))
 
     page.locator('.mw-mesh-label[data-mesh="1"] .mw-chip').click()
-    assert page.get_by_role("menuitemradio").all_inner_texts() == ["dp 4 × tp 1", "dp 2 × tp 2", "dp 1 × tp 4"]
+    expect(page.get_by_role("menuitemradio")).to_have_text(["dp 4 × tp 1", "dp 2 × tp 2", "dp 1 × tp 4"])
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
 
@@ -264,8 +244,8 @@ def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Ca
     design["model"]["layers"] = 512
     draw(design)
 
-    assert page.locator(".mw-device").count() == 256
-    assert page.locator(".mw-stage").count() == 512
+    expect(page.locator(".mw-device")).to_have_count(256)
+    expect(page.locator(".mw-stage")).to_have_count(512)
     for inner, outer in ((".mw-device", ".mw-board"), (".mw-stage rect", ".mw-wave-board")):
         box = page.locator(outer).bounding_box()
         assert box is not None
@@ -294,11 +274,13 @@ def test_layers_move_by_dragging_what_parts_two_stages(page: Page, draw: Callabl
     eventually(page, lambda: notice(page, "wave").startswith("stage 2: "))
     page.keyboard.press("Escape")
     page.mouse.up()
-    assert session.design.pipeline.stages == (4,) * 8
     drag(page, (x, y), (x + 500, y))  # further than there are layers to take
 
     eventually(page, lambda: seen_layers(page) == [4, 4, 7, 1, 4, 4, 4, 4])
     assert session.history[0] == "move 3 layers from stage 3 to 2"
+    session.undo()
+    assert session.history[0] == "", "what Escape gave up was no edit"
+    session.redo()
     page.get_by_role("button", name="Balance").click()
     eventually(page, lambda: session.design.pipeline.stages is None)
 
@@ -322,7 +304,7 @@ def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[.
 
     for _ in range(3):
         more.click()
-    eventually(page, lambda: page.locator(".mw-stage").count() == 32)
+    expect(page.locator(".mw-stage")).to_have_count(32)
     more.click(force=True)
     eventually(page, lambda: notice(page, "wave") == "40 stages need 40 layers; the model has 32")
     page.get_by_role("button", name="one wave less").click()
@@ -334,15 +316,13 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
 
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "chimera")
-    eventually(page, lambda: page.locator(".mw-stage.mw-replica").count() == 4)
+    expect(page.locator(".mw-stage.mw-replica")).to_have_count(4)
     page.locator('.mw-schedule[data-schedule="custom"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "custom")
     assert not session.errors
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "chimera")
-    eventually(
-        page, lambda: page.locator('.mw-schedule[data-schedule="chimera"]').get_attribute("aria-checked") == "true"
-    )
+    expect(page.locator('.mw-schedule[data-schedule="chimera"]')).to_have_attribute("aria-checked", "true")
     page.locator('.mw-schedule[aria-checked="true"]').focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
@@ -359,29 +339,20 @@ def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callabl
     field.fill("8")
     field.press("Enter")
     eventually(page, lambda: session.design.pipeline.microbatches == 8)
-    eventually(page, lambda: ungrouped.get_attribute("aria-disabled") == "false")
+    expect(ungrouped).to_have_attribute("aria-disabled", "false")
     ungrouped.click()
     eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
 
 
-def test_the_theme_of_the_page_is_followed_and_a_second_visit_draws_the_same(
+def test_the_theme_of_the_page_is_followed_and_what_comes_later_draws_the_same(
     page: Page, draw: Callable[..., Session]
 ) -> None:
     draw(document())
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    for canvas in ("cluster", "wave"):
-        page.wait_for_function(f"() => window.Bokeh && {_themed(canvas)}")
 
-    page.reload()
-    page.locator(".mw-device").first.wait_for()
-    assert page.locator(".mw-device").count() == 8
-    assert page.locator(".mw-stage").count() == 8
-
-
-def _themed(canvas: str) -> str:
-    """Whether a canvas, somewhere in the shadow roots of the page, is dark."""
-    return f"""(function find(root) {{
-        const own = root.querySelector('.mw-{canvas}');
-        if (own) return own.dataset.theme === 'dark';
-        return [...root.querySelectorAll('*')].some((each) => each.shadowRoot && find(each.shadowRoot));
-    }})(document)"""
+    for _ in range(2):
+        for canvas in ("cluster", "wave"):
+            expect(page.locator(f".mw-{canvas}")).to_have_attribute("data-theme", "dark")
+        expect(page.locator(".mw-device")).to_have_count(8)
+        expect(page.locator(".mw-stage")).to_have_count(8)
+        draw(document())

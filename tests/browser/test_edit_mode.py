@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from designer.app import layers
 from designer.drawing import Drawing
-from designer.server import served
 from designer.session import Session
 from designer.views.timeline import TimelineChart
 from engine.design import parse_design
 from engine.program.program import format_program
 from tests._strategies import document
+from tests.browser.gestures import eventually
+
+if TYPE_CHECKING:
+    from engine.design import Design
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
 
-SETTLED_MS = 8_000
 SIZE = {"width": 1440, "height": 420}
 
 
@@ -38,11 +40,10 @@ class Editor:
         return found
 
     def until(self, holds: Callable[[dict[str, Any]], Any]) -> None:
-        for _ in range(SETTLED_MS // 20):
-            if holds(self.facts()):
-                return
-            self.page.wait_for_timeout(20)
-        raise AssertionError(f"this is how it stands: {self.facts()}")
+        try:
+            eventually(self.page, lambda: holds(self.facts()))
+        except AssertionError as error:
+            raise AssertionError(f"this is how it stands: {self.facts()}") from error
 
     def block(self, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
         """The middle of a block, once it is drawn."""
@@ -81,13 +82,24 @@ class Editor:
     def words(self) -> str:
         return str(self.page.locator(".mw-order-words").inner_text())
 
+    def says(self, words: str) -> None:
+        expect(self.page.locator(".mw-order-words")).to_contain_text(words)
+
+    def hears(self) -> None:
+        """Until Python has answered something, and so heard of all that was done before."""
+        self.drag(self.block(2, 4), self.start(2, 2, "B"))
+        self.until(lambda facts: facts["preview"])
+        self.page.keyboard.press("Escape")
+        self.until(lambda facts: not facts["moving"])
+        self.drop()
+
     def order(self, rank: int) -> list[str]:
         cells: list[list[str]] = format_program(self.session.prediction.program, compute_only=True)
         return cells[rank]
 
 
 @pytest.fixture
-def editor(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) -> Editor:
+def editor(stage: Stage) -> Editor:
     import panel as pn
 
     session = Session(parse_design(document({"schedule": "1f1b", "microbatches": 8}, 4)))
@@ -99,11 +111,10 @@ def editor(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) 
             lambda *_: chart.show(layers(session), str(session.errors[0]) if session.errors else ""),
             ["prediction", "problems"],
         )
-        pn.state.onload(lambda: chart.show(layers(session)))
+        chart.show(layers(session))
         return pn.Column(chart, sizing_mode="stretch_both", margin=0)
 
-    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
-    visit(serve(app))
+    page = stage.show(app, SIZE)
     page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
     found = Editor(page, session)
     page.locator(".mw-timeline-stage").focus()
@@ -114,13 +125,13 @@ def editor(page: Page, visit: Callable[[str], Page], serve: Callable[..., str]) 
 
 def test_nothing_of_it_is_seen_before_it_is_turned_on(editor: Editor) -> None:
     tools = editor.page.locator(".mw-order")
-    assert tools.is_visible()
-    assert "The first move turns 1F1B into a custom order" in editor.words
-    assert not editor.button("Repeat this").is_visible()
+    expect(tools).to_be_visible()
+    editor.says("The first move turns 1F1B into a custom order")
+    expect(editor.button("Repeat this")).to_be_hidden()
 
     editor.press("Escape")
 
-    assert not tools.is_visible()
+    expect(tools).to_be_hidden()
     editor.page.mouse.click(*editor.block(1, 1))
     assert editor.page.evaluate("window.meshwaveTimeline.pinned")["mb"] == 1  # a click pins again
     editor.page.get_by_role("button", name="Edit order").click()
@@ -154,9 +165,9 @@ def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor
     assert found["moving"] == {"kind": "move", "blocks": [[0, 2, 3]], "before": [1, 2, 1]}
     assert found["preview"]["makespan"] == [33, 36]
     assert found["preview"]["later"] == 40
-    assert "Move 2F3 before 2B1" in editor.words
-    assert "iteration 33 → 36 (+9.1" in editor.words
-    assert "memory of m2 +" in editor.words
+    editor.says("Move 2F3 before 2B1")
+    editor.says("iteration 33 → 36 (+9.1")
+    editor.says("memory of m2 +")
     assert editor.session.design.pipeline.schedule == "1f1b"  # nothing is changed before the drop
     editor.drop()
     editor.until(lambda facts: not facts["moving"] and "custom" in editor.words)
@@ -164,7 +175,7 @@ def test_a_block_is_moved_by_mouse_and_the_page_says_what_follows(editor: Editor
     assert editor.session.design.pipeline.schedule == "custom"
     order = editor.order(2)
     assert order.index("2F3") == order.index("2B1") - 1
-    assert editor.words.startswith("1F1B is a custom order now; undo makes it 1F1B again")
+    editor.says("1F1B is a custom order now; undo makes it 1F1B again")
     assert editor.session.history[0] == "move 2F3 before 2B1: 1F1B becomes custom"
 
 
@@ -176,6 +187,7 @@ def test_escape_lets_a_block_go_where_it_was(editor: Editor) -> None:
     editor.drop()
 
     assert editor.facts()["on"]
+    editor.hears()
     assert editor.session.design.pipeline.schedule == "1f1b"
 
 
@@ -186,6 +198,7 @@ def test_a_block_put_back_in_its_place_changes_nothing(editor: Editor) -> None:
     editor.until(lambda facts: facts["moving"] is None and facts["preview"] is None)
     editor.drop()
 
+    editor.hears()
     assert editor.session.history == ("", "")
 
 
@@ -196,7 +209,7 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
     found = editor.facts()["preview"]
     assert found["fault"].startswith("mesh m1 waits for ever at 1B2")
     assert "1B2" in found["ring"]
-    assert "Dropped here it is a draft" in editor.words
+    editor.says("Dropped here it is a draft")
     editor.drop()
     editor.until(lambda facts: facts["fault"] and not facts["moving"])
 
@@ -208,7 +221,7 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
 
     assert editor.session.errors == []
     assert editor.facts()["fault"] == ""
-    assert not editor.button("Repair").is_visible()
+    expect(editor.button("Repair")).to_be_hidden()
 
 
 def test_several_blocks_are_chosen_by_a_rectangle_and_move_together(editor: Editor) -> None:
@@ -238,7 +251,7 @@ def test_blocks_are_walked_chosen_and_moved_by_keys(editor: Editor) -> None:
 
     editor.press("Alt+ArrowRight")
     editor.until(lambda facts: facts["preview"])
-    assert "Move 3B0 1 place later" in editor.words
+    editor.says("Move 3B0 1 place later")
     editor.press("Shift+ArrowRight")
     editor.until(lambda facts: facts["moving"]["by"] == 2 and facts["preview"]["fault"] == "")
     editor.press("Alt+ArrowLeft")
@@ -275,7 +288,7 @@ def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None
     assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))
     editor.button("Differences").click()
     editor.until(lambda facts: facts["moved"])
-    assert "Against 1F1B: " in editor.words
+    editor.says("Against 1F1B: ")
     editor.press("v")
     editor.until(lambda facts: not facts["moved"])
 
@@ -316,13 +329,10 @@ def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> Non
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[[str], Page]) -> Iterator[Page]:
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    design = parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 8, "chunks": 2}, 4))
-    with served(design, "a-token-for-tests") as link:
-        page = visit(link)
-        page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
-        yield page
+def whole(whole_page: Callable[[Design], Page]) -> Page:
+    page = whole_page(parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 8, "chunks": 2}, 4)))
+    page.wait_for_function("window.meshwaveTimeline.layers.length === 1")
+    return page
 
 
 def test_an_edit_is_undone_by_the_undo_of_the_page(whole: Page) -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_canvases import centre, document, drag, eventually, press_and_drag
+from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
+from tests.browser.test_canvases import document
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
     from designer.session import Session
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-PATIENCE_MS = 20_000
-RUN_MS = 60_000
+RUN_MS = 120_000
 
 
 def experts_document(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any) -> dict[str, Any]:
@@ -30,6 +30,9 @@ def experts_document(dp: int = 4, tp: int = 1, experts: int = 8, **section: Any)
     design["model"]["moe"] = {"experts": experts}
     design["experts"] = {"schedule": "parm-auto", "ep": 4, **section}
     return design
+
+
+Whole = Callable[..., Page]
 
 
 class Shown:
@@ -65,7 +68,7 @@ class Shown:
         eventually(self.page, lambda: self.last == words)
         if self.drawn is not None:
             eventually(self.page, lambda: self.homes == self.drawn)
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        painted(self.page)
 
     def says(self, words: str) -> None:
         notice = self.page.locator('.mw-experts .mw-notice[data-kind="no"]')
@@ -73,33 +76,25 @@ class Shown:
 
     @property
     def focused(self) -> str:
-        return str(
-            self.page.evaluate(
-                "() => { let e = document.activeElement; while (e?.shadowRoot?.activeElement) e = e.shadowRoot.activeElement;"
-                " return e?.dataset?.key ?? e?.dataset?.place ?? e?.tagName ?? '' }"
-            )
-        )
+        return focused(self.page, "at?.dataset?.key ?? at?.dataset?.place ?? at?.tagName")
 
 
 @pytest.fixture
-def shown(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Iterator[Callable[..., Shown]]:
-    def open_page(design: dict[str, Any]) -> Shown:
+def shown(stage: Stage) -> Callable[..., Shown]:
+    def show(design: dict[str, Any]) -> Shown:
         from designer.session import Session
         from engine.design import parse_design
 
         session = Session(parse_design(design, draft=True))
-        page.set_default_timeout(PATIENCE_MS)
-        page.set_viewport_size({"width": 1120, "height": 300})
-        visit(serve(lambda: _page(session)))
+        page = stage.show(lambda: _canvas(session), {"width": 1120, "height": 300})
         page.locator(".mw-experts").wait_for()
         page.locator(".mw-xchip, .mw-xempty").first.wait_for()
         return Shown(page, session)
 
-    yield open_page
-    page.goto("about:blank")
+    return show
 
 
-def _page(session: Session) -> Any:
+def _canvas(session: Session) -> Any:
     import panel as pn
 
     from designer.canvases.experts import ExpertsCanvas
@@ -150,11 +145,11 @@ def test_a_band_selects_and_all_that_is_selected_moves_as_one(shown: Callable[..
     last = page.chip(1).bounding_box()
     assert last
     drag(page.page, left_of_board, (last["x"] + last["width"] + 2, last["y"] + last["height"] + 2))
-    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 2
+    expect(page.page.locator('.mw-xchip[aria-selected="true"]')).to_have_count(2)
     page.page.keyboard.down("Shift")
     page.chip(2).click()
     page.page.keyboard.up("Shift")
-    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 3
+    expect(page.page.locator('.mw-xchip[aria-selected="true"]')).to_have_count(3)
 
     drag(page.page, centre(page.chip(1)), centre(page.place(3)))
 
@@ -169,9 +164,10 @@ def test_escape_gives_a_drag_up(shown: Callable[..., Shown]) -> None:
     press_and_drag(page.page, centre(page.chip(0)), centre(page.place(3)))
     page.page.keyboard.press("Escape")
     page.page.mouse.up()
-    page.page.wait_for_timeout(150)
-    assert page.drawn is None
-    assert page.session.history == ("", "")
+    drag(page.page, centre(page.chip(1)), centre(page.place(3)))
+    page.does("move expert 1 to device 3")
+    page.session.undo()
+    assert page.session.history[0] == "", "what Escape gave up was no edit"
 
 
 def test_keys_pick_up_carry_put_down_replicate_and_remove(shown: Callable[..., Shown]) -> None:
@@ -204,7 +200,7 @@ def test_keys_pick_up_carry_put_down_replicate_and_remove(shown: Callable[..., S
     press("Escape")
     assert page.last == "remove a replica of expert 1"
     press("Control+a")
-    assert page.page.locator('.mw-xchip[aria-selected="true"]').count() == 8
+    expect(page.page.locator('.mw-xchip[aria-selected="true"]')).to_have_count(8)
 
 
 def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown]) -> None:
@@ -214,8 +210,8 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
 
     page.page.get_by_role("button", name="Balance").click()
     page.does("balance the experts, up to 1 replica a device")
-    assert float(imbalance.inner_text()[:-1]) < before / 1.4
-    assert page.page.locator(".mw-xchip[data-copied]").count() >= 2
+    eventually(page.page, lambda: float(imbalance.inner_text()[:-1]) < before / 1.4)
+    eventually(page.page, lambda: page.page.locator(".mw-xchip[data-copied]").count() >= 2)
 
     page.page.get_by_role("button", name="Balance").click()
     page.says("as balanced as this can make them")
@@ -225,7 +221,7 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     page.page.get_by_role("button", name="one replica a device less").click()
     page.page.get_by_role("button", name="Balance").click()
     page.does("balance the experts")
-    assert page.page.locator(".mw-xchip[data-copied]").count() == 0
+    expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
 
 
 def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None:
@@ -240,8 +236,7 @@ def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None
         page.page.get_by_role("menuitemradio", name=item, exact=True).click()
         eventually(page.page, lambda key=key, value=value: getattr(page.session.design.experts, key) == value)  # type: ignore[misc]
     assert page.session.design.experts.ep == 2
-    page.page.locator(".mw-xplace").nth(1).wait_for()
-    assert page.page.locator(".mw-xplace").count() == 2
+    expect(page.page.locator(".mw-xplace")).to_have_count(2)
 
 
 def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> None:
@@ -254,7 +249,7 @@ def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> N
         )
         return found
 
-    assert inside("mp") == inside("esp") == [2, 3]
+    eventually(page.page, lambda: inside("mp") == inside("esp") == [2, 3])
     assert inside("ep") == [0, 2, 4, 6]
     page.page.get_by_text("ep (other experts) 0 2 4 6").wait_for()
 
@@ -277,29 +272,16 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
 
 
 @pytest.fixture
-def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any]], str]]:
-    """Start the designer as ``meshwave serve`` does, on a document; returns its link."""
-    import json
+def whole(whole_page: Callable[..., Page]) -> Whole:
+    """Show all of the designer on a document."""
+    from engine.design import parse_design
 
-    from designer.server import read_design, served
-
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    with ExitStack() as stack:
-
-        def start(design: dict[str, Any]) -> str:
-            path = tmp_path / "design.json"
-            path.write_text(json.dumps(design))
-            return stack.enter_context(served(read_design(str(path)), "a-token-for-tests"))
-
-        yield start
+    return lambda document, **how: whole_page(parse_design(document), **how)
 
 
-def test_x_turns_the_pane_to_the_experts_and_back(
-    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
-) -> None:
-    for _ in range(2):  # what the first session loads, the second must find too
-        page = visit(designer(experts_document()))
-        page.locator(".mw-cluster").wait_for()
+def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
+    page = whole(experts_document())
+    page.locator(".mw-cluster").wait_for()
     page.keyboard.press("x")
     page.locator(".mw-xchip").first.wait_for()
     box = page.locator(".mw-experts").bounding_box()
@@ -317,19 +299,34 @@ def test_x_turns_the_pane_to_the_experts_and_back(
     page.locator(".mw-experts").wait_for(state="hidden")
 
 
-def test_the_schedules_side_by_side_and_one_of_them_chosen(
-    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer(experts_document(dp=4, tp=2, ep=4, esp=2)))
+@pytest.fixture
+def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of the map with seconds that are found at once; tests/designer/test_experts.py has the true ones."""
+    from designer.views import expert_map, expert_schedules
+    from engine import moe_comparison
+
+    points = np.array(list(product(*moe_comparison.GRID.values())))
+    axes = dict(zip(moe_comparison.GRID, points.T, strict=True))
+    names = (*moe_comparison.SPREAD, "ppmoe")
+    seconds = {name: 1e-3 + (np.arange(len(points)) + number) % len(names) for number, name in enumerate(names)}
+    quick = moe_comparison.Grid(axes, seconds, seconds)
+    for module in (moe_comparison, expert_map):
+        monkeypatch.setattr(module, "grid", lambda: quick)
+    monkeypatch.setattr(expert_schedules, "map_of_layers", expert_map.map_of_layers.__wrapped__)
+
+
+@pytest.mark.usefixtures("quick_grid")
+def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None:
+    page = whole(experts_document(dp=4, tp=2, ep=4, esp=2))
     page.keyboard.press("x")
     page.get_by_role("button", name="Compare schedules").click()
     dialog = page.get_by_role("dialog", name="Expert schedules")
     dialog.wait_for()
     cards = dialog.locator(".mw-es-card")
     cards.first.wait_for()
-    assert cards.count() == 7
-    assert cards.first.locator("[data-kind=best]").count() == 1
-    assert page.evaluate("() => document.activeElement !== document.body")  # the present one has the keyboard
+    expect(cards).to_have_count(7)
+    expect(cards.first.locator("[data-kind=best]")).to_have_count(1)
+    eventually(page, lambda: focused(page, "at.ariaCurrent") == "true")  # the present one has the keyboard
     assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40
 
     page.keyboard.press("Home")
@@ -352,15 +349,13 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(
     page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()
 
 
-def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(
-    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
-) -> None:
+def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole: Whole) -> None:
     design = experts_document()
     del design["model"]["moe"], design["experts"]
-    page = visit(designer(design))
+    page = whole(design)
     section = page.locator('.mw-form [data-section="experts"]')
     section.wait_for()
-    assert section.locator(".mw-field").count() == 1  # the switch
+    expect(section.locator(".mw-field")).to_have_count(1)  # the switch
 
     section.get_by_label("MoE", exact=True).check()
     page.get_by_role("button", name="Undo: add experts to the model").wait_for()
@@ -387,16 +382,13 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(
     page.get_by_role("button", name="Undo: take the experts out of the model").wait_for()
     section.get_by_label("Layer EP").wait_for(state="detached")
     page.keyboard.press("Control+z")
-    section.get_by_label("Layer Placement").wait_for()
-    assert section.get_by_label("Layer Placement").input_value() == "0 1 2 3\n4 5"
+    expect(section.get_by_label("Layer Placement")).to_have_value("0 1 2 3\n4 5")
 
 
 # ---- a run ----
 
 
-def test_a_small_run_of_experts_is_launched_and_seen_training(
-    designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]
-) -> None:
+def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> None:
     """Launched by hand: its loss falls, it lies over the prediction, inside its blocks too, and its load is offered."""
     import json
 
@@ -404,7 +396,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(
 
     design = json.loads(example("17-experts-on-two-cores").read_text())
     design["training"]["steps"] = 5
-    page = visit(designer(design))
+    page = whole(design, launches=True)
     page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
 
     page.get_by_role("button", name="Launch 4 processes").click()
@@ -427,7 +419,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(
     page.get_by_role("menuitemradio", name="measured").click()
     page.get_by_role("button", name="Undo: experts: load as measured").wait_for()
     page.locator('[data-control="load"]', has_text="5 steps").wait_for()
-    assert page.locator('[data-figure="load"] b').inner_text() != "1×"
+    expect(page.locator('[data-figure="load"] b')).not_to_have_text("1×")
     page.keyboard.press("Control+z")
     page.locator('[data-control="load"]', has_text="uniform").wait_for()
 
@@ -443,17 +435,17 @@ def loss_of(page: Page) -> tuple[float, float]:
 
 
 @pytest.fixture
-def opened(designer: Callable[[dict[str, Any]], str], visit: Callable[[str], Page]) -> Page:
+def opened(whole: Whole) -> Page:
     design = experts_document(dp=2, tp=2, ep=2, esp=2, schedule="parm-s2")
     design["cluster"]["nodes"] = 4
     design["meshes"].append({"name": "B", "devices": [4, 5, 6, 7], "axes": {"dp": 2, "tp": 2}})
-    page = visit(designer(design))
-    page.wait_for_function("window.meshwaveTimeline?.layers.length === 1")
+    page = whole(design)
+    page.wait_for_function("window.meshwaveTimeline.layers.length === 1")
     return page
 
 
 def block(page: Page, rank: int, stage: int, mb: int, op: str = "F") -> tuple[float, float]:
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    painted(page)
     box = page.evaluate(f"window.meshwaveTimeline.blockAt({rank}, {stage}, {mb}, '{op}')")
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
@@ -478,8 +470,8 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_leads_back_to_
     crumbs.get_by_text("0F0 on mesh A").wait_for()
     assert page.evaluate("window.meshwaveTimeline.view.whole")
     for words in ("dispatch", "combine", "experts, feed-forward"):
-        assert page.locator(".mw-timeline-legend", has_text=words).is_visible()
-    assert not page.get_by_role("button", name="Edit order").is_visible()
+        expect(page.locator(".mw-timeline-legend", has_text=words)).to_be_visible()
+    expect(page.get_by_role("button", name="Edit order")).to_be_hidden()
 
     page.keyboard.press("Backspace")
 
@@ -488,7 +480,7 @@ def test_enter_opens_the_layers_of_the_pinned_block_and_backspace_leads_back_to_
     assert after["from"] == pytest.approx(before["from"]) and after["to"] == pytest.approx(before["to"])
     pinned = page.evaluate("window.meshwaveTimeline.pinned")
     assert (pinned["stage"], pinned["mb"], pinned["op"]) == (0, 0, 0)
-    assert not crumbs.is_visible()
+    expect(crumbs).to_be_hidden()
 
 
 def test_a_double_click_opens_and_the_crumb_leads_back(opened: Page) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Locator, Page, expect
 
 from designer.session import Session
 from designer.views.comparison import Comparison
@@ -16,12 +17,12 @@ from designer.views.topbar import TopBar
 from engine import gallery as engine_gallery
 from engine.design import load_design
 from engine.resources import example
+from tests.browser.gestures import eventually, focused
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-SETTLED_MS = 5_000
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 GRID = {
     "display": "grid",
@@ -38,6 +39,8 @@ class Shown:
 
     page: Page
     session: Session
+    gallery: Gallery
+    comparison: Comparison
 
     @property
     def dialog(self) -> Locator:
@@ -61,24 +64,17 @@ class Shown:
     def open(self) -> None:
         self.page.keyboard.press("g")
         expect(self.dialog).to_be_visible()
-        expect(self.dialog.get_by_text("What the numbers say", exact=True)).to_be_visible(timeout=20_000)
+        expect(self.dialog.get_by_text("What the numbers say", exact=True)).to_be_visible()
 
-    def until(self, holds: Callable[[], Any]) -> None:
-        for _ in range(SETTLED_MS // 20):
-            if holds():
-                return
-            self.page.wait_for_timeout(20)
-        assert holds()
-
-
-def expect(locator: Locator) -> Any:
-    from playwright.sync_api import expect as expected
-
-    return expected(locator)
+    def hears(self) -> None:
+        """Until Python has heard of all that was done so far."""
+        before = len(self.session.pinned)
+        self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'p' }))")  # pins, or unpins
+        eventually(self.page, lambda: len(self.session.pinned) != before)
 
 
 @pytest.fixture
-def shown(serve: Callable[..., str], visit: Callable[[str], Page], monkeypatch: pytest.MonkeyPatch) -> Shown:
+def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     import panel as pn
 
     every = engine_gallery.variants
@@ -86,20 +82,24 @@ def shown(serve: Callable[..., str], visit: Callable[[str], Page], monkeypatch: 
         engine_gallery, "variants", lambda design: [each for each in every(design) if each.schedule in FEW]
     )
     session = Session(load_design(example("02-two-waves")))
+    overlays: list[Any] = []
 
     def app() -> pn.viewable.Viewable:
         fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
-        gallery, comparison = Gallery(session), Comparison(session)
+        gallery, comparison = overlays[:] = [Gallery(session), Comparison(session)]
         top = TopBar(session, on_gallery=gallery.open, on_compare=comparison.open, **fill)
         numbers = Numbers(session, on_compare=comparison.open, **fill)
         for area, view in {"top": top, "numbers": numbers}.items():
             view.styles = {"grid-area": area, "min-width": "0", "min-height": "0"}
         return pn.Column(top, numbers, gallery, comparison, sizing_mode="stretch_both", styles=GRID)
 
-    page = visit(serve(app))
+    page = stage.show(app)
     page.wait_for_selector(".mw-topbar")
     page.wait_for_selector(".mw-tile")
-    return Shown(page, session)
+    for title in ("mw-gallery-title", "mw-comparison-title"):
+        page.wait_for_selector(f"#{title}", state="attached")
+    yield Shown(page, session, *overlays)
+    overlays[0].stop()
 
 
 # ---- the gallery ----
@@ -107,36 +107,35 @@ def shown(serve: Callable[..., str], visit: Callable[[str], Page], monkeypatch: 
 
 def test_a_card_is_chosen_by_a_click_and_taken_back_by_undo(shown: Shown) -> None:
     shown.page.get_by_role("button", name="Gallery of schedules").click()
-    expect(shown.card("ZB-V")).to_be_visible(timeout=20_000)
-    assert shown.card("Hanayo, 2 waves, what you have").get_attribute("aria-current") == "true"
+    expect(shown.card("ZB-V")).to_be_visible()
+    expect(shown.card("Hanayo, 2 waves, what you have")).to_have_attribute("aria-current", "true")
     expect(shown.dialog.locator(".mw-card .mw-mini").first).to_be_visible()
 
     shown.card("ZB-V").click()
 
-    shown.until(lambda: shown.session.design.pipeline.schedule == "zb-v")
+    eventually(shown.page, lambda: shown.session.design.pipeline.schedule == "zb-v")
     expect(shown.dialog).to_be_hidden()
     shown.page.keyboard.press("Control+z")
-    shown.until(lambda: shown.session.history == ("", "schedule ZB-V"))
+    eventually(shown.page, lambda: shown.session.history == ("", "schedule ZB-V"))
 
 
 def test_the_keyboard_walks_over_the_cards_as_they_lie(shown: Shown) -> None:
     shown.open()
-    focused = "document.activeElement.getRootNode() && (function deep(n){while(n.shadowRoot?.activeElement)n=n.shadowRoot.activeElement;return n})(document.activeElement).ariaLabel"
-    shown.until(lambda: "what you have" in (shown.page.evaluate(focused) or ""))
+    eventually(shown.page, lambda: "what you have" in focused(shown.page, "at.ariaLabel"))
 
     shown.page.keyboard.press("Home")
-    first = shown.page.evaluate(focused)
-    assert first == shown.labels()[0]
+    assert focused(shown.page, "at.ariaLabel") == shown.labels()[0]
     shown.page.keyboard.press("ArrowRight")
-    assert shown.page.evaluate(focused) == shown.labels()[1]
+    assert focused(shown.page, "at.ariaLabel") == shown.labels()[1]
     shown.page.keyboard.press("ArrowDown")
-    assert shown.page.evaluate(focused) not in shown.labels()[:3]
+    assert focused(shown.page, "at.ariaLabel") not in shown.labels()[:3]
     shown.page.keyboard.press("Home")
+    shown.hears()
     assert shown.session.history == ("", ""), "walking edits nothing"
     shown.page.keyboard.press("Enter")
 
     expect(shown.dialog).to_be_hidden()
-    shown.until(lambda: shown.session.history[0].startswith("schedule "))
+    eventually(shown.page, lambda: shown.session.history[0].startswith("schedule "))
 
 
 def test_escape_closes_and_nothing_was_changed(shown: Shown) -> None:
@@ -147,6 +146,39 @@ def test_escape_closes_and_nothing_was_changed(shown: Shown) -> None:
     expect(shown.dialog).to_be_hidden()
     shown.open()
     assert shown.session.history == ("", "")
+
+
+AT_ONCE = """([title, closing, key]) => {
+    const all = (root) => [...root.querySelectorAll("*")].flatMap((each) => [each, ...(each.shadowRoot ? all(each.shadowRoot) : [])]);
+    const dialog = all(document).find((each) => each.id === title).closest("dialog");
+    const press = (key, at) => at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, composed: true, cancelable: true }));
+    if (closing === "Escape") press("Escape", dialog);
+    else if (closing === "the button") dialog.querySelector('[aria-label="Close"]').click();
+    else dialog.close();
+    if (dialog.open) throw new Error(`${closing} left it open`);
+    press(key, window);
+}"""
+
+
+@pytest.mark.parametrize("name", ["gallery", "comparison"])
+def test_a_key_that_opens_it_again_is_heard_however_soon_it_follows_what_closed_it(shown: Shown, name: str) -> None:
+    """Both in one task of the page, before the dialog's own ``close`` event."""
+    overlay: Any = getattr(shown, name)
+    dialog, key = {"gallery": (shown.dialog, "g"), "comparison": (shown.table, "v")}[name]
+    shown.page.keyboard.press(key)
+    for closing in ("Escape", "the button", "the browser"):
+        expect(dialog).to_be_visible()
+        before = overlay.opening
+
+        shown.page.evaluate(AT_ONCE, [f"mw-{name}-title", closing, key])
+
+        shown.hears()
+        assert overlay.shown
+        assert overlay.opening == before + 1
+    expect(dialog).to_be_visible()
+    shown.page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    eventually(shown.page, lambda: not overlay.shown)
 
 
 def test_sorting_filtering_and_all_variants(shown: Shown) -> None:
@@ -174,8 +206,8 @@ def test_a_card_that_refuses_says_why_and_cannot_be_chosen(shown: Shown) -> None
     expect(refused).to_have_attribute("aria-disabled", "true")
 
     refused.click(force=True)
-    shown.page.wait_for_timeout(100)
 
+    shown.hears()
     expect(shown.dialog).to_be_visible()
     assert shown.session.history == ("", "")
 
@@ -194,10 +226,10 @@ def test_what_the_numbers_say_is_there_in_words(shown: Shown) -> None:
 def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     page, session = shown.page, shown.session
     page.keyboard.press("p")
-    shown.until(lambda: len(session.pinned) == 1)
+    eventually(shown.page, lambda: len(session.pinned) == 1)
     shown.open()
-    shown.card("ZB-V").hover()
-    pin = shown.dialog.get_by_role("button", name="Compare ZB-V")
+    shown.card("GPipe").hover()
+    pin = shown.dialog.get_by_role("button", name="Compare GPipe")
     pin.click()
     expect(pin).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("Escape")
@@ -205,16 +237,16 @@ def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     page.keyboard.press("v")
 
     expect(shown.table.locator(".mw-column-name")).to_have_text(
-        ["Two waves on four meshes", "ZB-V", "Two waves on four meshes"]
+        ["Two waves on four meshes", "GPipe", "Two waves on four meshes"]
     )
-    expect(shown.table.locator("tr.mw-differences")).to_contain_text("hanayo, waves 2 → zb-v")
+    expect(shown.table.locator("tr.mw-differences")).to_contain_text("hanayo, waves 2 → gpipe")
     expect(shown.table.locator('tr[data-key="mfu"]')).to_have_count(0)
     expect(shown.table.locator('tr[data-key="memory"] .mw-change').first).to_be_visible()
-    shown.table.get_by_role("button", name="Unpin ZB-V").click()
-    shown.until(lambda: len(session.pinned) == 1)
+    shown.table.get_by_role("button", name="Unpin GPipe").click()
+    eventually(shown.page, lambda: len(session.pinned) == 1)
     shown.table.get_by_role("button", name="Add an example").click()
     page.get_by_role("menuitem").nth(3).click()
-    shown.until(lambda: len(session.pinned) == 2)
+    eventually(shown.page, lambda: len(session.pinned) == 2)
     expect(shown.table.get_by_text("room for 1 more")).to_be_visible()
     shown.table.get_by_role("button", name="End the comparison").click()
     expect(shown.table).to_be_hidden()
@@ -231,5 +263,5 @@ def test_the_note_under_the_pin_opens_the_table_and_ends_it(shown: Shown) -> Non
     expect(shown.table).to_be_hidden()
     shown.page.locator(".mw-numbers").get_by_role("button", name="End the comparison").click()
 
-    shown.until(lambda: shown.session.pinned == [])
+    eventually(shown.page, lambda: shown.session.pinned == [])
     expect(note).to_have_count(0)

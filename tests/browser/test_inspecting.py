@@ -9,18 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.drawn import Drawn, layer, wait_for
-from tests.conftest import IDLE
+from tests.browser.drawn import SIZE, Drawn, layer
+from tests.browser.gestures import eventually, focused
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def context(kept_context: BrowserContext) -> BrowserContext:
-    return kept_context
 
 
 def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
@@ -77,7 +72,7 @@ def test_an_area_is_dragged_and_its_figures_stand_beside_it(drawn: Drawn) -> Non
 
     drawn.key("Escape")
     assert drawn.ask("area") is None
-    assert not panel(drawn).is_visible()
+    expect(panel(drawn)).to_be_hidden()
 
 
 def test_a_drag_along_the_axis_takes_all_lanes(drawn: Drawn) -> None:
@@ -156,7 +151,7 @@ def test_the_critical_path_says_what_it_is_made_of_and_what_would_shorten_it(dra
 
     drawn.key("Escape")
     drawn.key("c")
-    assert not panel(drawn).is_visible()
+    expect(panel(drawn)).to_be_hidden()
 
 
 def test_the_critical_path_is_lit_also_where_a_block_is_pinned(drawn: Drawn) -> None:
@@ -212,8 +207,8 @@ def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None
     expect(panel(drawn)).to_contain_text("100% compute")
 
     drawn.page.get_by_role("button", name="close the panel").click()
-    assert not panel(drawn).is_visible()
-    assert drawn.chart.show_critical  # the path stays drawn
+    expect(panel(drawn)).to_be_hidden()
+    eventually(drawn.page, lambda: drawn.chart.show_critical)  # the path stays drawn
 
 
 # search
@@ -240,15 +235,8 @@ def test_search_steps_through_the_hits(drawn: Drawn) -> None:
     expect(drawn.page.locator(".mw-timeline-hits")).to_have_text("there is no stage 9; they go from 0 to 3")
 
     field.press("Escape")
-    assert not field.is_visible()
-    assert drawn.page.evaluate(FOCUSED) == "application"  # back on the timeline
-
-
-FOCUSED = """() => {
-  let at = document.activeElement;
-  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
-  return at?.getAttribute("role");
-}"""
+    expect(field).to_be_hidden()
+    assert focused(drawn.page, 'at.getAttribute("role")') == "application"  # back on the timeline
 
 
 def test_a_hit_of_a_large_step_is_zoomed_to_until_it_is_seen(drawn: Drawn) -> None:
@@ -298,7 +286,7 @@ def test_arrows_step_from_the_pinned_block_to_cause_and_effect(drawn: Drawn) -> 
     assert drawn.ask("pinned") != first
     drawn.key("ArrowUp")
     assert drawn.ask("pinned") == first
-    wait_for(drawn.page, lambda: drawn.pins[-1] is not None and drawn.pins[-1].rank == first["rank"])
+    eventually(drawn.page, lambda: drawn.pins[-1] is not None and drawn.pins[-1].rank == first["rank"])
 
 
 def test_the_first_block_has_no_cause_and_says_so(drawn: Drawn) -> None:
@@ -328,6 +316,27 @@ def test_flows_are_drawn_on_demand(drawn: Drawn) -> None:
     assert len(chain) > 4
     drawn.key("Escape")
     expect(flow).not_to_be_visible()
+
+
+def test_causes_effects_and_flows_follow_the_messages_that_skip_stages(drawn: Drawn) -> None:
+    drawn.show(predicted("18-u-transformer"))
+
+    def related(stage: int, op: str) -> tuple[set[str], set[str]]:
+        drawn.page.mouse.click(*drawn.block(stage, stage, 1, op))
+        drawn.until(f"chart.pinned?.stage === {stage}")
+        found = drawn.ask("related")
+        drawn.key("Escape")
+        return set(found["causes"]), set(found["effects"])
+
+    assert {"0SEND_F1", "0SEND_F1TO3", "1F1", "3F1"} <= related(0, "F")[1]
+    assert {"2F1", "2SEND_F1", "0F1", "0SEND_F1TO3"} <= related(3, "F")[0]
+    assert {"3SEND_B1", "3SEND_B1TO0", "2B1", "0B1"} <= related(3, "B")[1]
+    assert {"1B1", "1SEND_B1", "3B1", "3SEND_B1TO0", "0F1"} <= related(0, "B")[0]
+
+    drawn.page.mouse.click(*drawn.block(1, 1, 1))
+    drawn.key("b")
+    expect(drawn.page.get_by_role("button", name="Flow")).to_have_text("Flow: its microbatch")
+    assert {"0SEND_F1TO3", "3SEND_B1TO0"} <= set(drawn.ask("flow"))
 
 
 # bubbles
@@ -360,7 +369,7 @@ def test_marks_measure_the_distance_between_two_points(drawn: Drawn) -> None:
     drawn.key("x")
 
     assert drawn.ask("marks") == [pytest.approx(8e-3), pytest.approx(10e-3)]  # snapped to both edges
-    assert live.inner_text() == "Mark 2 at 10\u2009ms, 2\u2009ms after mark 1."
+    expect(live).to_have_text("Mark 2 at 10\u2009ms, 2\u2009ms after mark 1.")
 
     box = drawn.page.locator(".mw-timeline-stage").bounding_box()
     assert box
@@ -439,13 +448,35 @@ def test_a_question_mark_lists_the_keys(drawn: Drawn) -> None:
     expect(sheet).to_be_visible()
 
 
-def test_a_link_opens_exactly_this_view_and_holds_no_token(
-    drawn: Drawn, serve: Callable[..., str], visit: Callable[[str], Page]
-) -> None:
-    drawn.page.goto(drawn.page.url + "?token=secret&draft=abc")
-    drawn.page.wait_for_function(IDLE)
-    drawn.page.wait_for_function("window.meshwaveTimeline")
-    wait_for(drawn.page, lambda: drawn.visits == 2)
+@pytest.fixture
+def opened(page: Page, serve: Callable[..., str], visit: Callable[[str], Page]) -> Callable[[str], Drawn]:
+    """Open a page of a timeline at what follows its address."""
+    import panel as pn
+
+    from designer.views.timeline import TimelineChart
+
+    charts: list[TimelineChart] = []
+
+    def app() -> pn.Column:
+        chart = TimelineChart(sizing_mode="stretch_both", min_height=SIZE["height"])
+        pn.state.onload(lambda: charts.append(chart))  # what is shown before a page is live may not reach it
+        return pn.Column(chart, sizing_mode="stretch_both", margin=0)
+
+    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+    address = serve(app)
+
+    def open_at(rest: str) -> Drawn:
+        before = len(charts)
+        visit(address + rest)
+        page.wait_for_function("window.meshwaveTimeline")
+        eventually(page, lambda: len(charts) > before)
+        return Drawn(page, charts, [])
+
+    return open_at
+
+
+def test_a_link_opens_exactly_this_view_and_holds_no_token(opened: Callable[[str], Drawn]) -> None:
+    drawn = opened("?token=secret&draft=abc")
     drawn.show(layer(4, 8))
     for key in ("w", "w", "d"):
         drawn.key(key)
@@ -469,10 +500,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(
     assert "secret" not in link
     assert urlsplit(link).query == "draft=abc"
     drawn.page.goto("about:blank")
-    drawn.page.goto(link)
-    drawn.page.wait_for_function(IDLE)
-    drawn.page.wait_for_function("window.meshwaveTimeline")
-    wait_for(drawn.page, lambda: drawn.visits == 3)
+    drawn = opened(urlsplit(link)._replace(scheme="", netloc="").geturl()[1:])
     drawn.show(layer(4, 8))
     drawn.until("chart.pinned && chart.hits.total === 16")
     drawn.settle()
@@ -483,7 +511,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(
     assert after["marks"] == pytest.approx(before["marks"])
     for name in ("pinned", "kept", "flow"):
         assert after[name] == before[name]
-    wait_for(drawn.page, lambda: drawn.chart.show_memory is False)
+    eventually(drawn.page, lambda: drawn.chart.show_memory is False)
 
 
 def test_a_link_to_another_state_of_the_design_says_so_and_one_that_is_nonsense_is_harmless(drawn: Drawn) -> None:

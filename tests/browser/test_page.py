@@ -13,11 +13,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from designer.server import read_design, served
+from engine.launch import launchers
+from tests.browser.gestures import eventually, painted
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 
 TOKEN = "a-token-for-tests"
-RUN_MS = 60_000
+RUN_MS = 120_000
+Whole = Callable[..., Page]
 
 
 @pytest.fixture
@@ -28,6 +31,12 @@ def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         yield lambda design: stack.enter_context(served(read_design(design), TOKEN))
 
 
+@pytest.fixture
+def unlaunched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is launched: no process is made ready for it."""
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+
+
 def iteration(page: Page) -> str:
     return page.locator('.mw-tile[data-key="iteration"]').inner_text()
 
@@ -36,11 +45,18 @@ def changes(page: Page, before: str) -> None:
     expect(page.locator('.mw-tile[data-key="iteration"]')).not_to_have_text(before, use_inner_text=True)
 
 
-def test_nothing_scrolls_and_everything_is_on_one_screen(
+@pytest.mark.usefixtures("unlaunched")
+def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it_too(
     designer: Callable[[str], str], visit: Callable[[str], Page]
 ) -> None:
-    page = visit(designer("01-first-wave"))
+    link = designer("01-first-wave")
+    page = visit(link)
+    lab = page.get_by_role("link", name="Transfer lab").get_attribute("href")
+    visit(page.url.partition("?")[0] + str(lab))
+    page.locator(".mw-tr-task").first.wait_for()
+    visit(link)
 
+    expect(page.locator('.mw-tile[data-key="iteration"]')).to_contain_text("36")
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
     for view in (".mw-cluster", ".mw-wave", ".mw-numbers"):
         box = page.locator(view).bounding_box()
@@ -48,16 +64,8 @@ def test_nothing_scrolls_and_everything_is_on_one_screen(
     assert page.evaluate("window.meshwaveTimeline.layers.length") == 1
 
 
-def test_a_second_visit_finds_everything_too(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
-    link = designer("01-first-wave")
-    visit(link)
-    page = visit(link)
-
-    expect(page.locator('.mw-tile[data-key="iteration"]')).to_contain_text("36")
-
-
-def test_draw_a_mesh_add_a_wave_and_undo(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
-    page = visit(designer("01-first-wave"))
+def test_draw_a_mesh_add_a_wave_and_undo(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
     page.get_by_role("button", name="one device a node more").click()  # an unused device to draw on
     expect(page.locator(".mw-device")).to_have_count(5)
     before = iteration(page)
@@ -69,7 +77,7 @@ def test_draw_a_mesh_add_a_wave_and_undo(designer: Callable[[str], str], visit: 
     page.mouse.move(free["x"] + free["width"] - 6, free["y"] + free["height"] - 6, steps=4)
     page.mouse.up()
     changes(page, before)
-    assert page.evaluate("window.meshwaveTimeline.layers[0].ranks") == 5
+    page.wait_for_function("window.meshwaveTimeline.layers[0].ranks === 5")
 
     drawn = iteration(page)
     page.keyboard.press("Control+z")
@@ -83,10 +91,8 @@ def test_draw_a_mesh_add_a_wave_and_undo(designer: Callable[[str], str], visit: 
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("20")
 
 
-def test_pinning_shows_both_timelines_and_the_change(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer("01-first-wave"))
+def test_pinning_shows_both_timelines_and_the_change(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
     page.get_by_role("button", name=re.compile("^Pin")).first.click()
     page.get_by_role("button", name=re.compile("one wave(s)? more")).click()
 
@@ -94,10 +100,8 @@ def test_pinning_shows_both_timelines_and_the_change(
     expect(page.locator('.mw-tile[data-key="bubble"]')).to_contain_text("better")
 
 
-def test_wrong_input_is_told_at_its_field_and_the_last_good_timeline_stays(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer("01-first-wave"))
+def test_wrong_input_is_told_at_its_field_and_the_last_good_timeline_stays(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
     field = page.get_by_label("Layers", exact=True)
     field.fill("3")
     field.press("Enter")
@@ -106,39 +110,29 @@ def test_wrong_input_is_told_at_its_field_and_the_last_good_timeline_stays(
     assert page.evaluate("window.meshwaveTimeline.layers.length") == 1
     field.fill("-3")
     field.press("Enter")
-    assert field.get_attribute("aria-invalid") == "true"
-
-
-def test_launch_follow_and_overlay(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
-    page = visit(designer("05-hanayo-as-chimera"))
-    page.get_by_role("button", name="Launch").first.click()
-    expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
-
-    losses = page.evaluate("window.meshwaveRuns.model.losses")
-    assert len(losses) == 20
-    assert losses[-1] < losses[0] - 0.5
-    page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
-    assert page.evaluate("window.meshwaveTimeline.layers[1].source") == "measured"
-    expect(page.locator(".mw-compare")).to_contain_text("iteration")
+    expect(field).to_have_attribute("aria-invalid", "true")
 
 
 def test_cancel_and_reload(designer: Callable[[str], str], visit: Callable[[str], Page]) -> None:
     page = visit(designer("01-first-wave"))
+    alone = read_design("01-first-wave").model_dump(mode="json") | {"name": "alone"}  # leaves the page a core
+    open_design(page, alone | {"meshes": alone["meshes"][:1], "pipeline": {"schedule": "1f1b", "microbatches": 4}})
     steps = page.get_by_label("Steps", exact=True)
     steps.fill("100000")
     steps.press("Enter")
     page.get_by_role("button", name="Launch").first.click()
-    page.wait_for_function("window.meshwaveRuns.model.losses.length > 2", timeout=RUN_MS)
+    under_way = "window.meshwaveRuns?.model.run.total === 100000 && window.meshwaveRuns.model.losses.length > 2"
+    page.wait_for_function(under_way, timeout=RUN_MS)
 
     page.wait_for_url("**/?draft=*")
     page.reload()
-    page.wait_for_function("window.meshwaveRuns?.model.losses.length > 2", timeout=RUN_MS)
-    page.wait_for_function("document.querySelector('body') && window.meshwaveRuns.model.run.total === 100000")
+    page.wait_for_function(under_way, timeout=RUN_MS)
     page.get_by_role("tab", name="Run").or_(page.get_by_text("Run", exact=True)).first.click()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".mw-run .mw-state")).to_have_text("cancelled", timeout=5000)
+    expect(page.locator(".mw-run .mw-state")).to_have_text("cancelled", timeout=RUN_MS)
 
 
+@pytest.mark.usefixtures("unlaunched")
 def test_without_the_token_nothing_is_shown(designer: Callable[[str], str], page: Page, complaints: list[str]) -> None:
     link = designer("01-first-wave")
     response = page.goto(link.split("?")[0])
@@ -166,13 +160,20 @@ def two_waves(name: str, **changes: Any) -> dict[str, Any]:
     return {**document, "name": name}
 
 
-def test_what_keeps_a_design_from_being_launched_is_said_and_marked_also_after_a_run(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
+def test_launch_follow_and_overlay_and_what_keeps_another_design_from_being_launched_is_said_and_marked(
+    whole_page: Whole,
 ) -> None:
-    page = visit(designer("05-hanayo-as-chimera"))
+    page = whole_page(read_design("05-hanayo-as-chimera"), launches=True)
     bar, badge = page.locator(".mw-launchbar-words"), page.locator(".mw-tab-badge").last
     page.get_by_role("button", name="Launch").first.click()
     expect(page.locator(".mw-run .mw-state")).to_have_text("done", timeout=RUN_MS)
+
+    page.wait_for_function("window.meshwaveRuns.model.losses.length === 20")
+    losses = page.evaluate("window.meshwaveRuns.model.losses")
+    assert losses[-1] < losses[0] - 0.5
+    page.wait_for_function("window.meshwaveTimeline.layers.length === 2")
+    assert page.evaluate("window.meshwaveTimeline.layers[1].source") == "measured"
+    expect(page.locator(".mw-compare")).to_contain_text("iteration")
     expect(bar).to_contain_text("done: 20 steps, loss")
     expect(page.locator(".mw-runs-row").first).to_contain_text("20 of 20 steps, loss")
     expect(badge).to_be_hidden()
@@ -180,7 +181,7 @@ def test_what_keeps_a_design_from_being_launched_is_said_and_marked_also_after_a
     open_design(page, two_waves("few words", model__vocab=200))
 
     expect(bar).to_contain_text("a gpt reads text as bytes and needs at least 256")
-    assert "at least 256" in (bar.get_attribute("title") or "")
+    expect(bar).to_have_attribute("title", re.compile("at least 256"))
     expect(page.get_by_role("button", name="Launch").first).to_have_attribute("aria-disabled", "true")
     expect(badge).to_have_attribute("data-severity", "launch")
     page.get_by_role("tab", name="Problems").click()
@@ -191,13 +192,11 @@ def test_what_keeps_a_design_from_being_launched_is_said_and_marked_also_after_a
 
     page.get_by_role("tab", name="Run").click()
     expect(page.locator(".mw-run")).to_be_hidden()  # it was of another design
-    assert page.evaluate("window.meshwaveTimeline.layers.map(({ source }) => source)") == ["predicted"]
+    page.wait_for_function("window.meshwaveTimeline.layers.map(({ source }) => source).join() === 'predicted'")
 
 
-def test_a_document_with_errors_shows_nothing_of_the_one_before(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer("01-first-wave"))
+def test_a_document_with_errors_shows_nothing_of_the_one_before(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
 
     open_design(page, two_waves("too few layers", model__layers=3))
 
@@ -210,10 +209,8 @@ def test_a_document_with_errors_shows_nothing_of_the_one_before(
     expect(page.locator(".mw-timeline-empty")).to_be_visible()
 
 
-def test_tabs_and_tiling_follow_the_keyboard_and_the_design(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer("01-first-wave"))
+def test_tabs_and_tiling_follow_the_keyboard_and_the_design(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
     tab = page.get_by_role("tab", name="Design")
     expect(tab).to_have_attribute("aria-selected", "true")
     tab.focus()
@@ -245,10 +242,8 @@ def test_tabs_and_tiling_follow_the_keyboard_and_the_design(
     expect(sizes.nth(0)).to_have_value("2")
 
 
-def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
-) -> None:
-    page = visit(designer("01-first-wave"))
+def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(whole_page: Whole) -> None:
+    page = whole_page(read_design("01-first-wave"))
     expect(page.locator(".mw-equal")).to_have_count(0)
     before = iteration(page)
     grip = page.locator('.mw-grip[data-boundary="1"]').bounding_box()
@@ -260,7 +255,7 @@ def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(
     page.mouse.down()
     page.mouse.move(x - 28, y, steps=5)
     changes(page, before)
-    assert page.evaluate("window.meshwaveTimeline.layers[0].makespan") > 36
+    page.wait_for_function("window.meshwaveTimeline.layers[0].makespan > 36")
     expect(undo).to_have_attribute("aria-disabled", "true")  # nothing is edited yet
     page.keyboard.press("Escape")
     page.mouse.up()
@@ -286,8 +281,11 @@ def test_layers_are_priced_while_they_are_dragged_and_one_step_is_undone(
     expect(undo).to_have_attribute("aria-disabled", "true")
     many.press("End")
     many.press("2")
-    page.set_viewport_size({"width": 1400, "height": 880})  # all is drawn anew
-    page.wait_for_timeout(100)
+    board = page.locator(".mw-wave-drawing")
+    before = board.bounding_box()
+    page.set_viewport_size({"width": 1200, "height": 880})  # all is drawn anew
+    eventually(page, lambda: board.bounding_box() != before)
+    painted(page)
     expect(many).to_have_value("42")
     many.press("Control+z")  # what is typed is the field's own
     expect(many).to_have_value("4")

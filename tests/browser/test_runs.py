@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
 
 from designer.server import read_design, served
 from designer.session import Session
+from designer.views import runs
 from designer.views.runs import SHOWN_LOSSES, RunsPanel
 from engine.design import load_design, parse_design
 from engine.launch import Record, State, write_bundle
@@ -21,9 +22,12 @@ from engine.launch.local import LocalLauncher
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, texts_folder
 from engine.predict import predict
 from engine.resources import example
+from tests.engine.recorded import record as record_timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
 STEPS = 50_000
@@ -44,20 +48,22 @@ def session() -> Session:
 
 
 @pytest.fixture
-def show(
-    record: Record, session: Session, serve: Callable[..., str], visit: Callable[[str], Page]
-) -> Callable[..., Page]:
+def show(record: Record, session: Session, stage: Stage) -> Iterator[Callable[..., Page]]:
     import panel as pn
 
+    looking: list[Any] = []
+
     def open_panel(first: str = "") -> Page:
-        def panel() -> pn.Column:
+        def panel() -> RunsPanel:
             runs = RunsPanel(session, LocalLauncher(record), record, first=first, width=320, height=800)
-            pn.state.add_periodic_callback(runs.look, period=100)
-            return pn.Column(runs)
+            looking.append(pn.state.add_periodic_callback(runs.look, period=100))
+            return runs
 
-        return visit(serve(panel))
+        return stage.show(panel)
 
-    return open_panel
+    yield open_panel
+    for each in looking:
+        each.stop()
 
 
 def bring(page: Page, name: str, content: bytes) -> None:
@@ -117,6 +123,31 @@ def test_a_run_trains_on_the_text_that_was_brought(
     assert json.loads(launched.read_text("utf-8"))["training"]["data"] == "mine.txt"
 
 
+def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
+    visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(runs, "usual_rehearser", lambda design: "threads")  # no torch, and no seconds until it is there
+    document = read_design("01-first-wave").model_dump(mode="json")
+    document["training"]["steps"] = 2
+    with served(parse_design(document), "a-token-for-tests") as link:
+        page = visit(link)
+        launch = page.locator(".mw-launchbar")
+        rehearse = launch.get_by_role("button", name="Rehearse")
+        expect(rehearse).to_have_attribute("aria-disabled", "false")
+
+        launch.get_by_role("button", name="Launch").focus()
+        page.keyboard.press("Tab")
+        expect(rehearse).to_be_focused()
+        page.keyboard.press("Enter")
+
+        expect(launch.locator(".mw-launchbar-words")).to_contain_text("done: 2 steps", timeout=RUN_MS)
+        expect(launch.locator(".mw-launchbar-words")).to_contain_text("rehearsal, time x")
+        expect(page.locator(".mw-run")).to_contain_text("a rehearsal: nothing is computed")
+        expect(page.get_by_label("Lay the measured timeline over the predicted one")).to_be_checked()
+        page.goto("about:blank")
+
+
 def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     show: Callable[..., Page], session: Session, record: Record
 ) -> None:
@@ -152,6 +183,30 @@ def test_the_log_follows_its_end_unless_a_person_scrolled_up(
     expect(row.locator(".mw-state")).to_have_text("cancelled")
     expect(row).to_be_focused()
     expect(page.locator(".mw-run .mw-run-reason")).to_have_text("cancelled after 2 steps")
+
+
+def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], session: Session, record: Record) -> None:
+    slow = 3 * session.prediction.costs.seconds
+    ids = [write(record, session, [5.0, 4.0, 3.0]) for _ in range(2)]
+    for run in ids:
+        record_timeline(record.folder(run), session.prediction, slow)
+        record.move(run, State.SUCCEEDED, "")
+    page = show(ids[0])
+
+    iteration = page.locator(".mw-compare tbody tr").first
+    expect(iteration).to_contain_text("+200%")
+    expect(page.locator(".mw-cause")).to_contain_text("% of the error of the step.")
+    expect(page.locator(".mw-past tr[aria-current=true]")).to_have_count(1)
+    expect(page.locator(".mw-past tr")).to_have_count(2)
+    links = page.locator(".mw-compared-part", has_text="Links, a transfer")
+    links.locator("summary").click()
+    expect(links.locator("tbody tr").first).to_contain_text("+200%")
+
+    page.get_by_role("button", name="Use what was measured").click()
+
+    expect(iteration).to_contain_text("+0%")
+    assert session.design.cost.model_dump()["profile"] == f"run-{ids[0]}.json"
+    expect(links.locator("tbody tr").first).to_be_visible()  # it is drawn anew, and stays unfolded
 
 
 def test_the_curve_of_a_long_run_is_few_points_that_lose_no_extreme(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Locator, Page, expect
 
 from designer.forms import Form
 from designer.session import Session
@@ -18,12 +19,14 @@ from designer.views.topbar import TopBar
 from engine.design import load_design, parse_design
 from engine.export import exports
 from engine.resources import example
+from tests.browser.gestures import eventually
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from panel.viewable import Viewable
+
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-SETTLED_MS = 5_000
 
 
 @dataclass
@@ -50,23 +53,28 @@ class Shell:
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name)
 
-    def until(self, holds: Callable[[], Any]) -> None:
-        """Wait for something that Python knows."""
-        for _ in range(SETTLED_MS // 20):
-            if holds():
-                return
-            self.page.wait_for_timeout(20)
-        assert holds()
+    def hears(self) -> None:
+        """Until Python has heard of all that was done so far."""
+        before = len(self.launched)
+        self.page.evaluate("window.dispatchEvent(new KeyboardEvent('keydown', { key: 'l' }))")
+        eventually(self.page, lambda: len(self.launched) > before)
 
 
 @pytest.fixture
-def shell(serve: Callable[..., str], visit: Callable[[str], Page]) -> Iterator[Shell]:
+def session() -> Session:
+    return Session(load_design(example("02-two-waves")))
+
+
+@pytest.fixture
+def launched() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def app(session: Session, launched: list[int]) -> Callable[[], Viewable]:
     import panel as pn
 
-    session = Session(load_design(example("02-two-waves")))
-    launched: list[int] = []
-
-    def app() -> pn.viewable.Viewable:
+    def make() -> Viewable:
         fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
         form = Form(session, **fill)
         areas = {
@@ -84,7 +92,12 @@ def shell(serve: Callable[..., str], visit: Callable[[str], Page]) -> Iterator[S
             view.styles = {"grid-area": area, "min-width": "0", "min-height": "0"}
         return pn.Column(*areas.values(), sizing_mode="stretch_both", styles=GRID)
 
-    page = visit(serve(app))
+    return make
+
+
+@pytest.fixture
+def shell(stage: Stage, app: Callable[[], Viewable], session: Session, launched: list[int]) -> Shell:
+    page = stage.show(app)
     page.wait_for_selector(".mw-field")
     page.wait_for_selector(".mw-tile")
     page.wait_for_selector(".mw-topbar")
@@ -102,12 +115,6 @@ GRID = {
 }
 
 
-def expect(locator: Locator) -> Any:
-    from playwright.sync_api import expect as expected
-
-    return expected(locator)
-
-
 # ---- the form ----
 
 
@@ -116,7 +123,7 @@ def test_a_typed_number_is_one_edit_and_the_numbers_follow(shell: Shell) -> None
 
     shell.type("pipeline.microbatches", "8")
 
-    shell.until(lambda: shell.session.history == ("microbatches 8", ""))
+    eventually(shell.page, lambda: shell.session.history == ("microbatches 8", ""))
     expect(shell.tile("iteration")).not_to_have_text(before)
     assert shell.session.design.pipeline.microbatches == 8
     expect(shell.button("Undo: microbatches 8")).to_be_visible()
@@ -143,18 +150,18 @@ def test_control_z_in_a_field_takes_back_the_edit_and_the_field_agrees_with_the_
     entry = shell.field("pipeline.microbatches")
     before = entry.input_value()
     shell.type("pipeline.microbatches", "8")
-    shell.until(lambda: shell.session.design.pipeline.microbatches == 8)
+    eventually(shell.page, lambda: shell.session.design.pipeline.microbatches == 8)
 
     entry.press("Control+z")
 
-    shell.until(lambda: shell.session.design.pipeline.microbatches == int(before))
+    eventually(shell.page, lambda: shell.session.design.pipeline.microbatches == int(before))
     expect(entry).to_have_value(before)
 
     entry.fill("6")
     entry.press("Control+z")  # what is being typed is the field's own
     entry.press("Tab")
 
-    shell.until(lambda: str(shell.session.design.pipeline.microbatches) == entry.input_value())
+    eventually(shell.page, lambda: str(shell.session.design.pipeline.microbatches) == entry.input_value())
 
 
 def test_a_refused_value_goes_when_another_design_is_opened(shell: Shell) -> None:
@@ -174,7 +181,7 @@ def test_plain_numbers_are_asked_for_and_written_as_a_person_reads_them(shell: S
     expect(shell.words("cluster.device.memory_bytes")).to_have_text("write it as a plain number: 80e9")
 
     shell.type("cluster.device.memory_bytes", "8e10")
-    shell.until(lambda: shell.session.design.cluster.device.memory_bytes == 8e10)
+    eventually(shell.page, lambda: shell.session.design.cluster.device.memory_bytes == 8e10)
     expect(shell.page.locator('[data-path="cluster.device.memory_bytes"] .mw-hint')).to_have_text("80 GB")
     expect(shell.field("cluster.device.memory_bytes")).to_have_value("80e9")
 
@@ -234,7 +241,7 @@ def test_a_schedule_can_be_drawn_by_hand_in_the_form(shell: Shell) -> None:
     orders.fill("\n".join([*lines[:-1], "0F0"]))
     orders.press("Control+Enter")
 
-    shell.until(lambda: shell.session.errors)
+    eventually(shell.page, lambda: shell.session.errors)
     expect(orders).to_have_value("\n".join([*lines[:-1], "0F0"]))
 
 
@@ -243,7 +250,7 @@ def test_a_preset_fills_the_cluster(shell: Shell) -> None:
 
     shell.field("cluster").select_option(label="DGX H100")
 
-    shell.until(lambda: "H100" in shell.session.design.cluster.device.name)
+    eventually(shell.page, lambda: "H100" in shell.session.design.cluster.device.name)
     expect(shell.field("cluster.devices_per_node")).to_have_value("8")
 
 
@@ -252,9 +259,9 @@ def test_arrows_in_a_number_are_edits_that_undo_takes_back_one_by_one(shell: She
     entry.focus()
 
     entry.press("ArrowDown")
-    shell.until(lambda: shell.session.design.pipeline.waves == 1)
+    eventually(shell.page, lambda: shell.session.design.pipeline.waves == 1)
     entry.press("ArrowUp")
-    shell.until(lambda: shell.session.history[0] == "waves 2")
+    eventually(shell.page, lambda: shell.session.history[0] == "waves 2")
     shell.session.undo()
     assert shell.session.history == ("waves 1", "waves 2")
 
@@ -306,21 +313,22 @@ def test_the_keys_of_the_page(shell: Shell) -> None:
     expect(shell.field("training.steps")).to_have_value("3")
 
     page.keyboard.press("Control+z")
-    shell.until(lambda: session.history == ("", "steps 3"))
+    eventually(shell.page, lambda: session.history == ("", "steps 3"))
     page.keyboard.press("Control+Shift+Z")
-    shell.until(lambda: session.history == ("steps 3", ""))
+    eventually(shell.page, lambda: session.history == ("steps 3", ""))
     page.keyboard.press("Control+z")
     page.keyboard.press("Control+y")
-    shell.until(lambda: session.history == ("steps 3", ""))
+    eventually(shell.page, lambda: session.history == ("steps 3", ""))
     page.keyboard.press("p")
-    shell.until(lambda: session.pinned)
+    eventually(shell.page, lambda: session.pinned)
     page.keyboard.press("l")
-    shell.until(lambda: shell.launched == [1])
+    eventually(shell.page, lambda: shell.launched == [1])
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
     page.keyboard.press("p")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_hidden()
+    shell.hears()
     assert session.pinned, "a key went through the open dialog"
 
 
@@ -335,10 +343,10 @@ def test_keys_are_left_to_who_types(shell: Shell) -> None:
     name.press("Control+z")
     shell.field("pipeline.schedule").focus()
     shell.page.keyboard.press("p")
-    shell.page.wait_for_timeout(100)
 
+    shell.hears()
     assert not shell.session.pinned
-    assert not shell.launched
+    assert shell.launched == [1]
     assert shell.session.design.training.steps == 3
     expect(shell.page.locator("dialog[open]")).to_have_count(0)
 
@@ -349,7 +357,7 @@ def test_the_name_is_edited_in_place(shell: Shell) -> None:
     name.fill("Folded twice")
     name.press("Enter")
 
-    shell.until(lambda: shell.session.design.name == "Folded twice")
+    eventually(shell.page, lambda: shell.session.design.name == "Folded twice")
     expect(shell.page.get_by_label("Not saved")).to_be_visible()
     name.fill("never mind")
     name.press("Escape")
@@ -376,7 +384,7 @@ def test_save_gives_the_browser_a_file_that_opens_again(shell: Shell, tmp_path: 
     session.edit("training.steps", 9, "steps 9")
     expect(page.get_by_label("Not saved")).to_be_visible()
     page.locator('input[type="file"]').set_input_files(path)
-    shell.until(lambda: session.history[0] == "open saved.json")
+    eventually(shell.page, lambda: session.history[0] == "open saved.json")
     assert session.design.training.steps == 5
     expect(page.get_by_label("Not saved")).to_be_hidden()
 
@@ -391,7 +399,7 @@ def test_save_as_asks_for_the_name(shell: Shell) -> None:
         entry.press("Enter")
 
     assert awaited.value.suggested_filename == "a new one.json"
-    shell.until(lambda: shell.session.design.name == "a new one")
+    eventually(shell.page, lambda: shell.session.design.name == "a new one")
     expect(entry).to_be_hidden()
 
 
@@ -414,7 +422,7 @@ def test_the_examples_open_by_keyboard(shell: Shell) -> None:
     shell.page.keyboard.press("c")  # the first letter of one
     shell.page.keyboard.press("Enter")
 
-    shell.until(lambda: shell.session.design.name.startswith("Chimera"))
+    eventually(shell.page, lambda: shell.session.design.name.startswith("Chimera"))
     expect(shell.page.get_by_role("menu", name="Examples")).to_be_hidden()
     expect(shell.page.get_by_label("Name of the design")).to_have_value(shell.session.design.name)
 
@@ -447,7 +455,7 @@ def test_a_schedule_opens_into_the_design_and_undo_takes_it_back(shell: Shell) -
     expect(undo).to_be_visible()
     assert shell.session.design.pipeline.schedule == "custom"
     undo.click()
-    shell.until(lambda: shell.session.design is before)
+    eventually(shell.page, lambda: shell.session.design is before)
 
 
 def test_a_wrong_schedule_is_shown_with_an_arrow_under_its_cell(shell: Shell) -> None:
@@ -492,11 +500,13 @@ def test_a_file_dropped_anywhere_opens(shell: Shell) -> None:
 
     shell.page.dispatch_event("body", "drop", {"dataTransfer": transfer})
 
-    shell.until(lambda: shell.session.design.name == "dropped")
+    eventually(shell.page, lambda: shell.session.design.name == "dropped")
     expect(shell.page.get_by_text("Drop to open the design or schedule")).to_be_hidden()
 
 
-def test_the_theme_is_chosen_kept_and_followed_by_every_widget(shell: Shell) -> None:
+def test_the_theme_is_chosen_kept_and_followed_by_every_widget(
+    shell: Shell, stage: Stage, app: Callable[[], Viewable]
+) -> None:
     page = shell.page
     surface = "node => getComputedStyle(node).backgroundColor"
     light = page.locator(".mw-form").evaluate(surface)
@@ -511,8 +521,8 @@ def test_the_theme_is_chosen_kept_and_followed_by_every_widget(shell: Shell) -> 
     assert len(dark) == 1
     assert light not in dark
 
-    page.reload()
-    page.wait_for_selector(".mw-topbar")
+    root.evaluate("node => delete node.dataset.theme")
+    stage.show(app)
     expect(root).to_have_attribute("data-theme", "dark")
 
 
@@ -523,6 +533,7 @@ def test_the_system_s_theme_is_followed_until_another_is_chosen(shell: Shell) ->
     shell.page.emulate_media(color_scheme="dark")
 
     expect(root).to_have_attribute("data-theme", "dark")
+    shell.page.emulate_media(color_scheme="light")
 
 
 def test_everything_has_a_name_for_who_does_not_see_it(shell: Shell) -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from designer.canvases.wave import WaveCanvas
 from designer.session import Session
 from engine.design import load_design
 from engine.resources import example
+from tests.browser.gestures import eventually
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
 
 ANSWERS_AFTER_S = 0.12
-PATIENCE_S = 15
 
 
 class Slow:
@@ -55,21 +55,28 @@ class Slow:
 
 
 @pytest.fixture
-def slow(serve: Callable[..., str], visit: Callable[[str], Page], page: Page) -> Slow:
+def page(stage: Stage) -> Page:
+    return stage.page
+
+
+@pytest.fixture
+def slow(stage: Stage, page: Page) -> Slow:
     slow = Slow()
-    visit(serve(slow.page))
+    stage.show(slow.page)
     page.locator(".mw-stage").first.wait_for()
     return slow
 
 
 def settle(page: Page, slow: Slow, presses: int) -> None:
-    """Until Python has heard as many edits, and a while for one too many."""
-    end = time.monotonic() + PATIENCE_S
-    while len(slow.edits) < presses:
-        assert time.monotonic() < end, f"{presses} presses made only {slow.edits}"
-        page.wait_for_timeout(20)
-    page.wait_for_timeout(300)
-    assert len(slow.edits) == presses
+    """Until Python has heard as many edits, and of all that was sent before one more press: none was too many."""
+    eventually(page, lambda: len(slow.edits) >= presses)
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
+    page.get_by_role("button", name="one microbatch more").click()
+    eventually(page, lambda: slow.edits[-1] == slow.edits[presses - 1] + 1)
+    assert len(slow.edits) == presses + 1
+    slow.session.undo()
+    slow.edits.pop()
+    expect(page.get_by_label("microbatches", exact=True)).to_have_value(str(slow.edits[-1]))
 
 
 def shown(page: Page) -> int:
@@ -129,7 +136,4 @@ def test_what_is_refused_is_taken_back(page: Page, slow: Slow, monkeypatch: pyte
     more.click()
     assert shown(page) == slow.before + 2
 
-    end = time.monotonic() + PATIENCE_S
-    while shown(page) != slow.before:
-        assert time.monotonic() < end, "the refused value stayed"
-        page.wait_for_timeout(20)
+    eventually(page, lambda: shown(page) == slow.before)

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
-from tests.browser.drawn import Drawn, layer, wait_for
+from tests.browser.drawn import Drawn, layer
+from tests.browser.gestures import eventually, focused
 from tests.designer.timelines import one_f_one_b
-
-if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def context(kept_context: BrowserContext) -> BrowserContext:
-    return kept_context
-
-
 def test_an_empty_chart_says_what_to_do(drawn: Drawn) -> None:
-    assert drawn.page.get_by_text("Draw a mesh to see its timeline").is_visible()
+    words = drawn.page.get_by_text("Draw a mesh to see its timeline")
+    expect(words).to_be_visible()
 
     drawn.show(layer(4, 8))
 
-    assert not drawn.page.get_by_text("Draw a mesh to see its timeline").is_visible()
+    expect(words).to_be_hidden()
 
 
 def test_few_blocks_are_shapes_with_words_and_messages_are_arrows(drawn: Drawn) -> None:
@@ -232,12 +225,12 @@ def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
     assert {"3B1", "3SEND_B1", "2F1"} <= set(related["causes"])
     assert {"2SEND_B1", "1B1"} <= set(related["effects"])
     drawn.until("chart.pinned !== null")
-    wait_for(drawn.page, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
+    eventually(drawn.page, lambda: drawn.pins == [Pin(0, 2, backward(2, 1))])
 
     drawn.key("Escape")
 
     assert drawn.ask("pinned") is None
-    wait_for(drawn.page, lambda: drawn.pins[-1] is None)
+    eventually(drawn.page, lambda: drawn.pins[-1] is None)
 
 
 def test_a_pin_and_the_view_stay_while_the_design_changes(drawn: Drawn) -> None:
@@ -267,7 +260,7 @@ def test_the_keyboard_walks_the_blocks_and_says_them(drawn: Drawn) -> None:
     drawn.key("k")  # nothing has the focus yet: the first block in view gets it
     drawn.key("j")
     assert drawn.ask("focus") == {"layer": 0, "rank": 0, "op": 0, "stage": 0, "mb": 1}
-    assert live.inner_text().startswith("0F1, forward of microbatch 1. Mesh A, Stage 0, layers 0 to 3")
+    expect(live).to_contain_text("0F1, forward of microbatch 1. Mesh A, Stage 0, layers 0 to 3")
 
     drawn.key("Shift+ArrowDown")
     assert drawn.ask("focus")["rank"] == 1
@@ -275,7 +268,7 @@ def test_the_keyboard_walks_the_blocks_and_says_them(drawn: Drawn) -> None:
     drawn.key("k")
     drawn.key("Enter")
     assert drawn.ask("pinned") == drawn.ask("focus")
-    assert live.inner_text().startswith("Pinned 1F0")
+    expect(live).to_contain_text("Pinned 1F0")
 
     drawn.key("f")
     drawn.settle()
@@ -289,18 +282,11 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
     reached = []
     for _ in range(12):
         drawn.page.keyboard.press("Tab")
-        reached.append(drawn.page.evaluate(FOCUSED))
+        reached.append(focused(drawn.page, 'at.getAttribute("role") ?? at.getAttribute("aria-label")'))
 
     buttons = {"Transfers", "Critical path", "Memory", "Area", "Find", "Fit", "Link", "PNG", "keys of the timeline"}
     assert buttons | {"application"} <= set(reached)
     assert "4 meshes" in (stage.get_attribute("aria-label") or "")
-
-
-FOCUSED = """() => {
-  let at = document.activeElement;
-  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
-  return at?.getAttribute("role") ?? at?.getAttribute("aria-label");
-}"""
 
 
 def test_keys_switch_critical_path_memory_and_transfers_also_in_python(drawn: Drawn) -> None:
@@ -309,7 +295,7 @@ def test_keys_switch_critical_path_memory_and_transfers_also_in_python(drawn: Dr
     for key, name in (("c", "show_critical"), ("m", "show_memory"), ("t", "show_transfers")):
         before = getattr(drawn.chart, name)
         drawn.key(key)
-        wait_for(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
+        eventually(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]
 
     assert drawn.ask("stats")["counts"]["transfers"] == 0
     drawn.chart.show_transfers = True

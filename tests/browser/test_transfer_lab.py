@@ -3,65 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_canvases import centre, drag, eventually, press_and_drag
-from tests.conftest import serving
+from designer.server import read_design
+from tests.browser.gestures import centre, drag, eventually, press_and_drag
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
     from designer.views.transfer import TransferView
+    from engine.design import Design
+    from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
-PATIENCE_MS = 20_000
-
-
-class Lab:
-    """The lab's page, served once for all tests, and the views that were made."""
-
-    def __init__(self, serve: Callable[..., str]) -> None:
-        self.views: list[TransferView] = []
-        self.url = serve({"/transfer": self._page}) + "transfer"
-
-    def _page(self) -> Any:
-        import panel as pn
-
-        from designer.lab.page import lab
-
-        view = lab()
-        self.views.append(view)
-        return pn.Column(view, sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
-
-
-@pytest.fixture(autouse=True)
-def patient() -> Iterator[None]:
-    expect.set_options(timeout=PATIENCE_MS)
-    yield
-    expect.set_options(timeout=5_000)  # what it is by itself
-
-
-@pytest.fixture(scope="module")
-def served_lab() -> Iterator[Lab]:
-    with serving() as serve:
-        yield Lab(serve)
 
 
 class Shown:
-    """One tab of it."""
+    """The lab on a page, and what is behind it."""
 
-    def __init__(self, page: Page, lab: Lab) -> None:
-        self.page, self._lab = page, lab
-
-    @property
-    def view(self) -> TransferView:
-        return self._lab.views[-1]
+    def __init__(self, page: Page, view: TransferView) -> None:
+        self.page, self.view = page, view
 
     @property
     def spec(self) -> tuple[list[str], list[str]]:
@@ -83,12 +47,20 @@ class Shown:
 
 
 @pytest.fixture
-def shown(served_lab: Lab, visit: Callable[[str], Page], page: Page) -> Callable[[str], Shown]:
+def shown(stage: Stage) -> Callable[[str], Shown]:
     def open_lab(fragment: str = "") -> Shown:
-        page.set_default_timeout(PATIENCE_MS)
-        visit(f"{served_lab.url}{'#' if fragment else ''}{fragment}")
+        from designer.lab.page import lab
+
+        views: list[TransferView] = []
+
+        def app() -> Any:
+            views.append(lab())
+            return views[0]
+
+        stage.page.evaluate("fragment => (location.hash = fragment)", fragment)
+        page = stage.show(app)
         page.locator(".mw-tr-task").first.wait_for()
-        return Shown(page, served_lab)
+        return Shown(page, views[0])
 
     return open_lab
 
@@ -97,7 +69,6 @@ def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable
     from designer.lab import edits
 
     _, document = edits.cases()["case-5"]
-    shown()  # what the first session loads, the second must find too
     lab = shown(edits.as_link(document, "send-recv", "naive"))
     page = lab.page
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, naive")
@@ -117,7 +88,7 @@ def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable
     drag(page, centre(lab.chip("source", 1)), (chip[0] - 12, chip[1]))  # before it: the outer cut
     eventually(page, lambda: lab.spec[0] == ["R", "S10", "R"])
 
-    assert page.evaluate("location.hash").endswith("&strategy=send-recv&ordering=naive")
+    page.wait_for_function("location.hash.endsWith('&strategy=send-recv&ordering=naive')")
     page.keyboard.press("Control+z")
     page.keyboard.press("Control+z")
     eventually(page, lambda: lab.spec[0] == ["S1", "R", "R"])
@@ -142,7 +113,7 @@ def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callabl
     field.fill("0-2")
     field.press("Enter")
     expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("has 4 ranks, and 3 ranks")
-    assert page.locator(".mw-transfer[data-stale]").count() == 1
+    expect(page.locator(".mw-transfer[data-stale]")).to_have_count(1)
     lab.tasks(4)  # the last good picture
     field.fill("some")
     field.press("Enter")
@@ -150,7 +121,7 @@ def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callabl
     assert field.input_value() == "some"
     page.get_by_role("button", name="Undo: source.ranks").click()
     expect(field).to_have_value("0-3")
-    assert page.locator(".mw-transfer[data-stale]").count() == 0
+    expect(page.locator(".mw-transfer[data-stale]")).to_have_count(0)
 
 
 def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]) -> None:
@@ -158,7 +129,7 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     page = lab.page
     plans = page.locator(".mw-tr-plan")
     expect(plans).to_have_count(25)
-    assert page.locator(".mw-tr-plan[data-best]").count() >= 1
+    expect(page.locator(".mw-tr-plan[data-best]").first).to_be_visible()
     page.locator('[data-plan="local-allgather dfs"]').click()
     expect(page.locator('[data-plan="local-allgather dfs"]')).to_have_attribute("aria-pressed", "true")
     eventually(page, lambda: lab.view.bench.drawing.plan.strategy == "local-allgather")
@@ -173,7 +144,7 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     )
     page.mouse.move(x, y)
     expect(page.locator(".mw-tr-tip")).to_contain_text("Task 3, chunk")
-    assert page.locator(".mw-tr-rank[data-sends]").inner_text() == "2"
+    expect(page.locator(".mw-tr-rank[data-sends]")).to_have_text("2", use_inner_text=True)
     for _ in range(3):
         page.mouse.wheel(0, -200)
     wider = "lanes.x(lanes.hops.get(3).end_s[1]) - lanes.x(lanes.hops.get(3).start_s[1])"
@@ -200,17 +171,8 @@ def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., S
 # ---- on the designer's page ----
 
 
-@pytest.fixture
-def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    from designer.server import read_design, served
-
-    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(served(read_design("14-tensor-parallel"), "a-token-for-tests"))
-
-
-def test_an_arrow_of_the_timeline_opens_its_transfer(designer: Callable[[], str], visit: Callable[[str], Page]) -> None:
-    page = visit(designer())
+def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Design], Page]) -> None:
+    page = whole_page(read_design("14-tensor-parallel"))
     page.wait_for_function("window.meshwaveTimeline.arrows.length > 0")
     arrow = page.evaluate("window.meshwaveTimeline.arrows[0]")
     page.mouse.click(arrow["x"], arrow["y"])
@@ -231,6 +193,3 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(designer: Callable[[], str]
     page.keyboard.press("Escape")
     dialog.wait_for(state="hidden")
     page.get_by_role("button", name="Undo: transfers: send-recv, dfs").wait_for()
-    lab = page.get_by_role("link", name="Transfer lab").get_attribute("href")
-    page.goto(page.url.partition("?")[0] + str(lab))
-    page.locator(".mw-tr-task").first.wait_for()

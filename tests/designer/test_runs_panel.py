@@ -21,6 +21,8 @@ from engine.launch.texts import texts_folder
 from engine.predict import predict
 from engine.recording import Recorder
 from engine.resources import example
+from tests.engine.launch.play import until
+from tests.engine.recorded import record as record_timeline
 
 
 @pytest.fixture
@@ -341,6 +343,46 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     assert len(readings) == 2
 
 
+def test_a_rehearsal_is_started_followed_and_marked_as_one(
+    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "usual_rehearser", lambda design: "threads")  # no torch, and no seconds until it is there
+    session.edit(
+        "training", {**session.design.training.model_dump(mode="json"), "steps": 1, "data": "not-there.txt"}, "short"
+    )
+    panel = show()
+    assert not panel.bar.launchable["allowed"], "there is no text to train on"
+    assert panel.bar.rehearsable == {"allowed": True, "reason": ""}
+
+    panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
+    assert panel.bar.notice == ""
+    until(lambda: panel.look() or panel.run.get("state") == "SUCCEEDED", "its end")
+    until(lambda: panel.look() or session.measured, "its timeline")
+
+    assert panel.run["manner"].startswith("rehearsal, time x ")
+    assert panel.bar.status["words"] == f"{panel.run['manner']}: done: 1 steps"
+    assert panel.runs[0]["words"].startswith("rehearsal, time x ")
+    assert panel.run["figures"][0] == ["rehearsed", "no loss"]
+    assert panel.losses == []
+    assert session.measured is not None and session.measured.source == "rehearsed"
+    assert panel.of_design(session.prediction) is None, "its layers were not computed"
+
+    cluster = session.design.cluster.model_dump(mode="json")
+    cluster["device"]["peak_flops"] *= 2
+    session.edit("cluster", cluster, "faster")
+    assert session.measured is None, "it waited as long as the slower device was to take"
+
+
+def test_a_draft_that_is_wrong_is_not_rehearsed(show: Show, session: Session) -> None:
+    session.edit("model.layers", 1, "too few layers")
+    panel = show()
+    assert session.errors
+
+    assert panel.bar.rehearsable["reason"].startswith("Cannot rehearse: ")
+    panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
+    assert "the design cannot run as it stands" in panel.bar.notice
+
+
 def test_a_text_is_brought_to_the_page_and_left_again(show: Show, session: Session) -> None:
     panel = show()
     assert panel.text["name"] is None
@@ -402,7 +444,7 @@ def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
     session.replace(load_design(example("10-bert-on-tacc")), "open")
 
     assert not panel.bar.launchable["allowed"]
-    assert "72.4 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
+    assert "61.9 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
 
 
 def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Show, session: Session) -> None:
@@ -411,3 +453,36 @@ def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Sh
     session.replace(parse_design(document), "fewer words")
 
     assert show().bar.launchable["reason"].startswith("model.vocab: a gpt reads text as bytes and needs at least 256")
+
+
+def test_a_run_is_compared_in_its_parts_and_prices_the_design_with_one_click(
+    show: Show, write: Write, session: Session, record: Record
+) -> None:
+    slow = np.where(session.prediction.program.is_compute, 3.0, 1.5) * session.prediction.costs.seconds
+    runs = [write(State.SUCCEEDED, [5.0, 4.0, 3.0]) for _ in range(2)]
+    for each in runs:
+        record_timeline(record.folder(each), session.prediction, slow)
+    panel = show(runs[0])
+    found, design = panel.comparison, session.design
+    assert found["rows"][0][0] == "iteration"
+    assert [part["title"] for part in found["parts"]] == [
+        "Meshes, computing",
+        "Waiting for communication",
+        "Links, a transfer",
+    ]
+    assert found["spread"].startswith("Of the steps half of 2 took ")
+    assert found["cause"].endswith(" of the error of the step.")
+    assert found["usable"]
+    assert [(each["run"], each["shown"], each["share"]) for each in panel.outcomes] == [
+        (runs[0], True, 1.0),
+        (runs[1], False, 1.0),
+    ]
+
+    panel._handle_msg({"type": "use_measured"})
+
+    assert session.design.cost.model_dump()["profile"] == f"run-{runs[0]}.json"
+    assert (session.history[0], session.prediction.program) == ("use what was measured", predict(design).program)
+    assert panel.comparison["same"]
+    assert panel.comparison["rows"][0][3] in ("+0%", "-0%", "+1%", "-1%"), "the prediction lands on what was measured"
+    session.undo()
+    assert session.design == design

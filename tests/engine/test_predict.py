@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.design import parse_design
-from engine.errors import DesignError, InputError
+from engine.errors import DesignError
 from engine.predict import check, predict
 from engine.schedules import schedules
 from tests._strategies import Drawn, document, pipelines
@@ -247,17 +247,6 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
 
 
 # ---- what cannot be predicted ----
-
-
-def test_a_cost_model_of_a_later_version_is_refused_in_words() -> None:
-    design = parse_design(
-        document({"schedule": "gpipe", "microbatches": 1}, 1, cost={"kind": "calibrated", "profile": "a.json"}),
-        draft=True,
-    )
-
-    with pytest.raises(InputError, match='this version cannot price a design by kind "calibrated"'):
-        predict(design)
-    assert [problem.severity for problem in check(design)] == ["error"]
 
 
 def test_a_drawn_order_that_waits_for_ever_is_a_problem_of_the_design() -> None:

@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
 EXPERTS = "experts."  # what the weights of a layer's experts begin with
+COMPILER = "inductor"  # of torch.compile: Triton on a GPU, C++ on a CPU
 IGNORED = -100  # the target of a token that no loss is taken of; cross_entropy's own default
 
 
@@ -85,6 +86,7 @@ class Layer(nn.Module):
 
     def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE, experts: nn.Module | None = None) -> None:
         super().__init__()
+        self.is_plain = experts is None and group.size == 1  # nothing is exchanged inside
         self.attention_norm = Norm(shape.hidden)
         self.attention = Attention(shape, causal=causal, group=group)
         self.ffn_norm = Norm(shape.hidden)
@@ -143,6 +145,20 @@ class Stage(nn.Module):
     @property
     def is_last(self) -> bool:
         return self.head is not None
+
+    def compile_blocks(self) -> int:
+        """Let torch fuse the kernels of the blocks when they are first called; returns how many it may.
+
+        Equal blocks are compiled once. A block that exchanges something inside runs as it is: what
+        overlaps there is timed by hand.
+        """
+        import torch._inductor.config as inductor
+
+        inductor.compile_threads = 1  # a process that is ended leaves no others behind
+        plain = [layer for layer in self.layers.values() if getattr(layer, "is_plain", False)]
+        for layer in plain:
+            layer.compile(backend=COMPILER, dynamic=False)
+        return len(plain)
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         x = self.body(x)

@@ -1,14 +1,24 @@
 """Designs to price: each test changes what it is about and leaves the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from engine.cost.profile import keep
 from engine.design import Design, parse_design
+from tests.engine.cost.profiles import known
 
 A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
 SMALL = {"kind": "gpt", "layers": 32, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is kept here is kept from the tests of others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("profiles")))
+        yield
 
 
 @pytest.fixture
@@ -16,7 +26,7 @@ def design() -> Callable[..., Design]:
     """``design(ranks=4, dp=1, tp=1, schedule="1f1b", microbatches=4, **sections)``.
 
     Meshes lie one after the other on the cluster; a section given as a keyword is laid over its
-    default key by key.
+    default key by key. Calibrated costs that name no profile go by one that is known.
     """
 
     def make(ranks: int = 4, *, dp: int = 1, tp: int = 1, **changes: Any) -> Design:
@@ -46,6 +56,9 @@ def design() -> Callable[..., Design]:
         }
         for section, change in changes.items():
             document[section] = {**document[section], **change} if isinstance(change, dict) else change
+        if document["cost"] == {"kind": "calibrated"}:
+            keep(known(), "known.json")
+            document["cost"]["profile"] = "known.json"
         return parse_design(document)
 
     return make

@@ -8,8 +8,6 @@ import pytest
 from engine.cost import cost_models, estimate, layers_per_stage
 from engine.cost.kinds import kinds
 from engine.design import Design
-from engine.design.cost import CalibratedCost
-from engine.errors import InputError
 from engine.lowering import lower
 from engine.program.action import Op
 
@@ -51,13 +49,6 @@ def test_kinds_stand_for_their_rows(design: Callable[..., Design]) -> None:
     assert (found.stage[found.of_row][compute] == program.stage[compute]).all()
     messages = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     assert (found.peer[found.of_row][messages] == program.peer[messages]).all()
-
-
-def test_a_cost_model_that_is_not_there_yet_is_refused_in_words(design: Callable[..., Design]) -> None:
-    made = design().model_copy(update={"cost": CalibratedCost(profile="mine.json")})
-
-    with pytest.raises(InputError, match=r'kind "calibrated"; set cost\.kind to "roofline" or "unit"'):
-        layers_per_stage(made)
 
 
 def by_stage(design: Design, op: Op) -> list[float]:

@@ -116,7 +116,7 @@ def test_the_peak_over_time_is_the_peak_over_the_order(
     for rank, (times, held) in enumerate(over_time):
         assert times[0] == 0.0
         assert all(a <= b for a, b in pairwise(times))
-        idle = sum(category[rank] for category in costs.static_bytes.values()) + costs.working_bytes[rank]
+        idle = sum(costs.static_bytes[kind][rank] for kind in ("weights", "optimizer")) + costs.working_bytes[rank]
         assert held[0] == held[-1] == pytest.approx(idle)  # all that came has gone
 
 
@@ -151,9 +151,43 @@ def test_a_split_backward_keeps_what_the_weights_need_until_they_have_it() -> No
     predicted = predict(drawn)
     kept, needed = predicted.costs.activation_bytes[0], predicted.costs.deferred_bytes[0]
 
-    peak = predicted.memory.by_category["activations"][0]
+    gradients = predicted.costs.gradient_bytes[0, 0]
     _, alive = predicted.memory_curves[0]
 
     assert needed > kept
-    assert peak == 2 * needed
-    assert np.diff(alive).tolist() == [kept, kept, needed - kept, needed - kept, -needed, -needed]
+    backward = [needed - kept, needed - kept, gradients - needed, -needed]
+    assert np.diff(alive).tolist() == [kept, kept, *backward, 0, -gradients]
+
+
+def test_gradients_are_there_from_the_first_backward_on(design: Callable[..., Design]) -> None:
+    """With GPipe they come when activations begin to go, so that they never meet all of them."""
+    gpipe, one = (
+        predict(design(2, schedule=name, microbatches=6, training={"micro_batch_size": 8}))
+        for name in ("gpipe", "1f1b")
+    )
+
+    assert gpipe.memory.by_category["gradients"].tolist() == [0, 0]
+    assert one.memory.by_category["gradients"] == pytest.approx(one.costs.gradient_bytes.sum(axis=1))
+
+
+def test_gradients_that_are_reduced_are_there_twice_at_the_end(design: Callable[..., Design]) -> None:
+    small = {"layers": 4, "sequence": 4, "vocab": 256, "hidden": 256}
+    alone, shared = (predict(design(2, microbatches=2, model=small, meshes=meshes(lanes))) for lanes in (1, 2))
+
+    once, twice = (each.memory.by_category["gradients"][0] for each in (alone, shared))
+    assert once == alone.costs.gradient_bytes[0].sum()
+    assert twice == 2 * once
+    assert shared.memory.by_category["activations"][0] == 0
+
+
+def meshes(lanes: int) -> list[dict[str, object]]:
+    return [
+        {"name": n, "devices": [lanes * r + d for d in range(lanes)], "axes": {"dp": lanes}} for r, n in enumerate("AB")
+    ]
+
+
+def test_what_was_sent_is_held_to_the_end_of_the_step(design: Callable[..., Design]) -> None:
+    few, many = (predict(design(2, schedule="1f1b", microbatches=count)) for count in (4, 12))
+
+    more = many.memory.total_bytes - few.memory.total_bytes
+    assert more.tolist() == (8 * few.costs.sent_bytes.sum(axis=1)).tolist()

@@ -182,3 +182,20 @@ def test_a_new_schedule_is_one_file() -> None:
     schema = type(made()).model_json_schema()["$defs"]["Experts"]["properties"]["schedule"]
 
     assert set(schema["enum"]) == {name for name, schedule in expert_schedules.items() if schedule.option}
+
+
+def test_a_loss_over_other_groups_of_tokens_is_told() -> None:
+    """Once a number of copies; where no loss is taken of the balance, or all meshes have as many, there is nothing to say."""
+
+    def told(dps: list[int], aux_loss: float) -> list[str]:
+        meshes, at = [], 0
+        for name, dp in zip("ABC", dps, strict=False):
+            meshes.append({"name": name, "devices": list(range(at, at := at + dp)), "axes": {"dp": dp}})
+        model = {**BASE["model"], "moe": {**BASE["model"]["moe"], "aux_loss": aux_loss}}
+        training = {"micro_batch_size": 4}
+        found = problems(parse_design({**BASE, "model": model, "meshes": meshes, "training": training}, draft=True))
+        return [problem.message for problem in found if problem.code == "aux_loss_groups"]
+
+    (message,) = told([1, 2, 2], 0.01)
+    assert "(dp=1 on A and dp=2 on B)" in message and "set aux_loss to 0" in message
+    assert told([1, 2], 0.0) == told([2, 2], 0.01) == []

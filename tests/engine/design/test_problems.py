@@ -282,11 +282,6 @@ VALUES = [
         "cost.weight",
         "the weight gradient (3) is a part of backward (2); use 2 or less",
     ),
-    (
-        put("cost", {"kind": "calibrated", "profile": "a.json"}),
-        "cost.kind",
-        "measured profiles come later; use roofline or unit",
-    ),
     (put("meshes[0]", 5), "meshes[0]", "5 should be an object with keys"),
     (put("meshes[2].devices", []), "meshes[2].devices", "the list is empty; give at least one"),
     (put("meshes[2].devices", [-1]), "meshes[2].devices[0]", "-1 should be at least 0"),

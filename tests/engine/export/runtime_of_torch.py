@@ -55,7 +55,7 @@ def play(rank: int, path: str, form: str, holders: list[int], microbatches: int,
     torch.set_num_threads(1)
     ranks, stages = max(holders) + 1, len(holders)
     store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=120))
     mine = {stage: build(stage) for stage, holder in enumerate(holders) if holder == rank}
     if sharded:  # over itself alone: torch then insists on every UNSHARD, and that it comes in time
         alone = init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("pp", "dp"))["dp"]

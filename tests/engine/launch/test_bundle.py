@@ -11,9 +11,10 @@ import pytest
 from engine.cost import layers_per_stage
 from engine.design import Design
 from engine.errors import DesignError, InputError
-from engine.launch import Bundle, bundle, read_bundle, write_bundle
+from engine.launch import Bundle, Hosts, Options, bundle, read_bundle, read_options, write_bundle
 from engine.launch.bundle import mesh_of
 from engine.lowering import lower
+from engine.rehearse import Rehearsal
 from tests.engine.launch.play import draw
 
 
@@ -110,3 +111,38 @@ def test_processes_are_counted_mesh_by_mesh() -> None:
     design = draw(pp=2, dp=2)
 
     assert [mesh_of(design, process) for process in range(4)] == [(0, "M0"), (0, "M0"), (1, "M1"), (1, "M1")]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(rehearse=Rehearsal(scale=40.0)), "rehearsal, time x 40"),
+        (Options(rehearse=Rehearsal()), "rehearsal"),
+        (
+            Options(hosts=Hosts(nodes=2, intra_bandwidth=3e11, inter_bandwidth=2.5e10)),
+            "on 2 emulated hosts (25 GB/s between them)",
+        ),
+    ],
+    ids=str,
+)
+def test_options_are_read_as_they_were_written_and_told_in_words(tmp_path: Path, options: Options, words: str) -> None:
+    design = draw()
+    written = write_bundle(design, lower(design), layers_per_stage(design), tmp_path / "run", options=options)
+
+    assert read_bundle(tmp_path / "run") == written
+    assert read_options(tmp_path / "run") == options
+    assert options.words == words
+
+
+def test_damaged_options_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run").folder
+    (folder / "options.json").write_text('{"rehearse": {"scale": -1}}')
+
+    with pytest.raises(InputError, match=r"options\.json is damaged"):
+        read_bundle(folder)
+
+
+def test_a_rehearsal_needs_no_text(tmp_path: Path) -> None:
+    design, how = draw(training={"data": "mine.txt"}), Options(rehearse=Rehearsal(scale=1.0))
+
+    assert write_bundle(design, lower(design), layers_per_stage(design), tmp_path / "run", options=how)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,13 @@ import pytest
 
 from engine import cli
 from engine.design import load_design
-from engine.launch import Record, Run, State, commands
+from engine.launch import Hosts, Record, Run, State, commands, compared
 from engine.launch.local import LocalLauncher
+from engine.launch.threads import ThreadsLauncher
 from engine.predict import predict
-from engine.timeline import Timeline
+from engine.recording import Recording, read_recording
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, until
+from tests.engine.recorded import record
 
 
 @pytest.fixture
@@ -100,21 +101,18 @@ def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureF
     assert "at the last of 3" in capsys.readouterr().out
 
 
-class Slow:
+def slow(folder: Path) -> Recording:
     """What a run records that took three times as long as it was predicted to."""
-
-    def __init__(self, folder: Path) -> None:
-        self._predicted = predict(load_design(folder / "design.json")).timeline
-
-    def timeline(self) -> Timeline:
-        known = self._predicted
-        return replace(known, source="measured", start=3 * known.start, end=3 * known.end)
+    if not any(folder.glob("spans-*.bin")):
+        prediction = predict(load_design(folder / "design.json"))
+        record(folder, prediction, prediction.costs.seconds, stretched=(3.0, 3.0, 3.0))
+    return read_recording(folder)
 
 
 def test_a_run_is_compared_in_words_and_with_one_sign(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "read_recording", Slow)
+    monkeypatch.setattr(compared, "read_recording", slow)
     design = write(home, cost={"kind": "roofline"})
 
     assert cli.main(["run", design]) == 0
@@ -125,17 +123,54 @@ def test_a_run_is_compared_in_words_and_with_one_sign(
 
     assert cli.main(["runs", "show", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["comparison"]
-    assert found["error"] == pytest.approx(2)
-    assert found["by_kind"]["F"]["error"] == pytest.approx(2)
+    assert found["error"] == pytest.approx(2, rel=1e-3)
+    assert found["by_kind"]["F"]["error"] == pytest.approx(2, rel=1e-3)
     assert found["by_kind"]["F"]["words"] == "forward"
     assert found["error_is"] == "(measured - predicted) / predicted, above 0 where it took longer"
     assert found["no_error_since"] is None
+    assert {"iteration", "cause", "by_mesh", "by_link", "by_layer", "memory", "exposed_communication_s"} <= found.keys()
+
+
+def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predictions_came_out(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "read_recording", slow)
+    design = write(home, cost={"kind": "roofline"})
+    assert cli.main(["run", design]) == 0
+    first = newest().id
+    assert " +200%  train\n" in said_by(["runs", "list"], capsys)
+
+    assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: price a design by it with ")
+    monkeypatch.undo()
+    monkeypatch.setenv("MESHWAVE_HOME", str(home / "home"))
+    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    as_measured = load_design(newest().folder / "design.json").model_dump(mode="json")
+    path = home / "calibrated.json"
+    path.write_text(json.dumps({**as_measured, "cost": {"kind": "calibrated", "profile": f"run-{first}.json"}}))
+    monkeypatch.setattr(compared, "read_recording", lambda folder: read_recording(Record().folder(first)))
+    assert cli.main(["run", str(path)]) == 0
+
+    told = said_by(["runs", "show"], capsys)
+    assert re.search(
+        r"history   2 runs of this design, the latest first: [+-]0% \(calibrated\), \+200% \(roofline\)", told
+    )
+    history = json.loads(said_by(["runs", "show", "--json"], capsys))["history"]
+    assert [round(each["error"], 2) for each in history] == [pytest.approx(0, abs=0.02), 2.0]
+    listed = json.loads(said_by(["runs", "list", "--json"], capsys))["runs"]
+    assert [each["error"] for each in listed] == [each["error"] for each in history]
+
+
+def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints; what was printed before is forgotten."""
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    return capsys.readouterr().out
 
 
 def test_units_are_not_held_against_seconds(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "read_recording", Slow)
+    monkeypatch.setattr(compared, "read_recording", slow)
 
     assert cli.main(["run", write(home, cost={"kind": "unit"}), "--json"]) == 0
 
@@ -192,3 +227,51 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     assert err.endswith("stopped\n")
     assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps")
     assert all_gone(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--scale", "3"], "add --rehearse"),
+        (["--inter-bandwidth", "1e9"], "say how many with --hosts"),
+        (["--rehearse", "--scale", "0"], "--scale: "),
+        (["--hosts", "0"], "--hosts: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_options_that_make_no_sense_end_with_status_2(
+    home: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    assert cli.main(["run", write(home), *given]) == 2
+    assert said in capsys.readouterr().err
+    assert Record().all() == []
+
+
+def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
+    line = ["run", "x", "--hosts", "2", "--inter-bandwidth", "5e8"]
+
+    how = commands.asked(draw(), cli.parser().parse_args(line))
+
+    assert how.hosts == Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=5e8)
+    assert how.rehearse is None
+
+
+def test_a_rehearsal_is_marked_wherever_it_is_told_of(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "launchers", {"threads": ThreadsLauncher})
+    monkeypatch.setattr(commands, "usual_rehearser", lambda design: "threads")
+    design = write(home, cost={"kind": "unit"}, training={"data": "nowhere.txt", "steps": 2})
+
+    assert cli.main(["run", design, "--rehearse", "--scale", "0.001"]) == 0
+    out, err = capsys.readouterr()
+    assert "2 processes, rehearsal, time x 0.001\n" in err
+    assert re.search(r"step 2 of 2  [0-9.]+ units a step", err)
+    assert "note      a rehearsal: nothing is computed, each action waits 0.001 s for a unit" in out
+    assert "loss" not in out
+
+    assert cli.main(["runs", "list"]) == 0
+    assert "train (rehearsal, time x 0.001)" in capsys.readouterr().out
+    assert cli.main(["runs", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["manner"], shown["launcher"]) == ("rehearsal, time x 0.001", "threads")

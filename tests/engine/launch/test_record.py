@@ -184,3 +184,19 @@ def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
         assert [step.state for step in record.history(entry.id)][-1] == entry.state
     with sqlite3.connect(tmp_path / "runs.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    old = enter(record).id
+    record.move(old, State.CANCELLED)
+    record.close()
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        db.executescript("ALTER TABLE runs DROP COLUMN manner; PRAGMA user_version = 1;")
+    db.close()
+
+    record = Record(tmp_path)
+    new = enter(record, manner="rehearsal, time x 40")
+    assert [entry.manner for entry in record.all()] == ["rehearsal, time x 40", ""]
+    assert {new.id, old} == {entry.id for entry in record.all()}
+    record.close()

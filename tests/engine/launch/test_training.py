@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.launch import Record, Run, State
+from engine.launch import Hosts, Options, Record, Run, State
 from engine.launch.local import LocalLauncher
+from engine.network import missing
 from engine.recording import read_recording
 from tests.engine.launch.play import all_gone, draw, processes, submit, until
 
@@ -39,13 +41,27 @@ def training(launcher: LocalLauncher) -> Run:
     return run
 
 
-def test_a_design_trains(launcher: LocalLauncher) -> None:
+def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> None:
     run = submit(launcher, draw(pp=2, dp=2, steps=3))
 
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     assert len(run.metrics()) == 3
     assert read_recording(run.folder).digest == run.entry.digest
     assert all_gone(run)
+
+    if reason := missing():
+        pytest.skip(reason)
+    hosts = Hosts(nodes=2, intra_bandwidth=4e7, inter_bandwidth=1e7)
+    spread = submit(launcher, draw(pp=2, dp=2, steps=3), options=Options(hosts=hosts))
+
+    assert spread.wait(timeout_s=60) is State.SUCCEEDED, spread.reason
+    assert [row["loss"] for row in spread.metrics()] == [row["loss"] for row in run.metrics()]
+    assert re.search(
+        "gloo over 2 emulated hosts of 2 [+] 2 processes, filled in order; links of 40 MB/s a process and 10 MB/s a NIC; "
+        "a message from host to host takes [0-9.]+ .?s at least, .* where 10 µs would be as drawn",
+        spread.notes()[0],
+    ), spread.notes()
+    assert all_gone(spread)
 
 
 def test_fresh_interpreters_train_as_well(launcher: LocalLauncher) -> None:

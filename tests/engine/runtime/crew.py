@@ -6,6 +6,7 @@ what its processes came to. Importing torch takes seconds, forking milliseconds.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -16,17 +17,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-import engine.runtime.models.bert
-import engine.runtime.models.gpt  # noqa: F401
 from engine.cost import layers_per_stage
+from engine.cost.costs import cost_models
 from engine.design import parse_design
 from engine.lowering import lower
 from engine.program.program import parse_program
 from engine.runtime import worker
 from engine.runtime.job import Job
+from engine.runtime.models import models
 from engine.runtime.trainer import Trainer
 from engine.runtime.world import join
 
@@ -37,9 +39,7 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
     return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
 
-def _train(document: dict[str, Any], orders: str | None, folder: Path) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    job = make_job(document, orders)
+def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join(folder)
     seen: dict[str, Any] = {}
     trainer = Trainer(job, world, watch=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
@@ -56,7 +56,6 @@ def _train(document: dict[str, Any], orders: str | None, folder: Path) -> dict[s
 
 
 def _called(name: str, argument: Any, folder: Path) -> Any:
-    torch.set_num_threads(1)
     module, _, function = name.partition(":")
     join(folder)
     outcome = getattr(import_module(module), function)(argument)
@@ -99,8 +98,8 @@ def _answers(size: int, task: Callable[[Path], Any]) -> list[Any]:
 
 def play(document: dict[str, Any], orders: str | None = None) -> list[Any]:
     """Train in as many processes as the design draws devices; what each came to, by process."""
-    size = sum(len(mesh["devices"]) for mesh in document["meshes"])
-    return _answers(size, lambda folder: _train(document, orders, folder))
+    job = make_job(document, orders)
+    return _answers(job.layout.processes, lambda folder: _train(job, folder))
 
 
 def call(name: str, size: int, argument: Any) -> list[Any]:
@@ -113,7 +112,17 @@ def work(folder: str, size: int) -> list[int]:
     return _fork(size, lambda: worker.main(folder))
 
 
+def _warm_up() -> None:
+    """Import what is imported when somebody looks, once for all: processes that fork find it."""
+    torch.set_num_threads(1)
+    tuple(models), tuple(cost_models)
+    np.unique([0])
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page it looks at
+
+
 def main() -> None:
+    _warm_up()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what torch prints is no answer
     while True:

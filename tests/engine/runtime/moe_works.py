@@ -172,27 +172,35 @@ def _share(case: Case, stack: nn.Module, layers: list[ExpertLayer], blocks: list
                 assert torch.allclose(parameter.grad, parameter.grad)
             parameter.grad = total
     own = {name: p for name, p in stack.named_parameters() if "gate" not in name}
+    shared: dict[tuple[int, ...], list[str]] = {}
     for name, members in sorted(_sharers(case, layers, blocks).items()):
-        if process not in members or len(members) == 1:
-            continue
-        gradient = own[name.split("@")[0]].grad
-        assert gradient is not None
-        found: list[Any] = [torch.empty_like(gradient) for _ in members]
+        if process in members and len(members) > 1:
+            shared.setdefault(members, []).append(name)
+    for members, names in sorted(shared.items()):
+        flat = torch.cat([_of(own[name]).flatten() for name in names])
+        found: list[Any] = [torch.empty_like(flat) for _ in members]
         messages = [dist.irecv(each, m) for each, m in zip(found, members, strict=True) if m != process]
-        messages += [dist.isend(gradient, m) for m in members if m != process]
+        messages += [dist.isend(flat, m) for m in members if m != process]
         for message in messages:
             message.wait()
-        found[members.index(process)] = gradient
-        own[name.split("@")[0]].grad = torch.stack(found).sum(0)
+        found[members.index(process)] = flat
+        totals = torch.stack(found).sum(0).split([own[name].numel() for name in names])
+        for name, total in zip(names, totals, strict=True):
+            own[name].grad = total.view_as(own[name])
 
 
-def _sharers(case: Case, layers: list[ExpertLayer], blocks: list[list[int]]) -> dict[str, list[int]]:
+def _of(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _sharers(case: Case, layers: list[ExpertLayer], blocks: list[list[int]]) -> dict[str, tuple[int, ...]]:
     """The processes that share each weight of this one's experts."""
     found = {}
     for number, layer in enumerate(layers):
         for expert, part in layer.experts.items():
             devices = layer.holders(expert)
-            members = sorted(block[device] for block in blocks for device in devices)
+            members = tuple(sorted(block[device] for block in blocks for device in devices))
             for name, _ in part.named_parameters():
                 found[f"{number}.{expert}.{name}"] = members
     return found

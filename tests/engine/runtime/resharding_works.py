@@ -255,7 +255,7 @@ def refused(case: str) -> str:
     if case == "shard" and me == 1:
         local = torch.zeros(4)
     try:
-        reshard(local, timeout=timedelta(seconds=2), **asked)
+        reshard(local, timeout=timedelta(seconds=60), **asked)
     except MeshwaveError as error:
         return f"{type(error).__name__}: {error}"
     return "done"
@@ -268,19 +268,23 @@ def one_fails(how: str) -> tuple[str, float]:
     links = Links(*LINKS, {rank: rank // 2 for rank in range(4)})
     planned = transfer(Shape((100_000,), 4), *ends, links, strategy="broadcast", chunks=4)
     there = Resharding(planned, me, torch.float32, GlooCarrier(timedelta(seconds=1)))
+    store: Any = dist.distributed_c10d._get_default_store()
     dist.barrier()
+    store.set(f"{me} left the barrier", "")
     began = time.monotonic()
     if me == 1:
+        until = "left the barrier" if how == "goes" else "gave up"
+        store.wait([f"{other} {until}" for other in (0, 2, 3)])
         if how == "goes":
-            time.sleep(0.5)  # until all have left the barrier
             os._exit(3)
-        time.sleep(2.5)
         return "slept", 0.0
+    said = "done"
     try:
         there.start(torch.zeros(100_000) if me == 0 else None).wait()
     except RunError as error:
-        return str(error), time.monotonic() - began
-    return "done", time.monotonic() - began
+        said = str(error)
+    store.set(f"{me} gave up", "")
+    return said, time.monotonic() - began
 
 
 def checks(_: Any) -> list[str]:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import cli
+from engine import cli, network
 from engine.cost.profile import Profile, load_profile, parse_profile
 from engine.errors import InputError
-from engine.runtime import shaped
 from engine.runtime.calibration import calibrate, cluster_of, to_text
 from engine.runtime.collectives import took
 from engine.runtime.exchange import SMALL_BYTES
@@ -57,7 +56,7 @@ def test_groups_of_the_same_ranks_are_measured_once(profile: Profile) -> None:
 def test_the_text_tells_every_line(profile: Profile) -> None:
     lines = to_text(profile).splitlines()
 
-    assert lines[0] == "4 processes over this machine's loopback, not shaped"
+    assert lines[0].startswith("4 processes over this machine's loopback, not shaped, torch")
     assert len(lines) == 2 + len(profile.collectives)
     assert lines[-1].startswith("overlap") and lines[-1].endswith("(mp 2, esp 2)")
 
@@ -84,7 +83,7 @@ def test_an_exchange_brings_the_same_whatever_it_is_made_of() -> None:
 
 
 def test_links_that_are_shaped_show_in_the_profile() -> None:
-    if reason := shaped.missing():
+    if reason := network.missing():
         with pytest.raises(InputError, match="links cannot be shaped here"):
             calibrate(Cluster(2, 2, 4e7, 1e7), [(2, 2)], SIZES)
         assert reason
@@ -93,7 +92,7 @@ def test_links_that_are_shaped_show_in_the_profile() -> None:
     found = calibrate(Cluster(2, 2, 4e7, 1e7), [(1, 2)], [1_000_000], rounds=1)
 
     ep = next(each for each in found.collectives if (each.collective, each.group) == ("all_to_all", "ep"))
-    bursts = 3 * shaped.BURST_BYTES
+    bursts = 3 * network.BURST_BYTES
     assert ep.samples[0][1] > (1_000_000 - bursts) / 1e7  # half of each of two buffers leaves a node
     assert found.rates is not None
     assert (found.rates.intra, found.rates.inter) == (4e7, 1e7)
@@ -103,7 +102,8 @@ def test_links_that_are_shaped_show_in_the_profile() -> None:
 
 
 def calibrate_command(*options: str) -> int:
-    return cli.main(["calibrate", "--ranks", "2", "--sizes", "4096,65536", "--rounds", "1", *options])
+    some = ["--parts", "collectives", "--ranks", "2", "--sizes", "4096,65536", "--rounds", "1"]
+    return cli.main(["calibrate", *some, *options])
 
 
 def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +131,9 @@ def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys:
         (["--ranks", "1"], "nobody to talk to"),
         (["--ranks-per-node", "3"], "2 ranks cannot be 3 on each node"),
         (["--profile", "nowhere.json"], "cannot read 'nowhere.json'"),
+        (["--parts", "block"], "--parts cannot be 'block'. Did you mean 'blocks'?"),
+        (["--precision", "fp8"], "--precision cannot be 'fp8'"),
+        (["--name", "../elsewhere"], "'../elsewhere' cannot be the name of a profile"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import torch
 from engine.cost import layers_per_stage
 from engine.design import parse_design
 from engine.design.expert_layers import resolved
+from engine.design.pipeline import Section
 from engine.lowering import lower
 from engine.runtime.job import Job
 from engine.schedules import Pipe, schedules
@@ -23,11 +24,6 @@ Document = dict[str, Any]
 TOLERANCE = {"fp64": 1e-9, "fp32": 2e-5, "bf16": 1e-3}
 
 _known: dict[str, Reference] = {}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def reference(document: Document) -> Reference:
@@ -65,7 +61,7 @@ def part(outcome: Any, name: str, whole: dict[str, torch.Tensor]) -> Any:
 LINEAR = [
     ({"schedule": schedule, "microbatches": mb}, pp, dp)
     for schedule in ("gpipe", "1f1b")
-    for pp, dp, mb in ((2, 1, 1), (2, 2, 4), (3, 1, 5), (4, 1, 2), (4, 2, 6))
+    for pp, dp, mb in ((2, 1, 1), (2, 2, 4), (3, 1, 3), (3, 2, 5), (4, 1, 2), (4, 2, 6), (4, 1, 8))
 ]
 INTERLEAVED = [
     ({"schedule": "interleaved-1f1b", "chunks": chunks, "microbatches": mb}, pp, dp)
@@ -79,11 +75,14 @@ HANAYO = [
     ({"schedule": "hanayo", "waves": waves, "grouping": grouping, "microbatches": mb}, pp, dp)
     for waves in (1, 2, 4)
     for grouping, pp, dp, mb in (
+        ("grouped", 2, 1, 1),
         ("grouped", 2, 2, 2),
+        ("ungrouped", 2, 1, 4),
         ("grouped", 3, 1, 2),
         ("ungrouped", 3, 1, 5),
         ("grouped", 4, 1, 4),
         ("grouped", 4, 1, 7),
+        ("ungrouped", 4, 1, 6),
     )
 ]
 
@@ -126,6 +125,13 @@ def every_schedule() -> Iterator[tuple[Document, int, int]]:
             yield from islice(found, 1)
 
 
+def layers_for(pipeline: Document, pp: int) -> int:
+    """More layers than stages, so that some stage has more than another; of few sizes, which share references."""
+    options = {option: value for option, value in pipeline.items() if option not in Section.model_fields}
+    stages = schedules[pipeline["schedule"]](**options).stage_count(pp)
+    return next(layers for layers in (3, 5, 9, 13, 17, 25, 33) if layers > stages)
+
+
 def name(case: Any) -> str | None:
     return "-".join(map(str, case.values())) if isinstance(case, dict) else None
 
@@ -134,8 +140,7 @@ def name(case: Any) -> str | None:
 def test_a_schedule_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    waves = pipeline.get("waves", 0)
-    document = draw(pipeline, pp=pp, dp=dp, layers=32 if waves * pp == 16 else 24 if waves * pp > 6 else 12)
+    document = draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp))
     assert_equal(crew.play(document), reference(document))
 
 
@@ -143,7 +148,7 @@ def test_a_schedule_trains_like_one_process(
 def test_every_schedule_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Any, draw: Callable[..., Document]
 ) -> None:
-    document = draw(pipeline, pp=pp, dp=dp, layers=16)
+    document = draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp))
     assert_equal(crew.play(document), reference(document))
 
 
@@ -158,7 +163,7 @@ def test_every_schedule_trains_like_one_process(
     ids=name,
 )
 def test_bert_trains_like_one_process(pipeline: Document, pp: int, crew: Any, draw: Callable[..., Document]) -> None:
-    document = draw(pipeline, pp=pp, kind="bert", layers=16)
+    document = draw(pipeline, pp=pp, kind="bert", layers=layers_for(pipeline, pp))
     assert_equal(crew.play(document), reference(document))
 
 
@@ -178,7 +183,7 @@ CUT = [
     ({"schedule": "zb-h1", "microbatches": 4}, 2, 1, {}),
     ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
     ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 1, {}),
-    ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"precision": "bf16", "optimizer": "sgd"}),
+    ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"layers": 8, "precision": "bf16", "optimizer": "sgd"}),
 ]
 """With tensor parallelism: a schedule, meshes, copies, and what else is of interest there."""
 
@@ -188,13 +193,14 @@ def test_a_model_that_is_cut_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
     """The vocabulary of 257 tokens is cut unevenly."""
-    document = draw(pipeline, pp=pp, dp=dp, tp=2, layers=8, **others)
+    document = draw(pipeline, pp=pp, dp=dp, tp=2, **{"layers": layers_for(pipeline, pp), **others})
     assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
 
 
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
 def test_every_schedule_trains_a_model_that_is_cut(name: str, crew: Any, draw: Callable[..., Document]) -> None:
-    document = draw({"schedule": name, "microbatches": 4}, pp=2, tp=2, layers=8, clip_norm=0.5)
+    pipeline = {"schedule": name, "microbatches": 4}
+    document = draw(pipeline, pp=2, tp=2, layers=layers_for(pipeline, 2), clip_norm=0.5)
     assert_equal(crew.play(document), reference(document))
 
 
@@ -214,7 +220,7 @@ def test_more_cuts_and_uneven_ones_train_like_one_process(
     pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
 ) -> None:
     """The feed-forward block of 34 units is cut unevenly in three and in four, the vocabulary in all."""
-    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=8, **others)
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {"hidden": 24, "heads": 12, "ffn": 34}
     assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
 
@@ -275,6 +281,18 @@ def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
     assert_equal(crew.play(document), reference(document))
 
 
+def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
+    """On meshes of these dp and tp: two devices a node, so that some of what a mesh needs lies on its own node and
+    some does not."""
+    first = 0
+    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
+        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
+        first += dp * tp
+    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
+    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
+    return document
+
+
 UNEQUAL = [
     ({"schedule": "1f1b"}, [(2, 1), (1, 2)], "broadcast", {}),
     ({"schedule": "gpipe"}, [(1, 1), (4, 1)], "send-recv", {"micro_batch_size": 4}),
@@ -302,15 +320,37 @@ def test_meshes_of_different_shapes_train_like_one_process(
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    """Two devices a node, so that some of what a mesh needs lies on its own node and some does not."""
-    document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), layers=8, **others)
-    first = 0
-    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
-        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
-        first += dp * tp
-    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
-    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
+    pp = len(shapes)
+    document = draw({**pipeline, "microbatches": 4}, pp=pp, layers=layers_for(pipeline, pp), **others)
+    document = unequal(document, shapes, strategy)
     assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+
+
+UNEQUAL_EXPERTS = [
+    ("1f1b", [(1, 1), (2, 1)], {"schedule": "parm-s2", "ep": 1, "esp": 1}, 0.0),
+    ("zb-h1", [(2, 1), (1, 2)], {"schedule": "expert-parallel", "ep": 2, "esp": 1}, 0.0),
+    ("gpipe", [(1, 2), (2, 2)], {"schedule": "ppmoe"}, 0.0),
+    ("1f1b", [(1, 2), (1, 1)], {"schedule": "ppmoe"}, 0.05),
+]
+"""A pipeline schedule, the dp and tp of each mesh, where the experts lie, and the weight of the auxiliary loss: above
+0 where all meshes have the same dp, for it is a mean over the copies of a mesh, and other copies hold other tokens."""
+
+
+@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), UNEQUAL_EXPERTS, ids=name)
+def test_experts_on_meshes_of_different_shapes_train_like_one_process(
+    schedule: str,
+    shapes: list[tuple[int, int]],
+    experts: Document,
+    aux_loss: float,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    """The z-loss is a mean over tokens: it is the same whoever holds them."""
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=len(shapes), layers=4, clip_norm=0.5)
+    document["model"]["moe"] = {**MOE, "aux_loss": aux_loss}
+    document["experts"] = experts
+    document = unequal(document, shapes, "broadcast")
+    assert_equal(crew.play(document), reference(document))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

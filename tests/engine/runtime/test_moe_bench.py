@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from engine import bench as benches
+from engine import network
 from engine.errors import InputError
 from engine.moe import Choice, Layer, expert_schedules
-from engine.runtime import moe_bench, shaped
+from engine.runtime import moe_bench
 from engine.runtime.moe.overlap import Turns, turns
 from engine.runtime.moe_bench import LAYERS, NAMES, RANKS, SPREAD, Bench, Compared, Times, bench, figures, verdicts
 from engine.runtime.shaped import Cluster
@@ -92,7 +93,7 @@ def test_the_layers_differ_in_what_should_win() -> None:
 
 
 def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shaped, "LINUX", False)
+    monkeypatch.setattr(network, "LINUX", False)
     with pytest.raises(InputError, match="links cannot be shaped here: network namespaces are a thing of Linux"):
         moe_bench.moe()
 

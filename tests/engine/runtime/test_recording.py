@@ -13,7 +13,22 @@ import pytest
 from engine.errors import RunError
 from engine.program.action import Action, Op
 from engine.program.program import Program, parse_program
-from engine.recording import SPAN, STEP, Recorder, StepsRecorder, Way, read_inside, read_recording
+from engine.recording import (
+    SPAN,
+    STEP,
+    Clocks,
+    MeasuredMemory,
+    ProcessClock,
+    Recorder,
+    Sighting,
+    StepsRecorder,
+    Way,
+    read_clocks,
+    read_inside,
+    read_memory,
+    read_recording,
+    write_clocks,
+)
 from engine.timeline import Timeline
 
 US = 1000  # nanoseconds
@@ -87,7 +102,7 @@ def test_the_typical_step_is_in_the_middle_and_not_the_first(tmp_path: Path) -> 
 
     assert recording.steps == (0, 1, 2, 3, 4, 5)
     assert recording.makespans == pytest.approx([8.5e-3] * 3 + [8.5e-4] * 3)
-    assert recording.typical_step == 5
+    assert (recording.timed, recording.typical_step, recording.warm_up) == ((3, 4, 5), 4, 3)
     assert recording.timeline(1).end.max() == pytest.approx(8.5e-3)
 
 
@@ -234,3 +249,46 @@ def test_what_skips_stages_ends_and_holds_up_as_its_own_message(tmp_path: Path) 
     assert found["2:2F0"] == (400, 500, "0:0SEND_F0TO2"), "it stood still for the later one"
     assert found["0:0B0"] == (950, 1000, "1:1SEND_B0")
     assert timeline.other[timeline.is_transfer].tolist() == [-1, 2, -1, -1, -1, 0]
+
+
+# ---- clocks and memory ----
+
+
+def test_a_clock_that_drifts_is_followed_and_of_one_host_nothing_is_changed(tmp_path: Path) -> None:
+    seen = (Sighting(1_000_000, 1000, 40), Sighting(3_000_000, 3000, 60))
+    write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen), ProcessClock(True, seen))))
+
+    clocks = read_clocks(tmp_path)
+
+    times = np.array([0, 1_000_000, 2_000_000, 9_000_000])
+    assert (times - clocks[1].to_first(times)).tolist() == [1000, 1000, 2000, 3000]
+    assert (clocks[1].uncertainty_ns, clocks.uncertainty_s) == (30, 30e-9)
+    assert clocks[2].to_first(times).tolist() == clocks[7].to_first(times).tolist() == times.tolist()
+    assert clocks.words == "the clocks of 1 of 3 processes, up to 3 µs apart, were aligned to within 30 ns"
+    assert Clocks((clocks[0], clocks[2])).words.startswith("all processes read one clock (compared all the same: 3 µs")
+
+
+def test_ranks_whose_clocks_are_apart_are_joined_by_one(tmp_path: Path) -> None:
+    record(tmp_path)
+    together = read_recording(tmp_path).timeline()
+    write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, (Sighting(0, 10_000_000, 2),) * 2))))
+
+    apart = read_recording(tmp_path).timeline()
+
+    of_other = together.rank == 1
+    shift = 10e-3 * of_other
+    compute = together.is_compute
+    expected = (together.start - shift)[compute]
+    assert (apart.start - apart.start.min())[compute] == pytest.approx(expected - expected.min(), abs=1e-9)
+
+
+def test_memory_is_read_back_and_what_is_damaged_is_told(tmp_path: Path) -> None:
+    found = MeasuredMemory(4, 3e6, {"weights": 1e6, "within the step": 2e6}, "counted")
+    found.write(tmp_path, 11)
+
+    assert read_memory(tmp_path) == {11: found}
+    (tmp_path / "memory-11.json").write_text("[]")
+    (tmp_path / "clocks.json").write_text('{"format": "meshwave-clocks/1"}')
+    for read in (read_memory, read_clocks):
+        with pytest.raises(RunError, match="is damaged"):
+            read(tmp_path)

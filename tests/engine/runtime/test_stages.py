@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.runtime.deferred import Linear, settle
+from engine.runtime.groups import Group
 from engine.runtime.models import build_stage, models
 from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 
@@ -96,11 +97,6 @@ def assert_same_bits(one: Trained, other: Trained) -> None:
     for name, gradient in one.gradients.items():
         assert gradient.dtype == other.gradients[name].dtype
         assert torch.equal(gradient, other.gradients[name]), name
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("kind", list(models))
@@ -213,3 +209,68 @@ def test_a_changed_weight_is_copied_again(split: bool) -> None:
     after, _ = local.forward(x.clone(), None)
 
     assert not torch.equal(before, after)
+
+
+# ---- compiled ----
+
+
+def assert_near(one: Trained, other: Trained, far: float) -> None:
+    for mine, theirs in zip(one.outputs + one.input_gradients, other.outputs + other.input_gradients, strict=True):
+        assert mine is theirs is None or torch.allclose(mine, theirs, rtol=far, atol=far)  # type: ignore[arg-type]
+    for name, gradient in one.gradients.items():
+        assert torch.allclose(gradient, other.gradients[name], rtol=far, atol=far), name
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are traced forwards and backwards as for a compiler, and played as they were traced."""
+    monkeypatch.setattr("engine.runtime.models._transformer.COMPILER", "aot_eager")
+
+
+@pytest.mark.parametrize(("kind", "precision", "recomputed"), [("u-transformer", "fp64", True), ("gpt", "bf16", False)])
+def test_a_compiled_stage_computes_the_same(kind: str, precision: str, recomputed: bool, traced: None) -> None:
+    """A graph a kind of block, without a break."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = train(kind, None, precision, recomputed=recomputed, compiled=True)
+    assert_near(compiled, train(kind, None, precision), 1e-9 if precision == "fp64" else 2e-2)
+    assert counters["stats"]["unique_graphs"] > 0 and not counters["graph_break"]
+
+
+def test_what_puts_off_or_exchanges_inside_is_not_compiled() -> None:
+    split, _ = make("gpt", 0, "fp32", split=True, compiled=True)
+    cut = build_stage(shape(), [4], 0, 0, group=Group((0, 1), 0))
+
+    assert cut.compile_blocks() == 0
+    assert not [part for module in (split, cut) for part in module.modules() if part._compiled_call_impl]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fused_kernels_compute_the_same_on_a_gpu(precision: str) -> None:
+    device, found = torch.device("cuda"), []
+    for compiled in (False, True):
+        module = build_stage(shape(), [2], 0, seed=0, dtype=DTYPES[precision], device=device)
+        local = LocalStage(module, precision, device, 1.0, compiled=compiled)
+        tokens = torch.arange(24, device=device).view(2, 12)
+        loss, saved = local.forward(tokens, tokens)
+        local.backward(saved, None)
+        found.append([loss, *(parameter.grad for parameter in module.parameters())])
+    for plain, fused in zip(*found, strict=True):
+        assert torch.allclose(plain, fused, rtol=2e-2, atol=2e-2 if precision == "bf16" else 1e-4)
+
+
+@pytest.mark.gpu
+def test_attention_in_bf16_is_flash_attention_on_a_gpu() -> None:
+    """Its inputs are laid out so that torch may choose the kernel that keeps no matrix of scores."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = SimpleNamespace(**{**vars(shape()), "hidden": 128, "sequence": 64})
+    module = build_stage(model, [2], 0, seed=0, device="cuda")
+    local = LocalStage(module, "bf16", torch.device("cuda"), 1.0)
+    tokens = torch.arange(128, device="cuda").view(2, 64)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # any other is refused
+        _, saved = local.forward(tokens, tokens)
+        local.backward(saved, None)

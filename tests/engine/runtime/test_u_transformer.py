@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from engine.design import parse_design
 from engine.lowering import lower
@@ -14,11 +13,6 @@ from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, n
 
 Document = dict[str, Any]
 Skips = list[tuple[int, int, int]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 U: list[tuple[Document, int, int, int, Skips, Document]] = [

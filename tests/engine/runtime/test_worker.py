@@ -16,6 +16,7 @@ import pytest
 
 from engine.design.expert_layers import resolved
 from engine.errors import InputError
+from engine.predict import predict
 from engine.recording import read_recording, read_routing
 from engine.runtime.job import read_job
 from tests.engine.runtime.reference import train
@@ -52,6 +53,42 @@ def test_a_run_leaves_its_story_in_the_folder(
     for process in range(4):
         events = [line["event"] for line in read_lines(folder / f"events-{process}.jsonl")]
         assert events == ["started", "ready", "step", "step", "step", "finished"]
+    assert_clocks_were_compared_and_memory_counted(folder, 4)
+
+
+def assert_clocks_were_compared_and_memory_counted(folder: Path, processes: int) -> None:
+    recording = read_recording(folder)
+    assert len(recording.clocks.of) == processes
+    for clock in recording.clocks.of[1:]:
+        assert clock.same_host
+        assert len(clock.seen) == 2, "before the run, and after it"
+        assert all(abs(each.ahead_ns) <= each.round_trip_ns for each in clock.seen), "it is one clock"
+    assert (recording.clocks.uncertainty_s, recording.timed) == (0.0, (1,)), "the first warms up, the last is counted"
+    prediction = predict(read_job(folder).design)
+    ranks = [read_job(folder).layout.rank(process) for process in range(processes)]
+    for rank, memory in zip(ranks, recording.memory.values(), strict=True):
+        assert memory.step == 2
+        assert memory.by_category["weights"] == prediction.costs.static_bytes["weights"][rank]
+        assert memory.by_category["optimizer"] == pytest.approx(prediction.costs.static_bytes["optimizer"][rank] + 4)
+        assert memory.peak_bytes == sum(memory.by_category.values())
+
+
+@pytest.mark.parametrize(
+    "pipeline", [{"schedule": "gpipe", "microbatches": 6}, {"schedule": "zb-h1", "microbatches": 4}]
+)
+def test_the_peak_of_memory_is_what_was_predicted(
+    pipeline: Document, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
+    """Within a tenth: gradients come with the first backward, and what was sent stays to the end of the step."""
+    document = draw(pipeline, steps=3, precision="fp32")
+    document["model"].update({"hidden": 64, "sequence": 32})
+    folder = write_run(document)
+
+    assert crew.work(folder, 2) == [0, 0]
+
+    predicted = predict(read_job(folder).design).memory.total_bytes
+    measured = [each.peak_bytes for each in read_recording(folder).memory.values()]
+    assert measured == pytest.approx(predicted.tolist(), rel=0.1)
 
 
 def test_a_users_text_is_trained_on(crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:

@@ -1,42 +1,33 @@
-"""What processes of a small cluster do in tests, by name; and a process that owns a cluster, to be killed.
-
-``python works.py SHAPED`` prints ``PID NAMESPACE`` for each process of its cluster, then sleeps with them.
-"""
+"""What processes of a small cluster do in tests, by name."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from engine.errors import RunError
-from engine.runtime import shaped
 from engine.runtime.collectives import Groups, overlap, place
 from engine.runtime.exchange import all_to_all
 from engine.runtime.shaped import Cluster
-
-RATES = 4e7, 1e7
+from tests.engine.namespaces import namespace
 
 
 def sums(cluster: Cluster, argument: Any) -> dict[str, Any]:
-    """Where this process is, and what all of them sum up to."""
-    total = torch.tensor(float(dist.get_rank()) + argument)
+    """Where this process is, what all of them sum up to, and how long messages of ``size`` bytes take."""
+    total = torch.tensor(float(dist.get_rank()) + argument["start"])
     dist.all_reduce(total)
     print(f"process {dist.get_rank()}", flush=True)
-    return {"sum": total.item(), "namespace": namespace(), "parameters": str(cluster)}
+    return {"sum": total.item(), "namespace": namespace(), **messages(cluster, argument["size"])}
 
 
 def fails(cluster: Cluster, argument: Any) -> None:
-    """Process 1 fails, those that wait for it hang."""
+    """Process 1 fails; the others would wait for long."""
     if dist.get_rank() == 1:
         raise RunError("the second process will not")
-    if argument == "abort":
-        os.abort()
     time.sleep(60)
 
 
@@ -93,13 +84,3 @@ def exchanged(cluster: Cluster, widths: list[int]) -> list[bool]:
 def waits(cluster: Cluster, argument: Any) -> None:
     print(os.getpid(), namespace(), flush=True)
     time.sleep(60)
-
-
-def namespace() -> int:
-    path = Path("/proc/self/ns/net")
-    return path.stat().st_ino if path.exists() else 0
-
-
-if __name__ == "__main__":
-    rates = RATES if sys.argv[1] == "shaped" else (None, None)
-    shaped.run("tests.engine.runtime.works:waits", Cluster(2, 2, *rates), say=lambda line: print(line, flush=True))

@@ -1,8 +1,7 @@
-"""``meshwave calibrate``: measure the collectives of this machine, or of a small cluster emulated on it."""
+"""The collectives of this machine, or of a small cluster emulated on it: which to measure, and what came of it."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from itertools import product
 from math import lcm
 from typing import Any
 
+from engine.cost.fits import fit_line
 from engine.cost.profile import (
     Group,
     Machine,
@@ -19,15 +19,11 @@ from engine.cost.profile import (
     Name,
     Profile,
     ShapedRates,
-    fit_line,
     group_sizes,
-    load_profile,
     members,
-    save_profile,
 )
 from engine.errors import InputError
 from engine.runtime.shaped import Cluster, run
-from engine.units import quantity
 
 COLLECTIVES: tuple[Name, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 GROUPS: tuple[Group, ...] = ("mp", "esp", "ep", "ep_esp")
@@ -153,100 +149,3 @@ def machine_of(cluster: Cluster) -> Machine:
         load_before=os.getloadavg()[0],
         software=f"torch {metadata.version('torch')}, {sys.platform}",
     )
-
-
-# ---- the command ----
-
-
-def to_text(profile: Profile) -> str:
-    """A line a collective: its alpha, the bytes/s of its beta, how well the line fits."""
-    lines = [profile.machine.network]
-    lines.append(f"{'collective':<16}{'group':<8}{'ranks':>5}{'alpha':>10}{'1 / beta':>13}{'r2':>9}  worst residual")
-    for each in profile.collectives:
-        layout = f" (mp {each.mp}, esp {each.esp})" if each.mp else ""
-        worst = max(each.residuals, key=abs)
-        speed = quantity(1 / each.beta_s_per_byte, "B/s") if each.beta_s_per_byte else "free"
-        size = quantity(each.samples[[*each.residuals].index(worst)][0], "B")
-        lines.append(
-            f"{each.collective:<16}{each.group:<8}{each.size:>5}{quantity(each.alpha_s, 's'):>10}{speed:>13}"
-            f"{each.r2:>9.4f}  {worst:+.0%} at {size}{layout}"
-        )
-    return "\n".join(lines)
-
-
-def cluster_of(ranks: int, ranks_per_node: int | None, shaped: str | None) -> Cluster:
-    """The cluster that the command's options ask for.
-
-    Raises:
-        InputError: it cannot be.
-    """
-    rates = _rates(shaped) if shaped else None
-    per_node = ranks_per_node or (max(1, ranks // 2) if rates else ranks)
-    if per_node < 1 or ranks < 1 or ranks % per_node:
-        raise InputError(f"{ranks} ranks cannot be {per_node} on each node; use a divisor")
-    return Cluster(ranks // per_node, per_node, *(rates or ()))
-
-
-def _rates(text: str) -> tuple[float, float]:
-    try:
-        intra, inter = map(float, text.split(","))
-    except ValueError:
-        raise InputError(f"--shaped takes two rates in bytes/s, such as 250e6,50e6, not {text!r}") from None
-    return intra, inter
-
-
-def integers(text: str, option: str) -> list[int]:
-    """The numbers of an option such as ``--mp 2,4``.
-
-    Raises:
-        InputError: it has others.
-    """
-    try:
-        found = [int(word) for word in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise InputError(f"--{option} takes whole numbers above 0, such as 2,4, not {text!r}")
-    return found
-
-
-def command(options: Any) -> int:
-    """``meshwave calibrate``; returns the exit status.
-
-    Raises:
-        InputError: the options ask for what cannot be measured here.
-        RunError: a process failed.
-    """
-    profile = load_profile(options.profile) if options.profile else _measure(options)
-    if options.out:
-        save_profile(profile, options.out)
-        print(f"wrote {options.out}", file=sys.stderr)
-    if options.fit:
-        mp, esp = _layouts(options, profile.machine.ranks_per_node)[0]
-        print(json.dumps(profile.fit(mp, esp), indent=2))
-    elif options.json:
-        print(profile.to_json(), end="")
-    else:
-        print(to_text(profile))
-    return 0
-
-
-def _measure(options: Any) -> Profile:
-    cluster = cluster_of(options.ranks, options.ranks_per_node, options.shaped)
-    if options.rounds < 1:
-        raise InputError(f"--rounds {options.rounds} cannot be; use 1 or more")
-    sizes = integers(options.sizes, "sizes") if options.sizes else SIZES
-    return calibrate(
-        cluster,
-        _layouts(options, cluster.ranks_per_node),
-        sizes,
-        options.rounds,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
-    )
-
-
-def _layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
-    """Every ``mp`` with every ``esp`` of the options; by default both are a node."""
-    given = {"mp": options.mp, "esp": options.esp}
-    mps, esps = (integers(text, name) if text else [ranks_per_node] for name, text in given.items())
-    return [(mp, esp) for mp in mps for esp in esps]

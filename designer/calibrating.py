@@ -1,0 +1,110 @@
+"""A calibration of this machine that goes on while pages come and go: one at a time, with progress, and with an end."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.cost.profile import Profile, keep, named
+from engine.errors import InputError, MeshwaveError
+from engine.runtime.calibration import Told, Wanted, calibrate_machine, usual
+
+Listener = Callable[[], None]
+Measure = Callable[[Wanted, Callable[[Told], None]], Profile]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a calibration stands."""
+
+    state: Literal["idle", "runs", "done", "failed", "stopped"] = "idle"
+    name: str = ""
+    """Of the profile that it is for."""
+    share: float = 0.0
+    words: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "runs"
+
+
+class Calibrating:
+    """The calibration of this machine, which all tabs share."""
+
+    def __init__(self, measure: Measure = calibrate_machine) -> None:
+        self._measure = measure
+        self._standing = Standing()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def standing(self) -> Standing:
+        return self._standing
+
+    def hear(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener``, in any thread, whenever it stands otherwise; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def start(self, name: str) -> None:
+        """Measure this machine as ``meshwave calibrate`` does, and keep what comes of it under a name.
+
+        Raises:
+            InputError: one goes on, or the name cannot be a profile's.
+        """
+        name = named(name)
+        with self._lock:
+            if self._standing.runs:
+                raise InputError("this machine is being measured; wait for that, or stop it")
+            self._over.clear()
+            self._standing = Standing("runs", name, 0.0, "starting")
+        self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
+        self._thread.start()
+        self._tell(self._standing)
+
+    def stop(self) -> None:
+        """End it soon; nothing is kept."""
+        self._over.set()
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """The designer ends: no process of a calibration stays behind."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def _run(self, name: str) -> None:
+        try:
+            profile = self._measure(usual(), self._follow)
+            keep(profile, name)
+            standing = Standing("done", name, 1.0, "measured and kept")
+        except Stopped:
+            standing = Standing("stopped", name, 0.0, "stopped; nothing was kept")
+        except MeshwaveError as error:
+            standing = Standing("failed", name, 0.0, str(error))
+        except Exception as wrong:  # a defect of ours: whoever waits must not wait for ever
+            traceback.print_exc()
+            standing = Standing(
+                "failed", name, 0.0, f"it went wrong inside Meshwave ({wrong!r}); the terminal says more"
+            )
+        self._tell(standing)
+
+    def _follow(self, told: Told) -> None:
+        if self._over.is_set():
+            raise Stopped
+        self._tell(Standing("runs", self._standing.name, told.share, told.words))
+
+    def _tell(self, standing: Standing) -> None:
+        if standing == self._standing and standing.share:
+            return
+        self._standing = standing
+        for listener in [*self._listeners]:
+            listener()
+
+
+class Stopped(Exception):
+    """Nobody wants to know any more."""

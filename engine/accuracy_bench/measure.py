@@ -1,0 +1,145 @@
+"""Measuring one design: launched, followed to its end, and held against its prediction."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from engine.accuracy import Comparison, compare, profile_of
+from engine.accuracy_bench.cases import LEARNS, PROFILE, TAUGHT, TEACHES, Case
+from engine.accuracy_bench.machine import others
+from engine.accuracy_bench.results import Result
+from engine.cost.profile import keep, load_named
+from engine.design import Design
+from engine.design.cost import CalibratedCost
+from engine.errors import InputError, RunError
+from engine.launch import Launcher, Record, State, launchers
+from engine.launch.bundle import process_count
+from engine.launch.options import PLAIN, Options
+from engine.predict import Prediction, predict
+from engine.recording import read_recording
+from engine.rehearse import SHORTEST_S, Lengths, Rehearsal
+
+Say = Callable[[str], None]
+
+LONGEST_S = 2.0
+"""What an iteration of a rehearsal should last at most; where many short computations are in the way of that, they are
+shorter than is true."""
+STEPS = {"rehearsed": 4, "measured": 6}
+"""The first warms up; of a real run, one counts memory."""
+FRESH_S = 600.0
+"""A calibration of this bench that is not older is not made again."""
+CALIBRATED_S = 60.0
+"""That blocks are measured in."""
+PATIENCE_S = 240.0
+
+
+class Bench:
+    """Runs designs one after the other, in folders that are gone afterwards."""
+
+    def __init__(self, launcher: Launcher, say: Say) -> None:
+        self._launcher, self._say = launcher, say
+        self._taught = False
+
+    def measure(self, case: Case) -> Result:
+        """
+        Raises:
+            RunError: the run failed, or was not over in time.
+            InputError: the design cannot be run here.
+        """
+        if case.way == "measured":
+            _calibrated(self._say)
+        prediction = predict(case.design(STEPS[case.way]))
+        scale = (case.scale or scale_of(prediction)) if case.way == "rehearsed" else None
+        options = Options(rehearse=Rehearsal(scale=scale)) if scale else PLAIN
+        busy = others()
+        run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
+        state = run.wait(timeout_s=PATIENCE_S)
+        if state is not State.SUCCEEDED:
+            run.cancel()
+            raise RunError(f"{case.name}: {run.reason or f'not over after {PATIENCE_S:.0f} s'}")
+        note = next((each for each in run.notes() if each.startswith("messages are")), "")
+        found = compare(prediction, read_recording(run.folder))
+        result = _result(case, found, scale, busy, note)
+        if TEACHES in case.tags:
+            keep(profile_of(found, case.name), TAUGHT)
+            self._taught = True
+        if LEARNS in case.tags and self._taught:
+            result = result.model_copy(update={"learned": _by_a_run(prediction.design)})
+        return result
+
+
+@contextmanager
+def bench(say: Say) -> Iterator[Bench]:
+    """A bench on this machine with a record of its own."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Record(Path(folder))) as record,
+        closing(launchers["local"](record)) as launcher,
+    ):
+        yield Bench(launcher, say)
+
+
+def scale_of(prediction: Prediction) -> float:
+    """Seconds of the clock for each second or unit of a design: its shortest computations last as long as a rehearsal
+    is true, unless that makes an iteration longer than ``LONGEST_S``."""
+    shortest, step = Lengths.of(prediction.program, prediction.costs)
+    return min(SHORTEST_S / shortest, LONGEST_S / step)
+
+
+def _by_a_run(design: Design) -> float:
+    """Seconds of an iteration, by what the run took that taught."""
+    cost = CalibratedCost(profile=TAUGHT)
+    return predict(design.model_copy(update={"cost": cost})).timeline.makespan
+
+
+def _calibrated(say: Say) -> None:
+    """See to the profile that real runs are predicted by.
+
+    Raises:
+        RunError: it cannot be measured.
+    """
+    from engine.runtime.calibration import calibrate_machine
+    from engine.runtime.calibration.machine import Wanted
+    from engine.runtime.shaped import Cluster
+
+    with suppress(InputError):  # there is none yet, or one of another version
+        age_s = time.time() - (load_named(PROFILE).machine.made_s or 0.0)
+        if age_s < FRESH_S:
+            return
+    say("calibrating this machine, to predict real runs by")
+    wanted = Wanted(Cluster(1, 2), [(2, 2)], precisions=["fp32"], experts=True, seconds=CALIBRATED_S, rounds=5)
+    keep(calibrate_machine(wanted), PROFILE)
+
+
+def _result(case: Case, found: Comparison, scale: float | None, busy: float, note: str) -> Result:
+    prediction, took = found.prediction, found.recording.seconds
+    memory = found.memory
+    return Result(
+        case=case.name,
+        group=case.group,
+        way=case.way,
+        rivals=case.rivals,
+        meshes=prediction.program.ranks,
+        processes=process_count(prediction.design),
+        unit=prediction.costs.unit,
+        scale=scale,
+        steps=len(took),
+        predicted=found.iteration.predicted_s,
+        measured=found.iteration.measured_s,
+        spread=float(np.ptp(took)),
+        shortest_s=Lengths.of(prediction.program, prediction.costs).shortest * (scale or 1.0),
+        predicted_bubble=prediction.timeline.bubble_ratio,
+        measured_bubble=found.timeline.bubble_ratio,
+        predicted_bytes=tuple(each.predicted_bytes for each in memory),
+        measured_bytes=tuple(each.measured_bytes for each in memory),
+        others=busy,
+        note=note,
+        said=found.cause.words if found.cause else "",
+        tags=dict(case.tags),
+    )

@@ -1,0 +1,445 @@
+"""Rehearsals: a program played with waits of its modelled times in place of its computations.
+
+What a device does between two messages is a wait; who waits for whom is real. :class:`Device` keeps the
+time of one of them, whether a process plays it (:mod:`engine.runtime.rehearsal`, over the real wire) or a
+thread (:func:`play`, on machines without torch).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from engine.cost import Costs
+from engine.design import Design
+from engine.part import Part
+from engine.program.action import Action, Op
+from engine.program.program import Program
+from engine.simulate import TransferModel, simulate
+from engine.units import quantity
+
+Floats = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+SHORTEST_S = 0.02
+"""An action that is waited for so long is within 1 to 2 percent; one of a quarter of it within 5."""
+PROCESSES_A_CORE = 8
+"""With more of them the waits get as much longer, so that the cores keep up with the messages."""
+LONGEST_STEP_S = 10.0
+"""Nobody waits longer than this for a step, unless they ask for it."""
+AS_IT_IS_S = 2.0
+"""A step that takes no longer, and has no action that is too short, is played in its own time."""
+MATTERS = 0.01
+"""The shortest action that matters: all shorter ones together are less than this share of the waiting."""
+
+STEPS = 8
+"""Nothing is learnt, and one step is like another: so many are enough, unless somebody asks for more."""
+
+SPIN_NS = 100_000
+"""The end of a wait that is spent looking at the clock, as long as a sleep may overshoot."""
+LOOK_NS = 200_000_000
+"""How long a wait may go on before it is asked whether it is still wanted."""
+TURN_S = 2e-4
+"""How long a thread may go on that computes in Python while another one waits for its turn."""
+MADE_GOOD = 0.1
+"""The most of an action's time by which it may be shorter, since what came before it was late."""
+
+ASKED = frozenset({"torn_microbatches", "unequal_replicas"})
+"""The codes of what keeps a design from being trained and keeps its messages from being sent too; whatever else does,
+such as a vocabulary that no text fits, is of no matter where nothing is computed."""
+
+
+class Rehearsal(Part):
+    """Every action waits its modelled seconds instead of computing."""
+
+    scale: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """By how much modelled time is stretched, seconds of the clock for one modelled second (or for one unit,
+    where costs are in units); null: as it stays true on this machine."""
+
+    @property
+    def words(self) -> str:
+        return "rehearsal" if self.scale is None else f"rehearsal, time x {self.scale:.3g}"
+
+
+def shortened(design: Design) -> Design:
+    """The same with no more steps than a rehearsal needs."""
+    if design.training.steps <= STEPS:
+        return design
+    return design.model_copy(update={"training": design.training.model_copy(update={"steps": STEPS})})
+
+
+# ---- the scale ----
+
+
+class Lengths(NamedTuple):
+    """How long things take by the model, in its seconds or units."""
+
+    shortest: float  # action that matters; 0 where nothing takes time
+    step: float
+
+    @classmethod
+    def of(cls, program: Program, costs: Costs) -> Lengths:
+        took = np.sort(slot_seconds(program, costs.seconds)[program.is_compute & ~program.fused])
+        took = took[took > 0]
+        step = simulate(program, costs.seconds, costs.transfer_model).makespan
+        if not took.size:
+            return cls(0.0, step)
+        matters = np.searchsorted(np.cumsum(took), MATTERS * took.sum())
+        return cls(float(took[matters]), step)
+
+
+def usual_scale(lengths: Lengths, processes: int, cores: int) -> float:
+    """The least stretching at which waits are true here, as far as nobody has to wait too long for a step."""
+    shortest, step = lengths
+    wanted = SHORTEST_S * max(1.0, processes / (PROCESSES_A_CORE * cores))
+    if not shortest or not step:
+        return 1.0
+    if shortest >= wanted and step <= AS_IT_IS_S:
+        return 1.0
+    return min(wanted / shortest, LONGEST_STEP_S / step)
+
+
+def in_words(lengths: Lengths, scale: float, unit: str) -> str:
+    """What a rehearsal is and how true, in a sentence."""
+    shortest = lengths.shortest * scale
+    stretched = f"{scale:.3g} s for a unit" if unit != "s" else f"{scale:.3g} times its modelled time"
+    said = (
+        f"a rehearsal: nothing is computed, each action waits {stretched}; a step should take "
+        f"{quantity(lengths.step * scale, 's')}, its shortest actions {quantity(shortest, 's')}; "
+        f"times are told in {'modelled seconds' if unit == 's' else 'units'}"
+    )
+    if 0 < shortest < 0.9 * SHORTEST_S:
+        said += f"; below {quantity(SHORTEST_S, 's')} the machine's own delays show: a larger --scale is truer"
+    return said
+
+
+def slot_seconds(program: Program, seconds: Floats) -> Floats:
+    """[rows] how long each action waits; of two that share a slot the first waits for both."""
+    waits = seconds.copy()
+    second = np.flatnonzero(program.fused)
+    waits[second - 1] += waits[second]
+    waits[second] = 0.0
+    return waits
+
+
+# ---- a device that waits ----
+
+
+class Stopped(Exception):
+    """The rehearsal is not wanted any more."""
+
+
+def wait_until(at_ns: int, stop: threading.Event | None = None) -> None:
+    """Sleep until just before a time of ``time.perf_counter_ns``, and look at the clock for the rest: never too
+    short, and few microseconds too long where a core is free.
+
+    Raises:
+        Stopped: ``stop`` was set.
+    """
+    while (left := at_ns - time.perf_counter_ns()) > SPIN_NS:
+        time.sleep(min(left - SPIN_NS, LOOK_NS) / 1e9)
+        if stop is not None and stop.is_set():
+            raise Stopped
+    while time.perf_counter_ns() < at_ns:
+        pass
+
+
+def come_first(threads: Iterable[int] = (0,)) -> bool:
+    """Let threads of this process run as soon as they are woken, before other work of this machine; whether the system
+    allows it. What mostly waits takes little from others. Thread 0 is the one that calls."""
+    try:
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
+    except (AttributeError, OSError):  # not Linux, or no right to
+        return False
+    return True
+
+
+class Device:
+    """The time of one device that waits where others compute.
+
+    It is free when its last action should have ended, not when the machine woke it: a device does not lose the
+    tenths of a millisecond that this machine needs between two waits. What was later by more is late.
+    Times are nanoseconds of ``time.perf_counter_ns``, the same clock for all processes of a host.
+    """
+
+    def __init__(self, transfer_model: TransferModel, stop: threading.Event | None = None) -> None:
+        self._serial = transfer_model == "link-serial"
+        self._blocks = transfer_model == "sender-blocking"
+        self._stop = stop
+        self._links: dict[int, int] = {}
+        self.free_ns = 0
+        self.sent_ns = 0  # when what was sent last set out
+        self._sending_ns = 0
+        self._held_ns = 0
+
+    def start(self, at_ns: int) -> None:
+        """A step begins, for all devices at once."""
+        self._links.clear()
+        self.free_ns = self._held_ns = self._sending_ns = at_ns
+        wait_until(at_ns, self._stop)
+
+    def clear_to_send(self) -> bool:
+        """Where a sender does nothing else until what it sent is there: wait for that; whether there was a wait."""
+        if self._sending_ns <= self.free_ns:
+            return False
+        self.hold(self._sending_ns, late=False)
+        return True
+
+    def hold(self, due_ns: int, *, late: bool) -> int:
+        """An input is in hand, which is not there before ``due_ns``; ``late``: it had to be waited for until now.
+
+        Returns when it was there.
+        """
+        there_ns = max(due_ns, time.perf_counter_ns()) if late else due_ns
+        self._held_ns = max(self._held_ns, there_ns)
+        wait_until(due_ns, self._stop)
+        return there_ns
+
+    def compute(self, took_ns: int) -> None:
+        """Wait as long as an action takes whose inputs are in hand."""
+        latest = time.perf_counter_ns() - int(took_ns * MADE_GOOD)
+        self.free_ns = max(self.free_ns, self._held_ns, latest) + took_ns
+        wait_until(self.free_ns, self._stop)
+
+    def send(self, to: int, took_ns: int) -> int:
+        """What was just made starts on its way to a rank; returns when it is there."""
+        self.sent_ns = max(self.free_ns, self._links.get(to, 0)) if self._serial else self.free_ns
+        arrives = self.sent_ns + took_ns
+        if self._serial:
+            self._links[to] = arrives
+        if self._blocks:
+            self._sending_ns = max(self._sending_ns, arrives)
+        return arrives
+
+
+# ---- who waits for what ----
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long each action of a program is waited for, on a clock that is ``scale`` times as slow."""
+
+    program: Program
+    ns: Int64s  # [rows] of a slot's first row all of it; of a SEND its transfer, of a REDUCE_GRAD the reduction
+    transfer_model: TransferModel
+
+    @classmethod
+    def of(cls, program: Program, costs: Costs, scale: float) -> Waits:
+        waits = slot_seconds(program, costs.seconds) * (scale * 1e9)
+        return cls(program, np.rint(waits).astype(np.int64), costs.transfer_model)
+
+    def of_rank(self, rank: int) -> list[int]:
+        """[rows of the rank]"""
+        found: list[int] = self.ns[self.program.rows(rank)].tolist()
+        return found
+
+
+Carried = tuple[bool, int, int, int]
+"""Names a message: forward or not, the stages that it comes from and goes to, its microbatch."""
+
+
+def carried(message: Action) -> Carried:
+    """What a SEND sends and the RECV of it receives."""
+    op, stage, mb, _, other = message
+    forward, sent = op in (Op.SEND_F, Op.RECV_F), op in (Op.SEND_F, Op.SEND_B)
+    end = other if other >= 0 else stage + (1 if forward == sent else -1)
+    return forward, *((stage, end) if sent else (end, stage)), mb
+
+
+# ---- in threads ----
+
+
+class Inbox:
+    """What has been sent to one rank, until it takes it."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._there = threading.Condition()
+        self._due: dict[object, int] = {}
+
+    def put(self, name: object, due_ns: int) -> None:
+        with self._there:
+            self._due[name] = due_ns
+            self._there.notify()
+
+    def take(self, name: object) -> tuple[int, bool]:
+        """When it is due, and whether it had to be waited for.
+
+        Raises:
+            Stopped: nobody will send it any more.
+        """
+        with self._there:
+            waits = name not in self._due
+            while name not in self._due:
+                self._there.wait(LOOK_NS / 1e9)
+                if self._stop.is_set():
+                    raise Stopped
+            return self._due.pop(name), waits
+
+
+@dataclass(frozen=True)
+class Played:
+    """One step of all ranks: ``[rows of the program]`` nanoseconds, as a recorder takes them."""
+
+    start: Int64s
+    end: Int64s
+    wait: Int64s
+
+    @property
+    def seconds(self) -> float:
+        """From the first start to the last end, by the clock."""
+        return float(self.end.max() - self.start.min()) / 1e9 if len(self.end) else 0.0
+
+
+def play(waits: Waits, stop: threading.Event | None = None) -> Played:
+    """Play one step with a thread for each rank: no process and no torch, and messages hold nothing.
+
+    Raises:
+        Stopped: ``stop`` was set.
+    """
+    stop = stop or threading.Event()
+    program = waits.program
+    inboxes = [Inbox(stop) for _ in range(program.ranks)]
+    played = Played(*np.zeros((3, len(program)), np.int64))
+    failed: list[BaseException] = []
+    at_ns = time.perf_counter_ns() + program.ranks * 1_000_000  # when all threads will be there
+
+    def play_rank(rank: int) -> None:
+        try:
+            come_first()
+            _Player(waits, rank, inboxes, played, stop).play(at_ns)
+        except BaseException as error:
+            failed.append(error)
+            stop.set()
+
+    threads = [
+        threading.Thread(target=play_rank, args=(rank,), daemon=True, name=f"rank-{rank}")
+        for rank in range(program.ranks)
+    ]
+    with _quick_turns():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise next((error for error in failed if not isinstance(error, Stopped)), failed[0])
+    return played
+
+
+@contextmanager
+def _quick_turns() -> Iterator[None]:
+    """Meanwhile a thread of this process that computes, such as one that draws, soon lets those go on that wake up."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+class _Player:
+    """Plays the rows of one rank."""
+
+    def __init__(self, waits: Waits, rank: int, inboxes: list[Inbox], played: Played, stop: threading.Event) -> None:
+        program = waits.program
+        rows = program.rows(rank)
+        self._program, self._rank, self._inboxes = program, rank, inboxes
+        self._actions = program.actions(rank)
+        self._peers: list[int] = program.peer[rows].tolist()
+        self._waits = waits.of_rank(rank)
+        self._device = Device(waits.transfer_model, stop)
+        self._start, self._end, self._wait = (column[rows] for column in (played.start, played.end, played.wait))
+        self._incoming = _incoming(self._actions)
+        self._reducing: list[int] = []  # rows whose reduction is under way
+        self._arrived: dict[
+            int, tuple[int, int]
+        ] = {}  # of what was received: when it was there, how long it was waited for
+        self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
+
+    def play(self, at_ns: int) -> None:
+        self._device.start(at_ns)
+        for row, following in zip(self._slots, [*self._slots[1:], len(self._actions)], strict=True):
+            self._start[row:following] = time.perf_counter_ns()
+            self._play(row, range(row, following))
+            self._end[row:following] = time.perf_counter_ns()
+        for row, (there, waited) in self._arrived.items():
+            self._end[row], self._wait[row] = there, waited
+
+    def _play(self, row: int, slot: range) -> None:
+        op = self._actions[row].op
+        if op in (Op.SEND_F, Op.SEND_B):
+            due = self._device.send(self._peers[row], self._waits[row])
+            self._inboxes[self._peers[row]].put(carried(self._actions[row]), due)
+            self._start[row] = self._device.sent_ns
+        elif op == Op.REDUCE_GRAD:
+            self._reduce(row)
+        elif op == Op.STEP:
+            self._step(row)
+        elif op not in (Op.RECV_F, Op.RECV_B):
+            self._compute(row, slot)
+
+    def _compute(self, row: int, slot: range) -> None:
+        asked = time.perf_counter_ns()
+        stood = self._device.clear_to_send()
+        for each in slot:
+            for receive in self._incoming[each]:
+                due, late = self._inboxes[self._rank].take(carried(self._actions[receive]))
+                there = self._device.hold(due, late=late)
+                stood = True
+                self._arrived[receive] = there, time.perf_counter_ns() - asked
+        if stood:
+            self._start[slot.start : slot.stop] = held = time.perf_counter_ns()
+            self._wait[slot.start : slot.stop] = held - asked
+        self._device.compute(self._waits[row])
+
+    def _reduce(self, row: int) -> None:
+        """Tell all who hold a copy of the stage that this one is complete."""
+        stage = self._actions[row].stage
+        for rank in self._program.ranks_of(stage):
+            self._inboxes[rank].put((Op.REDUCE_GRAD, stage, self._rank), self._device.free_ns)
+        self._reducing.append(row)
+
+    def _step(self, row: int) -> None:
+        """Once all gradients are reduced, one stage after the other, and all ranks have theirs where they are clipped."""
+        asked, done = time.perf_counter_ns(), 0
+        inbox = self._inboxes[self._rank]
+        for reduce in self._reducing:
+            stage = self._actions[reduce].stage
+            told = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
+            done = max(done, *(ready for ready, _ in told)) + self._waits[reduce]
+            there = self._device.hold(done, late=any(late for _, late in told))
+            self._arrived[reduce] = there, time.perf_counter_ns() - asked
+            self._start[reduce] = there - self._waits[reduce]  # the last copy was complete, and the one before done
+        if self._program.clips:
+            ready = max(self._device.free_ns, done)
+            for other in self._inboxes:
+                other.put((Op.STEP, self._rank), ready)
+            for rank in range(self._program.ranks):
+                due, late = inbox.take((Op.STEP, rank))
+                self._device.hold(due, late=late)
+        self._start[row] = held = time.perf_counter_ns()
+        self._wait[row] = held - asked
+        self._device.compute(self._waits[row])
+
+
+def _incoming(actions: list[Action]) -> list[list[int]]:
+    """[rows of a rank] the receives whose messages each action takes."""
+    receives = defaultdict(list)
+    for row, action in enumerate(actions):
+        if action.op in (Op.RECV_F, Op.RECV_B):
+            forward, _, stage, mb = carried(action)
+            receives[forward, stage, mb].append(row)
+    takes = (Op.F, Op.B, Op.I)
+    return [receives[a.op == Op.F, a.stage, a.microbatch] if a.op in takes else [] for a in actions]

@@ -1,0 +1,23 @@
+"""``meshwave calibrate``: what this machine, or a small cluster emulated on it, takes for what designs are made of.
+
+Nothing here imports torch: what measures runs in processes of its own (:mod:`.stages`, :mod:`.links`).
+"""
+
+from engine.runtime.calibration.collectives import Plan, calibrate, machine_of
+from engine.runtime.calibration.command import cluster_of, command, to_text
+from engine.runtime.calibration.machine import PARTS, Heard, Told, Wanted, calibrate_machine, usual
+
+__all__ = [
+    "PARTS",
+    "Heard",
+    "Plan",
+    "Told",
+    "Wanted",
+    "calibrate",
+    "calibrate_machine",
+    "cluster_of",
+    "command",
+    "machine_of",
+    "to_text",
+    "usual",
+]

@@ -1,0 +1,77 @@
+"""Measured machines on the page: this one is measured, looked at, and used by the design."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import panel as pn
+import pytest
+from playwright.sync_api import expect
+
+from designer.calibrating import Calibrating
+from designer.forms import Form
+from designer.session import Session
+from designer.views.profile import Profiles
+from engine.cost.profile import keep
+from engine.design import load_design
+from engine.resources import example
+from engine.runtime.calibration import Wanted, calibrate_machine
+from engine.runtime.shaped import Cluster
+from tests.browser.gestures import eventually
+from tests.engine.cost.profiles import known
+
+if TYPE_CHECKING:
+    from tests.browser.conftest import Stage
+
+pytestmark = [pytest.mark.browser, pytest.mark.torch]
+LONG_MS = 60_000
+LINKS = Wanted(Cluster(1, 2), [(2, 2)], ("links",), rounds=1)
+"""What is measured within seconds."""
+
+
+def test_a_machine_is_measured_looked_at_and_used(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    keep(known(), "known.json")
+    session = Session(load_design(example("01-first-wave")))
+    calibrating = Calibrating(lambda wanted, heard: calibrate_machine(LINKS, heard))
+
+    def make() -> pn.Row:
+        assert pn.state.curdoc is not None
+        views = Profiles(session, calibrating, lambda: form.look(), pn.state.curdoc.add_next_tick_callback)
+        form = Form(session, on_measured=views.open, width=320, height=700)
+        return pn.Row(form, views)
+
+    page = stage.show(make)
+    dialog = page.get_by_role("dialog", name="Measured machines")
+
+    page.get_by_role("button", name="Measured machines").click()
+    expect(dialog.locator("svg circle")).to_have_count(5)  # one size in five phases
+    for words in ("Update", "Messages"):
+        dialog.get_by_role("tab", name=words).click()
+        expect(dialog.get_by_role("tab", name=words)).to_have_attribute("aria-selected", "true")
+    expect(dialog.get_by_role("row", name="inside the node")).to_contain_text("100 µs")
+    expect(dialog.locator(".mw-pf-warnings li").first).to_contain_text("lies outside of what was measured")
+
+    dialog.get_by_role("button", name="Use in this design").click()
+    expect(dialog.get_by_text("This design is priced by it.")).to_be_visible()
+    assert session.design.cost.model_dump()["profile"] == "known.json"
+    assert not session.errors
+
+    dialog.get_by_role("textbox", name="Name of the profile").fill("mine")
+    dialog.get_by_role("button", name="Measure this machine").click()
+    expect(dialog.get_by_role("progressbar")).to_be_visible()
+    expect(dialog.get_by_role("button", name="Stop")).to_be_visible()
+    expect(dialog.get_by_role("status")).to_have_text("measured and kept", timeout=LONG_MS)
+    expect(dialog.locator('.mw-pf-entry[aria-current="true"] strong')).to_have_text("mine")
+
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    choice = page.get_by_label("Profile", exact=True)
+    expect(choice.locator("option")).to_have_text(["known", "mine"])
+    choice.select_option(label="mine")
+    eventually(page, lambda: session.design.cost.model_dump()["profile"] == "mine.json")
+    session.undo()
+    expect(choice.locator("option:checked")).to_have_text("known")

@@ -1,0 +1,58 @@
+"""What lies over the page: closed on the page, opened from Python, in whichever order word of both arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from designer.lab.over import Crossings
+from designer.session import Session
+from designer.views._overlay import Overlay
+from designer.views.comparison import Comparison
+from designer.views.expert_schedules import ExpertSchedules
+from designer.views.gallery import Gallery
+from engine.design import load_design
+from engine.program.action import Action, Op
+from engine.resources import example
+
+Opened = tuple[Overlay, Callable[[], None]]
+
+
+def crossing(session: Session) -> Opened:
+    crossings = Crossings(session)
+    return crossings.view, lambda: crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 0))
+
+
+def opened_by_itself(kind: type[Gallery | Comparison | ExpertSchedules]) -> Callable[[Session], Opened]:
+    def make(session: Session) -> Opened:
+        overlay = kind(session)
+        return overlay, overlay.open
+
+    return make
+
+
+OVERLAYS = {
+    "gallery": opened_by_itself(Gallery),
+    "comparison": opened_by_itself(Comparison),
+    "expert schedules": opened_by_itself(ExpertSchedules),
+    "transfer": crossing,
+}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_word_of_an_earlier_opening_closes_nothing(name: str) -> None:
+    overlay, open_it = OVERLAYS[name](Session(load_design(example("14-tensor-parallel"))))
+    assert not overlay.shown
+    open_it()
+    first = overlay.opening
+
+    open_it()  # by a key that overtook what the page says of the first
+    assert overlay.opening > first, "the page, which closed it, hears that it is open again"
+    overlay._handle_msg({"type": "close", "opening": first})
+    assert overlay.shown
+
+    overlay._handle_msg({"type": "close", "opening": overlay.opening})
+    assert not overlay.shown
+    if isinstance(overlay, Gallery):
+        overlay.stop()

@@ -1,0 +1,224 @@
+"""Profiles on the page: chosen in the form, charted, measured beside the page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from designer.calibrating import Calibrating
+from designer.forms import Field, change, fields
+from designer.session import Session
+from designer.views.profile import Profiles, axis, charts, listed
+from engine.cost.profile import Measured, Profile, keep, profiles
+from engine.design import Design, load_design
+from engine.errors import InputError
+from engine.resources import example
+from engine.runtime.calibration import Told, Wanted
+from tests.engine.cost.profiles import known, of_a_run
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(load_design(example("01-first-wave")))
+
+
+def by_path(design: Design) -> dict[str, Field]:
+    return {field["path"]: field for section in fields(design) for field in section["fields"]}
+
+
+def follow(calibrating: Calibrating) -> Callable[[str], None]:
+    """Waits until it stands as is asked."""
+    changed = threading.Condition()
+
+    def hear() -> None:
+        with changed:
+            changed.notify_all()
+
+    calibrating.hear(hear)
+
+    def until(state: str) -> None:
+        with changed:
+            assert changed.wait_for(lambda: calibrating.standing.state == state, PATIENCE_S), calibrating.standing
+
+    return until
+
+
+# ---- in the form ----
+
+
+def test_calibrated_costs_are_offered_as_soon_as_a_profile_is_kept(session: Session) -> None:
+    kinds = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
+    keep(known(), "a")
+
+    offered = [option["value"] for option in by_path(session.design)["cost.kind"]["options"]]
+
+    assert kinds == ["roofline", "unit"]
+    assert sorted(offered) == ["calibrated", "roofline", "unit"]
+
+
+def test_a_profile_is_chosen_of_those_that_are_kept(session: Session) -> None:
+    for name in ("b", "a", "this-machine"):
+        keep(known(), name)
+
+    session.edit(*change(session.design, by_path(session.design)["cost.kind"], "calibrated"))
+    field = by_path(session.design)["cost.profile"]
+
+    assert (field["kind"], field["value"]) == ("choice", "this-machine.json")
+    assert [option["title"] for option in field["options"]] == ["a", "b", "this-machine"]
+    session.edit(*change(session.design, field, "b.json"))
+    assert not session.errors
+    assert session.prediction.costs.unit == "s"
+
+
+def test_a_profile_that_is_gone_is_named_and_told_at_its_field(session: Session) -> None:
+    session.edit("cost", {"kind": "calibrated", "profile": "gone.json"}, "a profile")
+
+    assert [problem.where for problem in session.errors] == ["cost.profile"]
+    assert [option["value"] for option in by_path(session.design)["cost.profile"]["options"]] == ["gone.json"]
+
+
+# ---- charts ----
+
+
+def line(size: int) -> Measured:
+    return Measured(
+        collective="all_reduce", group="mp", size=size, alpha_s=1e-3, beta_s_per_byte=1e-9, r2=1.0,
+        samples=((1e3, 1e-3), (1e6, 2e-3)),
+    )  # fmt: skip
+
+
+def test_what_was_measured_is_charted_over_what_the_lines_say() -> None:
+    found = {chart["key"]: chart for chart in charts(known(collectives=(line(4), line(2))))}
+
+    assert list(found) == ["layer-fp32", "embedding-fp32", "head-fp32", "links", "optimizer", "all_reduce"]
+    layer = found["layer-fp32"]
+    ((by_line, measured, words),) = layer["series"][0]["points"]
+    assert (by_line, measured) == (pytest.approx(1.1e-3), 1e-3)  # 1e-4 an action, 1e-3 a block
+    assert "hidden 64, 1 x 32 tokens: 1 ms measured, 1.1 ms by the line" in words
+    assert layer["rows"][0] == ["forward", "1.1 ms", "1 TFLOP/s", "333 GFLOP/s", "100 GB/s", "1.000", "-9%"]
+    assert [series["name"] for series in found["all_reduce"]["series"]] == ["2 ranks", "4 ranks"]
+
+
+def test_actions_of_a_run_are_charted_over_roofline() -> None:
+    (chart,) = charts(of_a_run({"op": "F"}, {"op": "B", "seconds": 4.0}))
+
+    assert [(series["name"], series["points"][0][:2]) for series in chart["series"]] == [
+        ("F", [1.0, 2.0]),
+        ("B", [1.0, 4.0]),
+    ]
+
+
+def test_an_axis_is_of_whole_decades() -> None:
+    found = axis("bytes", (2e3, 4e6), "B")
+
+    assert (found["from"], found["to"]) == (1e3, 1e7)
+    assert [words for _, words in found["ticks"]] == ["1 kB", "10 kB", "100 kB", "1 MB", "10 MB"]
+
+
+def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
+    keep(known(), "a.json").write_text("{}")
+
+    assert listed(profiles(), "a.json") == [{"name": "a.json", "title": "a", "note": "cannot be read", "used": True}]
+
+
+def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) -> None:
+    keep(known(), "a")
+    view = Profiles(session, Calibrating())
+
+    view.open()
+    view._handle_msg({"type": "use"})
+
+    assert session.design.cost.model_dump()["profile"] == "a.json"
+    assert view.used
+    assert any("lies outside of what was measured" in words for words in view.warnings)
+
+
+# ---- beside the page ----
+
+
+def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> None:
+    told: list[str] = []
+
+    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
+        heard(Told(0.5, "half"))
+        return known()
+
+    calibrating = Calibrating(measure)
+    until = follow(calibrating)
+    view = Profiles(session, calibrating, on_kept=lambda: told.append("kept"))
+    view.open()
+
+    view._handle_msg({"type": "measure", "name": "mine"})
+    until("done")
+    calibrating.close()
+
+    assert profiles() == ["mine.json"]
+    assert (view.chosen, told) == ("mine.json", ["kept"])
+    assert view.standing["share"] == 1
+
+
+def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Session) -> None:
+    keep(known(), "mine")
+    session.edit("cost", {"kind": "calibrated", "profile": "mine.json"}, "a profile")
+    before = session.prediction.numbers["makespan_s"]
+    layer, *ends = known().blocks
+    twice = {phase: fit.model_copy(update={"per": {**fit.per, "block": 1.0}}) for phase, fit in layer.fits.items()}
+    slow = known(blocks=(layer.model_copy(update={"fits": twice}), *ends))
+    calibrating = Calibrating(lambda wanted, heard: slow)
+    until = follow(calibrating)
+    view = Profiles(session, calibrating)
+
+    calibrating.start("mine")
+    until("done")
+    calibrating.close()  # when all have heard of it
+
+    assert view.standing["state"] == "done"
+    assert session.prediction.numbers["makespan_s"] > 10 * before
+
+
+def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
+        started.set()
+        go.wait(PATIENCE_S)
+        heard(Told(0.5, "half"))
+        return known()
+
+    calibrating = Calibrating(measure)
+    until = follow(calibrating)
+
+    calibrating.start("mine")
+    assert started.wait(PATIENCE_S)
+    with pytest.raises(InputError, match="is being measured"):
+        calibrating.start("other")
+    calibrating.stop()
+    go.set()
+    until("stopped")
+
+    assert profiles() == []
+
+
+def test_what_cannot_be_measured_is_told() -> None:
+    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
+        raise InputError("there is no torch here")
+
+    calibrating = Calibrating(measure)
+    until = follow(calibrating)
+
+    calibrating.start("mine")
+    until("failed")
+
+    assert calibrating.standing.words == "there is no torch here"
+    with pytest.raises(InputError, match="cannot be the name of a profile"):
+        calibrating.start("../mine")
