@@ -33,6 +33,7 @@ class Runs {
       "div",
       { class: "mw-canvas mw-runs" },
       this.textRow(),
+      this.hostsRow(),
       this.run,
       h("h3", {}, "Runs"),
       this.list,
@@ -44,8 +45,9 @@ class Runs {
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
     model.on("text", () => this.showText());
+    model.on("hosts", () => this.showHosts());
     model.on("msg:custom", (message) => this.answered(message.data ?? message));
-    for (const show of ["Text", "Run", "Loss", "Comparison", "Outcomes", "Log", "List"]) this[`show${show}`]();
+    for (const show of ["Text", "Hosts", "Run", "Loss", "Comparison", "Outcomes", "Log", "List"]) this[`show${show}`]();
     requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     window.meshwaveRuns = { model, root: this.root };
   }
@@ -92,6 +94,22 @@ class Runs {
 
   answered({ type, gesture, refused }) {
     if (type === "answered" && gesture?.endsWith("_text")) this.textTrouble.textContent = refused ?? "";
+  }
+
+  // ---- the network to run over ----
+
+  hostsRow() {
+    this.onHosts = h("input", { type: "checkbox", onchange: () => send(this.model, { type: "hosts", on: this.onHosts.checked }) });
+    this.hostsWords = h("span");
+    this.hosts = h("label", { class: "mw-check", title: "Processes of a node share a network namespace's links, held to the drawn rates by the kernel; otherwise they talk over the loopback" }, this.onHosts, this.hostsWords);
+    return this.hosts;
+  }
+
+  showHosts() {
+    const { on, words } = this.model.hosts;
+    this.hosts.hidden = !words;
+    this.onHosts.checked = Boolean(on);
+    this.hostsWords.textContent = `Emulate the drawn network: ${words}`;
   }
 
   // ---- the run ----

@@ -33,6 +33,7 @@ from engine.launch import (
     step_time,
 )
 from engine.launch.compared import comparison_of, history, keep_profile
+from engine.launch.hosts import drawn
 from engine.launch.options import PLAIN, REHEARSAL
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
 from engine.launch.threads import usual_rehearser
@@ -64,12 +65,15 @@ class RunsPanel(Canvas):
     comparison = param.Dict(default={}, doc="As designer.views._compared tells it, and whether it is laid over.")
     outcomes = param.List(default=[], doc="How the predictions of the design of the run came out, run by run.")
     runs = param.List(default=[])
+    hosts = param.Dict(
+        default={}, doc="Of a design of several nodes: whether runs meet their network, and what that is."
+    )
     text = param.Dict(default={}, doc="The name of the design's own text, or None, and how large one may be.")
 
     _esm = read_static("runs.js")
     _importmap: ClassVar = shared_modules("canvas.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
-    _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text")
+    _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text", "hosts")
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class RunsPanel(Canvas):
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
         self.bar = LaunchBar(self._launch, self._rehearse, self._cancel, **params)
         self._laid = True
+        self._emulates = False  # whether runs of a design of several nodes meet its network
         self._shown: _Shown | None = None
         self._live: _Shown | None = None  # the one that is under way, whoever launched it
         self._ended: dict[str, str] = {}  # how far each run came that is over, in words
@@ -119,10 +124,17 @@ class RunsPanel(Canvas):
     # ---- gestures ----
 
     def _launch(self, key: str | None) -> None:
-        self._start(self._launcher, key, PLAIN)
+        self._start(self._launcher, key, self._where(PLAIN))
 
     def _rehearse(self, key: str | None) -> None:
-        self._start(self._rehearser(), key, REHEARSAL)
+        options = self._where(REHEARSAL)
+        self._start(self._launcher if options.hosts else self._rehearser(), key, options)
+
+    def _where(self, options: Options) -> Options:
+        """On emulated hosts where a person wants that, of a design that has several."""
+        design = self._session.design
+        there = self._emulates and design.cluster.nodes > 1
+        return options.model_copy(update={"hosts": drawn(design)}) if there else options
 
     def _rehearser(self) -> Launcher:
         """What rehearses the open design; threads where there is no torch, or more devices than processes can be."""
@@ -174,6 +186,10 @@ class RunsPanel(Canvas):
     def _on_default_text(self, gesture: Mapping[str, Any]) -> None:
         self._session.edit("training.data", None, "train on the text that comes with Meshwave")
 
+    def _on_hosts(self, gesture: Mapping[str, Any]) -> None:
+        self._emulates = bool(gesture.get("on"))
+        self._follow_design()
+
     # ---- looking at what is there ----
 
     def _take_off(self) -> None:
@@ -186,6 +202,9 @@ class RunsPanel(Canvas):
 
     def _follow_design(self) -> None:
         self.text = {"name": self._session.design.training.data, "largest": LARGEST_UPLOAD_BYTES}
+        cluster = self._session.design.cluster
+        between = f"{quantity(cluster.inter_node.bandwidth, 'B/s')} between {cluster.nodes} hosts"
+        self.hosts = {"on": self._emulates, "words": between} if cluster.nodes > 1 else {}
         self._say_whether_it_can_run()
         self._lay()
 

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from engine.design import Design, parse_design
 from engine.errors import InputError
-from engine.launch import Entry, Hosts, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
+from engine.launch import Entry, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
 from engine.launch.compared import as_data, comparison_of, history, keep_profile, outcome, told, told_history
+from engine.launch.hosts import drawn
 from engine.launch.texts import text_of
 from engine.launch.threads import usual_rehearser
 from engine.predict import Prediction, predict
@@ -98,25 +99,16 @@ def asked(design: Design, options: argparse.Namespace) -> Options:
         raise InputError("--scale stretches the time of a rehearsal; add --rehearse")
     if options.hosts is None and (options.inter_bandwidth is not None or options.intra_bandwidth is not None):
         raise InputError("--inter-bandwidth and --intra-bandwidth are of emulated hosts; say how many with --hosts N")
+    links = options.intra_bandwidth, options.inter_bandwidth
     try:
         return Options(
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
-            hosts=_hosts(design, options) if options.hosts is not None else None,
+            hosts=None if options.hosts is None else drawn(design, options.hosts, *links),
         )
     except ValidationError as error:
         (first, *_) = error.errors()
         option = str(first["loc"][0]).replace("nodes", "hosts").replace("_", "-")
         raise InputError(f"--{option}: {first['msg']}") from None
-
-
-def _hosts(design: Design, options: argparse.Namespace) -> Hosts:
-    """Links that are not said are those that are drawn."""
-    near, far = options.intra_bandwidth, options.inter_bandwidth
-    return Hosts(
-        nodes=options.hosts,
-        intra_bandwidth=design.cluster.intra_node.bandwidth if near is None else near,
-        inter_bandwidth=design.cluster.inter_node.bandwidth if far is None else far,
-    )
 
 
 class _Progress:

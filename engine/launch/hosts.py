@@ -17,6 +17,16 @@ CARRIED = 5e8
 from link to link, and two of them get to about twice this through all links together."""
 
 
+def drawn(design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None) -> Hosts:
+    """As many hosts as the design has nodes, with its links; what is given takes the place of what is drawn."""
+    cluster = design.cluster
+    return Hosts(
+        nodes=cluster.nodes if nodes is None else nodes,
+        intra_bandwidth=cluster.intra_node.bandwidth if intra is None else intra,
+        inter_bandwidth=cluster.inter_node.bandwidth if inter is None else inter,
+    )
+
+
 def network(design: Design, options: Options) -> Topology:
     """The network of a run of ``design`` with ``options``, which name hosts: its own where they are as many as its nodes.
 

@@ -14,7 +14,8 @@ from designer.session import Session
 from designer.views import runs
 from designer.views.runs import RunsPanel, reduced
 from engine.design import Design, load_design, parse_design
-from engine.launch import Record, State, write_bundle
+from engine.errors import RunError
+from engine.launch import Options, Record, State, write_bundle
 from engine.launch._process import own_handle
 from engine.launch.local import LocalLauncher
 from engine.launch.texts import texts_folder
@@ -381,6 +382,34 @@ def test_a_draft_that_is_wrong_is_not_rehearsed(show: Show, session: Session) ->
     assert panel.bar.rehearsable["reason"].startswith("Cannot rehearse: ")
     panel.bar._handle_msg({"type": "rehearse", "key": "a click"})
     assert "the design cannot run as it stands" in panel.bar.notice
+
+
+def test_runs_meet_the_drawn_network_where_a_person_wants_that_and_there_is_one(
+    show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = show()
+    asked: list[Options] = []
+
+    def submit(*_: Any, options: Options, **__: Any) -> Any:
+        asked.append(options)
+        raise RunError("not now")
+
+    monkeypatch.setattr(panel._launcher, "submit", submit)
+    monkeypatch.setattr(runs, "usual_rehearser", lambda design: panel._launcher.name)
+
+    cluster = session.design.cluster.model_dump(mode="json")
+    session.edit("cluster", {**cluster, "nodes": 1, "devices_per_node": 64}, "one node")
+    panel._handle_msg({"type": "hosts", "on": True})
+    assert panel.hosts == {}
+    panel.bar._handle_msg({"type": "rehearse", "key": "a"})
+    session.edit("cluster", {**cluster, "nodes": 2, "devices_per_node": 32}, "two nodes")
+    assert panel.hosts["on"] and panel.hosts["words"].endswith("between 2 hosts")
+    panel.bar._handle_msg({"type": "rehearse", "key": "b"})
+    panel.bar._handle_msg({"type": "launch", "key": "c"})
+
+    assert [options.rehearse is not None for options in asked] == [True, True, False]
+    assert [options.hosts and options.hosts.nodes for options in asked] == [None, 2, 2]
+    assert panel.bar.notice == "not now"
 
 
 def test_a_text_is_brought_to_the_page_and_left_again(show: Show, session: Session) -> None:
