@@ -326,8 +326,8 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
 
     A slot's seconds are shared between its two rows as was predicted. A reduction takes from when the last of
     those who share it has begun it, and what its rank reduced before is done, to when its result is there; an
-    optimizer step from when all is there that it waits for. A transfer takes from its SEND, or from when its
-    receiver was ready for it, until it arrived; how long, is known where its receiver stood still for it.
+    optimizer step from when all is there that it waits for. A transfer takes from its SEND (of a run, from when
+    its receiver was ready for it, where that is later) until it arrived; how long, is known where its receiver stood still for it.
     """
     program, predicted = prediction.program, prediction.costs.seconds
     timed = recording.timed
@@ -341,7 +341,7 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     _steps(program, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
-    sends, arrived, waited = _transfers(program, spans, start, end, recording.knows_arrivals)
+    sends, arrived, waited = _transfers(program, spans, start, end, recording)
     seconds[sends], known[sends] = _transfer_seconds(program, sends, arrived, waited, predicted)
     seconds[np.isin(program.op, (Op.RECV_F, Op.RECV_B))] = 0.0
     others = ~program.is_compute  # of a slot the second row may take less than nothing
@@ -386,14 +386,16 @@ def _steps(program: Program, spans: Spans, start: Floats, end: Floats, took: Flo
 
 
 def _transfers(
-    program: Program, spans: Spans, start: Floats, end: Floats, arrivals: bool
+    program: Program, spans: Spans, start: Floats, end: Floats, recording: Recording
 ) -> tuple[NDArray[np.intp], Floats, Bools]:
     """The rows of all SENDs; [steps, sends] the seconds of each until it was in hand, and whether its receiver stood
-    still for it, so that these are the transfer's own."""
+    still for it, so that these are the transfer's own. In a rehearsal a message sets out whoever is ready for it."""
     sends, receives = _matched(program)
-    begun = np.maximum(start[:, sends], start[:, receives])
+    begun = start[:, sends]
+    if recording.source != "rehearsed":
+        begun = np.maximum(begun, start[:, receives])
     waited = spans["wait_ns"][:, receives] > AT_ONCE_NS
-    return sends, end[:, receives] - begun, np.full_like(waited, True) if arrivals else waited
+    return sends, end[:, receives] - begun, np.full_like(waited, True) if recording.knows_arrivals else waited
 
 
 def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -20,6 +20,8 @@ from engine.recording import Clocks, ProcessClock, Sighting
 PINGS = 50
 """Of each process; the one that was answered soonest says how its clock stands (Cristian, "Probabilistic clock
 synchronization", 1989)."""
+SAME_HOST_PINGS = 5
+"""Enough to see that one clock is read: nothing is corrected there."""
 Stamp = Any  # nanoseconds of the host, or a CUDA event that will know them
 
 
@@ -108,10 +110,14 @@ class ClockWatch:
         """Compare them now, one process after the other; all take part."""
         for other in range(1, self._size):
             if self._process == 0:
-                self._seen[other].append(min((self._ask(other) for _ in range(PINGS)), key=lambda s: s.round_trip_ns))
+                seen = [self._ask(other) for _ in range(self._pings(other))]
+                self._seen[other].append(min(seen, key=lambda sighting: sighting.round_trip_ns))
             elif self._process == other:
-                for _ in range(PINGS):
+                for _ in range(self._pings(other)):
                     self._answer()
+
+    def _pings(self, other: int) -> int:
+        return SAME_HOST_PINGS if self._same[other] else PINGS
 
     @property
     def clocks(self) -> Clocks:
