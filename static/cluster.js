@@ -5,6 +5,7 @@ import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, per
 import { paneSwitch } from "static/panes.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
+const DOUBLE_MS = 500; // between two presses, as systems have it
 const TILE = { width: 112, height: 62 }; // px, at most
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const HANDLES = { nw: [0, 0], n: [0, 1], ne: [0, 2], e: [1, 2], se: [2, 2], s: [2, 1], sw: [2, 0], w: [1, 0] };
@@ -150,7 +151,6 @@ class Cluster {
     this.board.addEventListener("pointerdown", (event) => this.press(event));
     this.board.addEventListener("pointermove", (event) => this.hover(event));
     this.board.addEventListener("pointerleave", () => this.gesture || this.tip.hide());
-    this.board.addEventListener("dblclick", (event) => this.doubleClick(event));
     this.board.addEventListener("keydown", (event) => this.key(event));
     this.legend = h("div", { class: "mw-legend mw-quiet" });
     this.inspector = h("div", { class: "mw-inspector" });
@@ -578,6 +578,7 @@ class Cluster {
     this.notice.hide();
     this.tip.hide();
     this.editing?.blur();
+    if (this.isSecond(event)) return this.doubleClick(event);
     const { device, inside } = this.nearest(event);
     const handle = event.target.closest(".mw-handle")?.dataset;
     const rank = handle ? Number(handle.mesh) : inside ? this.owner(device) : -1;
@@ -623,6 +624,7 @@ class Cluster {
     this.pointer = this.within(event);
     if (!this.gesture.started && Math.hypot(event.clientX - at[0], event.clientY - at[1]) < DRAG_PX) return;
     this.gesture.started = true;
+    this.pressed = null; // it is no click
     this.ghost = this.aim(this.nearest(event).device);
     this.notice.show(this.ghost.words, this.pointer.x, this.pointer.y, this.ghost.ok ? "tell" : "no");
     this.redraw();
@@ -703,6 +705,14 @@ class Cluster {
     this.board.style.cursor = cursor;
     if (!inside || this.root.dataset.density === "full" || event.target.closest("button, input")) this.tip.hide();
     else this.tip.show(this.describe(device), ...Object.values(this.within(event)));
+  }
+
+  /** Whether a press is the second of a double click. The browser sees none: what was pressed is drawn anew between. */
+  isSecond({ clientX, clientY, timeStamp }) {
+    const before = this.pressed;
+    const second = Boolean(before) && timeStamp - before.timeStamp < DOUBLE_MS && Math.hypot(clientX - before.clientX, clientY - before.clientY) < DRAG_PX;
+    this.pressed = second ? null : { clientX, clientY, timeStamp };
+    return second;
   }
 
   doubleClick(event) {

@@ -200,6 +200,28 @@ def test_a_mesh_is_renamed_where_it_stands(page: Page, draw: Callable[..., Sessi
     eventually(page, lambda: session.design.meshes[1].name == "head")
 
 
+def test_a_double_click_is_heard_although_the_mesh_is_drawn_anew_between(
+    page: Page, draw: Callable[..., Session]
+) -> None:
+    session = draw(document())
+
+    page.locator(".mw-cluster").evaluate(
+        """root => {
+            const find = () => root.querySelector('.mw-mesh-label[data-mesh="2"]');
+            const { left, top } = find().getBoundingClientRect();
+            for (const label of [find(), null]) {
+                (label ?? find()).dispatchEvent(new PointerEvent("pointerdown", { clientX: left + 2, clientY: top + 2, bubbles: true, composed: true, cancelable: true }));
+                window.dispatchEvent(new PointerEvent("pointerup", { clientX: left + 2, clientY: top + 2 }));
+                root.mw.draw();
+            }
+        }"""
+    )
+    page.keyboard.type("tail")
+    page.keyboard.press("Enter")
+
+    eventually(page, lambda: session.design.meshes[2].name == "tail")
+
+
 def test_axes_are_chosen_from_what_the_devices_allow(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document(meshes=[[0, 1, 2, 3], [4, 5, 6, 7]]))
 
@@ -319,6 +341,7 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     expect(page.locator(".mw-stage.mw-replica")).to_have_count(4)
     page.locator('.mw-schedule[data-schedule="custom"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "custom")
+    expect(page.locator('.mw-schedule[data-schedule="custom"]')).to_have_attribute("aria-checked", "true")
     assert not session.errors
     page.locator('.mw-schedule[data-schedule="chimera"]').click()
     eventually(page, lambda: session.design.pipeline.schedule == "chimera")
