@@ -39,7 +39,7 @@ class Profiles {
     this.bar = h("progress", { max: 1, "aria-label": "Calibration" });
     this.stop = button("Stop", { onclick: () => this.send("stop") });
     this.words = h("div", { class: "mw-pf-words", role: "status" });
-    this.refusal = h("div", { class: "mw-pf-refusal", role: "alert", hidden: true });
+    this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
     const side = h("aside", {}, this.list, this.none, h("span", { class: "mw-grow" }), this.name, this.measure, this.bar, this.words, this.stop, this.refusal);
     this.machine = h("p", { class: "mw-pf-machine" });
     this.tabs = h("div", { class: "mw-pf-tabs", role: "tablist", "aria-label": "What was measured" });
@@ -51,12 +51,12 @@ class Profiles {
     const body = h("section", {}, this.machine, this.tabs, this.chart, this.table, this.warnings, h("footer", {}, this.use, this.used));
     this.dialog = h(
       "dialog",
-      { class: "mw-pf-dialog", tabindex: -1, "aria-labelledby": "mw-pf-title" },
+      { class: "mw-dialog mw-pf-dialog", tabindex: -1, "aria-labelledby": "mw-pf-title" },
       h("header", {}, h("h2", { id: "mw-pf-title" }, "Measured machines"), h("span", { class: "mw-grow" }), close),
       h("div", { class: "mw-pf-body" }, side, body),
     );
     this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
-    this.root = h("div", { class: "mw-canvas mw-shell mw-profile" }, this.dialog);
+    this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-profile" }, this.dialog);
     this.tips = new Tips(this.dialog);
     this.body = body;
   }

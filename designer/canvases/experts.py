@@ -264,7 +264,7 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
             "node": layer.node(place * layer.esp),
             "held": list(held),
             "level": level(float(load[place * layer.esp])),
-            "load": f"{load[place * layer.esp]:.2g}×",
+            "load": f"{load[place * layer.esp]:.3g}×",
             "memory": quantity(each * len(held), "B"),
         }
         for place, held in enumerate(homes)

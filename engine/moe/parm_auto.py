@@ -46,7 +46,7 @@ class ParmAuto(ExpertSchedule):
         name, took, instead = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
         return Choice(
             name,
-            f"S{name[-1]}: D is {layer.slots_bytes / layer.input_bytes:.3g} times X and {WHY[name, nodes > 1]} "
+            f"S{name[-1]}: D (slots) is {layer.slots_bytes / layer.input_bytes:.3g} times X (tokens) and {WHY[name, nodes > 1]} "
             f"({quantity(took, 's')} against {quantity(instead, 's')} a forward){_assumed(layer)}",
         )
 

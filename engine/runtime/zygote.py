@@ -65,6 +65,7 @@ class Gang:
     cancelled: bool = False
     error: str = ""
     kill_at: float | None = None  # told to end; by then it has to
+    was_killed: bool = False  # by us
 
     @property
     def is_ending(self) -> bool:
@@ -78,6 +79,7 @@ class Gang:
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
+        self.was_killed = True
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
 
@@ -112,9 +114,14 @@ class Gang:
         """Take note of those that ended since the last look, in whatever order, then act on it."""
         mine = {pid: code for pid, code in ended.items() if pid in self.alive}
         now = time.time()
-        self.exits += [(self.alive.pop(pid), code, self.is_ending, now) for pid, code in mine.items()]
+        self.exits += [(self.alive.pop(pid), code, self._is_ours(code), now) for pid, code in mine.items()]
         if any(mine.values()):
             self.end()
+
+    def _is_ours(self, code: int) -> bool:
+        """Whether a process ended as it was told. One that somebody kills may be noticed after the others, which
+        fail without it and are told to end, while the kernel still takes it apart."""
+        return self.is_ending and (code != -signal.SIGKILL or self.was_killed)
 
     def look(self) -> None:
         if not self.is_ending and (self.folder / "cancel").exists():

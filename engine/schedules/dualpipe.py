@@ -26,7 +26,7 @@ class DualPipe(Schedule):
     def refuses(self, pipe: Pipe) -> str | None:
         for count, what in ((pipe.ranks, "meshes"), (pipe.microbatches, "microbatches")):
             if count % 2:
-                return f"DualPipe sends one half each way, and {count} {what} cannot be halved; use {count + 1}"
+                return f"DualPipe takes an even number of {what}, and {count} is odd; use {count + 1}"
         return too_few(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:

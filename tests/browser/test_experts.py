@@ -404,7 +404,9 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
 
     first, last = loss_of(page)
     assert last < first - 0.1
-    page.locator(".mw-quiet", has_text="parm-auto: S1: D is 2.5 times X and nothing can hide on one node").wait_for()
+    page.locator(
+        ".mw-quiet", has_text="parm-auto: S1: D (slots) is 2.5 times X (tokens) and nothing can hide on one node"
+    ).wait_for()
     page.wait_for_function("window.meshwaveTimeline.layers.map(layer => layer.source).join() === 'predicted,measured'")
 
     page.mouse.dblclick(*block(page, 0, 0, 1))

@@ -196,7 +196,7 @@ def test_an_order_played_is_the_prediction() -> None:
 
 
 def test_consequences_are_those_of_the_simulator() -> None:
-    drawn = design()
+    drawn = design(training={"micro_batch_size": 4})  # activations outweigh gradients
     before = play(drawn, order(drawn))
     # rank 2 takes a forward in more before its first backward
     later = play(drawn, move(before.order, find(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1))

@@ -22,6 +22,7 @@ from engine.launch.measure import launch_times
 from engine.launch.record import Busy
 from engine.lowering import lower
 from engine.predict import predict
+from engine.runtime.zygote import Gang
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, submit, until
 
 
@@ -88,6 +89,16 @@ def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
     assert run.wait(timeout_s=30) is State.FAILED
     assert run.reason.startswith("mesh M1, process 1 was ended by SIGKILL")
     assert all_gone(run)
+
+
+def test_who_was_killed_is_told_from_who_was_told_to_end_also_where_it_is_noticed_last(tmp_path: Path) -> None:
+    told = Gang("run", tmp_path, 2, alive={11: 0, 12: 1}, kill_at=float("inf"))
+    told.left({11: 1, 12: -signal.SIGKILL})
+    assert [ours for _, _, ours, _ in told.exits] == [True, False]
+
+    killed = Gang("run", tmp_path, 1, alive={11: 0}, kill_at=0.0, was_killed=True)
+    killed.left({11: -signal.SIGKILL})
+    assert [ours for _, _, ours, _ in killed.exits] == [True]
 
 
 @pytest.mark.parametrize("name", ["sleep", "ignore"])
