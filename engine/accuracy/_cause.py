@@ -1,0 +1,157 @@
+"""Where the error of a step comes from: the simulator plays the program again, with what was measured of a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.accuracy._rows import SENDS, keeps_busy
+from engine.palette import WORDS
+from engine.program.action import Op
+from engine.simulate import simulate
+from engine.units import duration
+
+if TYPE_CHECKING:
+    from engine.accuracy._comparison import Comparison
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+MOST_TRIED = 8
+"""Meshes, stages or links of which each is tried as the cause of an error: the most promising, since each is a simulation."""
+MANY_ROWS = 100_000
+"""From there on a simulation takes a tenth of a second and more, so that the error is traced to its kind alone."""
+MOSTLY = 0.9
+"""A part that makes so much of the effect of the whole is named instead of it."""
+AS_PREDICTED = 0.005
+"""An error that is not worth a reason."""
+
+
+class Cause(NamedTuple):
+    """What makes most of the error of a step."""
+
+    words: str  # the sentence
+    name: str  # of what is off; "" where it is the time between the actions
+    share: float  # of the error of the step that comes with it alone
+    effect_s: float  # by how much the step gets longer with it alone
+    times: float | None  # what it took of what was predicted
+
+
+class _Part(NamedTuple):
+    """Actions that may be off together, and what they are called."""
+
+    name: str
+    plural: bool
+    rows: Bools
+
+
+class Search:
+    """Plays the program with what was measured of a part of it in place of what was predicted."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        prediction = comparison.prediction
+        self._program, self._costs = prediction.program, prediction.costs
+        self._meshes = comparison.timeline.meshes
+        self._unit = comparison.unit
+        self._iteration = comparison.iteration
+        self._measured = comparison.rows.seconds
+        self._error_s = self._iteration.measured_s - self._iteration.predicted_s
+
+    @property
+    def cause(self) -> Cause | None:
+        predicted = self._iteration.predicted_s
+        if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
+            return None
+        part, effect = self._best([*self._kinds(), *self._on_meshes()])
+        between = self._iteration.measured_s - self._makespan(np.ones(len(self._program), np.bool_))
+        if abs(between) > abs(effect) and between * self._error_s > 0:
+            share = between / self._error_s
+            words = (
+                f"the time between the actions, in which processes post messages and wait for a core, makes {share:.0%} "
+                "of the error of the step; the actions themselves come near to what was predicted"
+            )
+            return Cause(words, "", share, between, None)
+        if effect * self._error_s <= 0:
+            return None
+        if len(self._program) < MANY_ROWS:
+            part, effect = self._narrowed(part, effect)
+        return self._told(part, effect)
+
+    def _narrowed(self, part: _Part, effect: float) -> tuple[_Part, float]:
+        """A part of it that makes nearly all of its effect, and a part of that."""
+        for finer in (self._of_kind_and_mesh, self._of_stage):
+            parts = [each for each in finer(part) if 0 < each.rows.sum() < part.rows.sum()]
+            if parts:
+                best, its = self._best(parts)
+                if its / effect >= MOSTLY:
+                    part, effect = best, its
+        return part, effect
+
+    def _kinds(self) -> Iterator[_Part]:
+        for op in np.unique(self._program.op[self._program.spans]).tolist():
+            yield _Part(*_called(Op(op)), self._program.op == op)
+
+    def _on_meshes(self) -> Iterator[_Part]:
+        works = keeps_busy(self._program)
+        for rank, mesh in enumerate(self._meshes):
+            yield _Part(f"computation on mesh {mesh}", False, works & (self._program.rank == rank))
+
+    def _of_kind_and_mesh(self, part: _Part) -> Iterator[_Part]:
+        """Each kind of action of it on each mesh, or each link."""
+        program = self._program
+        for op in np.unique(program.op[part.rows]).tolist():
+            name, plural = _called(Op(op))
+            of_kind = part.rows & (program.op == op)
+            ends = program.peer if Op(op) in SENDS else np.full(len(program), -1)
+            for rank, peer in sorted({*zip(program.rank[of_kind].tolist(), ends[of_kind].tolist(), strict=True)}):
+                where = (
+                    f"from mesh {self._meshes[rank]} to mesh {self._meshes[peer]}"
+                    if peer >= 0
+                    else f"on mesh {self._meshes[rank]}"
+                )
+                yield _Part(f"{name} {where}", plural, of_kind & (program.rank == rank) & (ends == peer))
+
+    def _of_stage(self, part: _Part) -> Iterator[_Part]:
+        """Each stage of it, where that is computation."""
+        program = self._program
+        ops = np.unique(program.op[part.rows])
+        if len(ops) != 1 or ops[0] > Op.W:
+            return
+        for stage in np.unique(program.stage[part.rows]).tolist():
+            rows = part.rows & (program.stage == stage)
+            meshes = {self._meshes[rank] for rank in program.rank[rows].tolist()}
+            where = f" on mesh {meshes.pop()}" if len(meshes) == 1 else ""
+            yield _Part(f"{WORDS[Op(int(ops[0])).name]} of stage {stage}{where}", False, rows)
+
+    def _best(self, parts: Sequence[_Part]) -> tuple[_Part, float]:
+        """The one that changes the step most in the direction of its error; of the most promising."""
+        off = self._measured - self._costs.seconds
+        sign = np.sign(self._error_s)
+        promising = sorted(parts, key=lambda part: -sign * float(off[part.rows].sum()))[:MOST_TRIED]
+        effects = [self._makespan(part.rows) - self._iteration.predicted_s for part in promising]
+        best = max(range(len(promising)), key=lambda number: sign * effects[number])
+        return promising[best], effects[best]
+
+    def _makespan(self, rows: Bools) -> float:
+        """Of the step, with what was measured in these rows and what was predicted in the others."""
+        seconds = np.where(rows, self._measured, self._costs.seconds)
+        return simulate(self._program, seconds, self._costs.transfer_model).makespan
+
+    def _told(self, part: _Part, effect: float) -> Cause:
+        expected, took = (float(seconds[part.rows].sum()) for seconds in (self._costs.seconds, self._measured))
+        times = took / expected if expected else None
+        share = effect / self._error_s
+        lasted = duration(took, self._unit)
+        how = f"{times:.2g} times what was predicted" if times else f"{lasted} where nothing was predicted"
+        words = (
+            f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {share:.0%} of the error of the step"
+        )
+        return Cause(words, part.name, share, effect, times)
+
+
+def _called(op: Op) -> tuple[str, bool]:
+    """What actions of a kind are called together, and whether in the plural."""
+    return (f"{WORDS[op.name]}s", True) if op in SENDS else (WORDS[op.name], False)
