@@ -63,9 +63,9 @@ class Calibrating:
                 raise InputError("this machine is being measured; wait for that, or stop it")
             self._over.clear()
             self._standing = Standing("runs", name, 0.0, "starting")
+        self._tell(self._standing)  # first: its end must not be told before its beginning
         self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
         self._thread.start()
-        self._tell(self._standing)
 
     def stop(self) -> None:
         """End it soon; nothing is kept."""

@@ -85,7 +85,7 @@ class Profiles(Overlay):
         self._later = later or (lambda work: work())
         self.end = calibrating.hear(lambda: self._later(self._follow))
         session.param.watch(lambda *_: self._show(), "design")
-        self._follow()
+        self.standing = asdict(calibrating.standing)
 
     def open(self) -> None:
         """Show the profile of the open design, or that of this machine."""
@@ -99,7 +99,7 @@ class Profiles(Overlay):
         """A calibration stands otherwise."""
         before, standing = self.standing, self._calibrating.standing
         self.standing = asdict(standing)
-        if standing.state == "done" and before.get("state") == "runs":
+        if standing.state == "done" and before != self.standing:
             self.chosen = standing.name
             self._on_kept()
             cost = self._session.design.cost

@@ -145,7 +145,7 @@ class Search:
         times = took / expected if expected else None
         share = effect / self._error_s
         lasted = duration(took, self._unit)
-        how = f"{times:.2g} times what was predicted" if times else f"{lasted} where nothing was predicted"
+        how = f"{times:.3g} times what was predicted" if times else f"{lasted} where nothing was predicted"
         words = (
             f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {share:.0%} of the error of the step"
         )

@@ -443,11 +443,11 @@ def load_named(name: str) -> Profile:
         known = profiles()
         hint = nearest(name, known) if known else "None is kept yet; measure this machine: meshwave calibrate"
         raise InputError(f"there is no profile called {name!r}. {hint}") from None
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, found.st_mtime_ns, found.st_ino)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, changed_ns: int, size: int) -> Profile:
+def _read(path: Path, changed_ns: int, file: int) -> Profile:
     return load_profile(path)
 
 

@@ -112,7 +112,7 @@ def test_a_refusal_is_a_sentence() -> None:
     }
 
     assert "even number" in refused["chimera"]
-    assert "halve" in refused["dualpipe"] or "halved" in refused["dualpipe"]
+    assert refused["dualpipe"] == "DualPipe takes an even number of meshes, and 3 is odd; use 4"
     assert "zb-h2" not in refused
 
 

@@ -174,7 +174,7 @@ def test_an_automatic_schedule_tells_what_it_chose_and_why() -> None:
     assert choice is not None
     assert choice == priced.choice
     assert name == choice.name == priced.name
-    assert choice.reason.startswith(f"S{name[-1]}: D is ")
+    assert choice.reason.startswith(f"S{name[-1]}: D (slots) is ")
 
 
 def test_a_new_schedule_is_one_file() -> None:
