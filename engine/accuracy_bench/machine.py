@@ -52,10 +52,30 @@ def others(look_s: float = LOOK_S) -> float:
     return (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
+def stolen() -> tuple[int, int]:
+    """Ticks of all cores since the start: those that the machine's host gave to others, and altogether; zeros where
+    the system does not count them."""
+    ticks = _ticks()
+    return (ticks[7], sum(ticks)) if ticks else (0, 0)
+
+
+def share_stolen(since: tuple[int, int]) -> float:
+    """The share of the cores' time, 0 to 1, that was taken by the host since ``stolen()`` said this."""
+    now = stolen()
+    return (now[0] - since[0]) / max(1, now[1] - since[1])
+
+
 def _busy_and_all() -> tuple[int, int] | None:
     """Ticks of all cores since the start: busy, and altogether."""
+    ticks = _ticks()
+    return (sum(ticks) - ticks[3] - ticks[4], sum(ticks)) if ticks else None  # without idle and waiting for a disk
+
+
+def _ticks() -> list[int]:
+    """Of all cores: user, nice, system, idle, waiting for a disk, interrupts of two kinds, stolen; none where the system
+    does not count them."""
     try:
         ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
-        return None
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # without idle and waiting for a disk
+        return []
+    return ticks if len(ticks) == 8 else []

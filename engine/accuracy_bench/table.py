@@ -21,7 +21,8 @@ program takes as long as it is predicted to, once the prices of its parts are ri
 ended, so that a delay of this machine by less than a tenth of an action is made up for by the next wait; what is left
 are delays that others had to wait for. A *real run* computes, and is predicted from what was measured of this machine
 before. Iterations are medians; the first, which warms up, is left out. Errors are `measured / predicted - 1`: above 0
-where it took longer.
+where it took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others is done
+again, up to three times.
 """
 
 WHY_REAL = """\

@@ -12,7 +12,7 @@ import pytest
 
 from engine.accuracy_bench import cases, hanayo
 from engine.accuracy_bench.cases import Case
-from engine.accuracy_bench.machine import in_words, others
+from engine.accuracy_bench.machine import in_words, others, share_stolen, stolen
 from engine.accuracy_bench.parts import measure_all
 from engine.accuracy_bench.picture import svg
 from engine.accuracy_bench.results import Result, read, write
@@ -154,6 +154,7 @@ def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
 def test_the_machine_is_named_in_words() -> None:
     assert "core" in in_words()
     assert 0 <= others(0.001) <= 1
+    assert 0 <= share_stolen(stolen()) <= 1
 
 
 # ---- the picture ----
