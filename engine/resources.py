@@ -68,6 +68,27 @@ def home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
 
 
+def read_whole(path: Path | str, what: str, most: int) -> bytes:
+    """What is in a file, which is ``what``: a design, a profile. A file without an end is not read to it.
+
+    Args:
+        most: bytes that it may have.
+
+    Raises:
+        InputError: it cannot be read, or has more.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot read {str(path)!r}: {error}") from None
+    if len(content) > most:
+        raise InputError(f"{path} is larger than a {what} can be ({most // 10**6} MB)")
+    return content
+
+
 def write_whole(name: Path | str, content: bytes) -> None:
     """Write a file such that a crash leaves the old one or the new one, never half of one.
 

@@ -26,6 +26,7 @@ from engine.lowering.transfers import add_transfers
 from engine.program.action import Action, Op, format_cells, parse_cell
 from engine.program.program import build
 from engine.program.verify import complete, verify
+from engine.resources import read_whole
 from engine.schedules.custom import LARGEST_TABLE
 
 LARGEST_FILE_BYTES = 64_000_000
@@ -59,15 +60,7 @@ def load_schedule(path: Path | str, into: Design | None = None) -> Imported:
         InputError: the file cannot be read.
         DesignError: what is in it is no schedule, or does not go into the design.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # a path with a null byte
-        raise InputError(f"cannot read {str(path)!r}: {error}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is larger than a schedule can be ({LARGEST_FILE_BYTES // 10**6} MB)")
+    content = read_whole(path, "schedule", LARGEST_FILE_BYTES)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -16,14 +16,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.design.cluster import Device
-from engine.design.refusals import from_validation
-from engine.errors import DesignError, InputError, Problem, nearest
+from engine.design.reading import read_part
+from engine.errors import InputError, nearest
 from engine.part import Part
-from engine.resources import home, write_whole
+from engine.resources import home, read_whole, write_whole
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
@@ -353,18 +353,6 @@ def members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
 # ---- files ----
 
 LISTS = ("matrix", "collectives", "links", "blocks", "optimizer", "memory", "actions")
-PARTS: Mapping[str, type[Part]] = {
-    "machine": Machine,
-    "rates": ShapedRates,
-    "reference": Device,
-    "matrix": MatrixRate,
-    "collectives": Measured,
-    "links": LinkLine,
-    "blocks": Block,
-    "optimizer": OptimizerLine,
-    "memory": Kept,
-    "actions": ActionTime,
-}
 
 
 def parse_profile(text: str | bytes) -> Profile:
@@ -372,24 +360,7 @@ def parse_profile(text: str | bytes) -> Profile:
     Raises:
         DesignError: with every problem of the document.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the profile is not JSON: {error}") from None
-    try:
-        return Profile.model_validate_json(text)
-    except ValidationError as error:
-        found = from_validation(error, document if isinstance(document, Mapping) else {})
-        raise DesignError(map(_with_known_keys, found)) from None
-
-
-def _with_known_keys(problem: Problem) -> Problem:
-    """Of a key that a profile does not have: those that it has there, rather than those of a design."""
-    if problem.code != "extra_forbidden":
-        return problem
-    part, key = problem.where.partition("[")[0].split(".")[0], problem.where.rpartition(".")[2]
-    owner = PARTS.get(part, Profile) if key != part else Profile
-    return problem._replace(message=f"there is no key {key!r} here. {nearest(key, owner.model_fields)}")
+    return read_part(text, Profile, "profile", "a machine and what was measured of it")
 
 
 def load_profile(path: Path | str) -> Profile:
@@ -398,14 +369,7 @@ def load_profile(path: Path | str) -> Profile:
     Raises:
         InputError: it cannot be read, or what is in it is no profile.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', error)}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is larger than a profile can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-    return parse_profile(content)
+    return parse_profile(read_whole(path, "profile", LARGEST_FILE_BYTES))
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:

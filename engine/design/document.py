@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,13 +17,14 @@ from engine.design.meshes import Mesh
 from engine.design.model import Model
 from engine.design.pipeline import Pipeline
 from engine.design.problems import problems, problems_beside, told
+from engine.design.reading import read_json
 from engine.design.refusals import from_validation
 from engine.design.training import Training
 from engine.design.transfer import Transfer
 from engine.design.upgrades import FORMAT, upgrade
-from engine.errors import DesignError, InputError, Problem
+from engine.errors import DesignError, Problem
 from engine.part import Part
-from engine.resources import write_whole
+from engine.resources import read_whole, write_whole
 from engine.schedules import Pipe
 
 LARGEST_FILE_BYTES = 64_000_000
@@ -87,7 +87,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
         DesignError: with every problem that was found, each with its place.
     """
     if isinstance(document, (str, bytes)):
-        document = _read_json(document)
+        document = read_json(document, "design")
     if not isinstance(document, Mapping):
         raise DesignError([Problem("", "type", "a design is a JSON object with cluster, model, meshes and pipeline")])
     try:
@@ -98,7 +98,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
     try:
         design = Design.model_validate_json(text)
     except ValidationError as error:
-        refused = from_validation(error, document)
+        refused = from_validation(error, document, Design)
         beside = [] if draft else problems_beside(current, refused)
         raise DesignError(told([*refused, *_errors(beside)])) from None
     if not draft and (errors := _errors(problems(design))):
@@ -110,27 +110,6 @@ def _errors(found: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in found if problem.severity == "error"]
 
 
-def _read_json(text: str | bytes) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
-    except json.JSONDecodeError as error:
-        message = f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}"
-        raise DesignError([Problem("", "json", message)]) from None
-    except RecursionError:
-        raise DesignError([Problem("", "json", "the file nests its parts too deeply to be a design")]) from None
-    except ValueError as error:  # not the text of any encoding, or a number of thousands of digits
-        raise DesignError([Problem("", "json", f"the file is not JSON text: {error}")]) from None
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; of a key that stands twice only one would be read, so it is refused."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise DesignError([Problem("", "key_repeated", f"the key {repeated!r} stands twice in one object; keep one")])
-    return found
-
-
 def load_design(path: Path | str, *, draft: bool = False) -> Design:
     """Read a design from a file; a draft as :func:`parse_design` does.
 
@@ -138,16 +117,7 @@ def load_design(path: Path | str, *, draft: bool = False) -> Design:
         InputError: the file cannot be read.
         DesignError: what is in it is no design.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # a path with a null byte
-        raise InputError(f"cannot read {str(path)!r}: {error}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is larger than a design can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-    return parse_design(content, draft=draft)
+    return parse_design(read_whole(path, "design", LARGEST_FILE_BYTES), draft=draft)
 
 
 def save_design(design: Design, path: Path | str) -> None:

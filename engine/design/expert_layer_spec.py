@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, ValidationError
+from pydantic import Field, PositiveFloat
 
 from engine.design.cluster import MOST_DEVICES, Rate
 from engine.design.experts import Load
 from engine.design.model import MOST_EXPERTS, Size
-from engine.design.refusals import from_validation
-from engine.errors import DesignError, InputError, Problem, nearest
+from engine.design.reading import read_part
+from engine.errors import DesignError, Problem, nearest
 from engine.moe import Layer, Line, Links, shares
 from engine.part import Part
+from engine.resources import read_whole
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
 LARGEST_FILE_BYTES = 16_000_000
@@ -142,37 +142,10 @@ def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:
     Raises:
         DesignError: with every problem that was found, each with its place.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DesignError([Problem("", "json", f"the layer is not JSON: {error}")]) from None
-    if not isinstance(document, Mapping):
-        raise DesignError([Problem("", "type", "a layer is a JSON object with ranks, groups, sizes and links")])
-    try:
-        spec = ExpertLayerSpec.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        raise DesignError(_with_own_keys(problem) for problem in from_validation(error, document)) from None
-    found = list(problems(spec))
-    if found:
+    spec = read_part(text, ExpertLayerSpec, "layer", "ranks, groups, sizes and links")
+    if found := list(problems(spec)):
         raise DesignError(found)
     return spec
-
-
-PARTS: Mapping[str, type[Part]] = {
-    "links": LayerLinks,
-    "links.intra_node": LayerLink,
-    "links.inter_node": LayerLink,
-    "fit": FittedLine,
-}
-
-
-def _with_own_keys(problem: Problem) -> Problem:
-    """Of a key that a layer does not have: those that it has there, rather than those of a design."""
-    if problem.code != "extra_forbidden":
-        return problem
-    owner, _, key = problem.where.rpartition(".")
-    part: Any = PARTS.get("fit" if owner.startswith("fit") else owner, ExpertLayerSpec)
-    return problem._replace(message=f"there is no key {key!r} here. {nearest(key, part.model_fields)}")
 
 
 def load_expert_layer(path: Path | str) -> ExpertLayerSpec:
@@ -181,11 +154,4 @@ def load_expert_layer(path: Path | str) -> ExpertLayerSpec:
     Raises:
         InputError: it cannot be read, or what is in it is no layer.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is larger than a layer can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-    return parse_expert_layer(content)
+    return parse_expert_layer(read_whole(path, "layer", LARGEST_FILE_BYTES))

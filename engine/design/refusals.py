@@ -9,7 +9,7 @@ from functools import cache
 from math import isqrt
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.errors import Problem, nearest
@@ -22,8 +22,8 @@ MOST_READ = 2_000
 """Errors of one kind that are put into words; a file that is wrong throughout has millions."""
 
 
-def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list[Problem]:
-    """Every error of a validation as a problem of the document."""
+def from_validation(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
+    """Every error of a validation as a problem of the document, which is a ``root``."""
     kinds: Counter[str] = Counter()
     details = []
     for detail in error.errors(include_url=False):
@@ -32,7 +32,7 @@ def from_validation(error: ValidationError, document: Mapping[str, Any]) -> list
             details.append(detail)
     places = [_without_tags(detail["loc"], document) for detail in details]
     found = [
-        _in_words(detail, place, document)
+        _in_words(detail, place, document, root)
         for detail, place in zip(details, places, strict=True)
         if not _follows(detail, place, places)
     ]
@@ -59,9 +59,12 @@ def _either(problem: Problem, other: Problem) -> Problem:
     return problem
 
 
-def _in_words(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> Problem:
+def _in_words(detail: ErrorDetails, location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> Problem:
     say = _WORDS.get(detail["type"])
-    message = say(detail, location, document) if say else _plain(detail)
+    if detail["type"] == "extra_forbidden":
+        message = _unknown_key(detail, location, document, root)
+    else:
+        message = say(detail, location, document) if say else _plain(detail)
     field = _FIELD_OF.get(detail["type"], ())
     if detail["type"].startswith("union_tag"):
         field = (_tag_of(detail),)
@@ -106,24 +109,23 @@ def _part_at(location: Place, document: Mapping[str, Any]) -> Any:
     return here
 
 
-def _keys_known_at(location: Place, document: Mapping[str, Any]) -> list[str]:
+def _keys_known_at(location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
     """The keys that the part which holds this place knows, read off the JSON Schema."""
-    schema = _schema()
+    schema = _schema(root)
     node: Any = schema
     walked: list[str | int] = []
     for step in location[:-1]:
         walked.append(step)
         node = _resolve(node, schema, _part_at(tuple(walked[:-1]), document))
-        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, {})
+        inside = node.get("additionalProperties") or {}  # of a table: what every key of it holds
+        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, inside)
     node = _resolve(node, schema, _part_at(location[:-1], document))
     return list(node.get("properties", {}))
 
 
 @cache
-def _schema() -> Any:
-    from engine.design.document import Design
-
-    return Design.model_json_schema()
+def _schema(root: type[BaseModel]) -> Any:
+    return root.model_json_schema()
 
 
 def _resolve(node: Any, schema: Any, part: Any) -> Any:
@@ -141,9 +143,9 @@ def _resolve(node: Any, schema: Any, part: Any) -> Any:
             return node
 
 
-def _unknown_key(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
+def _unknown_key(detail: ErrorDetails, location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> str:
     key = str(detail["loc"][-1])
-    known = _keys_known_at(location, document)
+    known = _keys_known_at(location, document, root)
     section = _part_at(location[:-1], document)
     if location[0] == "pipeline" and isinstance(section, Mapping):
         owners = [name for name, member in schedules.items() if key in member.model_fields]
@@ -249,7 +251,6 @@ _FIELD_OF = {
 """The field to point at where a whole part was refused."""
 
 _WORDS: dict[str, Any] = {
-    "extra_forbidden": _unknown_key,
     "literal_error": _unknown_name,
     "union_tag_invalid": _unknown_tag,
     "union_tag_not_found": _missing_tag,

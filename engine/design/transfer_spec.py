@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from engine.design.cluster import MOST_DEVICES, Rate
-from engine.design.refusals import from_validation
-from engine.errors import DesignError, InputError, Problem, nearest
+from engine.design.reading import read_part
+from engine.errors import DesignError, Problem
 from engine.part import Part
+from engine.resources import read_whole
 from engine.transfer import Link, Links, Mesh, SpecError, Tensor, boxes
 
 LARGEST_FILE_BYTES = 16_000_000
@@ -140,40 +140,10 @@ def parse_transfer(text: str | bytes) -> TransferSpec:
     Raises:
         DesignError: with every problem that was found, each with its place.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DesignError([Problem("", "json", f"the transfer is not JSON: {error}")]) from None
-    if not isinstance(document, Mapping):
-        raise DesignError(
-            [Problem("", "type", "a transfer is a JSON object with tensor, source, destination and links")]
-        )
-    try:
-        spec = TransferSpec.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        raise DesignError(_with_own_keys(problem) for problem in from_validation(error, document)) from None
+    spec = read_part(text, TransferSpec, "transfer", "tensor, source, destination and links")
     if found := list(problems(spec)):
         raise DesignError(found)
     return spec
-
-
-PARTS: Mapping[str, type[Part]] = {
-    "tensor": TransferTensor,
-    "source": TransferSide,
-    "destination": TransferSide,
-    "links": TransferLinks,
-    "links.intra_node": TransferLink,
-    "links.inter_node": TransferLink,
-}
-
-
-def _with_own_keys(problem: Problem) -> Problem:
-    """Of a key that a transfer does not have: those that it has there, rather than those of a design."""
-    if problem.code != "extra_forbidden":
-        return problem
-    owner, _, key = problem.where.rpartition(".")
-    known = PARTS.get(owner, TransferSpec).model_fields
-    return problem._replace(message=f"there is no key {key!r} here. {nearest(key, known)}")
 
 
 def load_transfer(path: Path | str) -> TransferSpec:
@@ -183,13 +153,4 @@ def load_transfer(path: Path | str) -> TransferSpec:
         InputError: the file cannot be read.
         DesignError: what is in it is no transfer.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # a path with a null byte
-        raise InputError(f"cannot read {str(path)!r}: {error}") from None
-    if len(content) > LARGEST_FILE_BYTES:
-        raise InputError(f"{path} is larger than a transfer can be ({LARGEST_FILE_BYTES // 10**6} MB)")
-    return parse_transfer(content)
+    return parse_transfer(read_whole(path, "transfer", LARGEST_FILE_BYTES))

@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="cannot read .*nowhere.*No such file"):
         load_profile(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="the profile is not JSON"):
+    with pytest.raises(InputError, match="line 1, column 1 is not JSON"):
         load_profile(tmp_path / "text")
     with pytest.raises(DesignError):
         parse_profile("[1]")
