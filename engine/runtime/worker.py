@@ -56,8 +56,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def main(run_dir: Path | str) -> NoReturn:
-    """Take part in the run in ``run_dir``, then end the process: 0 done, 1 failed.
+def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
+    """Take part in the run in ``run_dir``, or in ``job`` with its folder there; then end the process: 0 done, 1 failed.
 
     It may be called in a process that was just forked. The process ends without the
     interpreter's own farewell, which takes a third of a second and has nothing left to do.
@@ -69,7 +69,7 @@ def main(run_dir: Path | str) -> NoReturn:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # cores go to processes
         keep_freed_memory()
         grow_in_segments()
-        _take_part(folder)
+        _take_part(folder, job or read_job(folder))
         status = 0
     except BaseException as error:
         _report(folder, process, error)
@@ -79,11 +79,10 @@ def main(run_dir: Path | str) -> NoReturn:
     os._exit(status)
 
 
-def _take_part(folder: Path) -> None:
+def _take_part(folder: Path, job: Job) -> None:
     world = join(folder)
     events = Lines(folder / f"events-{world.process}.jsonl")
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
-    job = read_job(folder)
     note = world.note if job.rehearsal is None else _of_messages(world.note)
     events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=note)
     print(note, flush=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -270,16 +268,6 @@ def test_a_run_started_with_the_wrong_number_of_processes_says_so(
 
     reason = json.loads((folder / "error-0.json").read_text())["error"]
     assert reason.startswith("3 processes were started, but the design draws 2 devices")
-
-
-def test_torchrun_runs_the_worker(draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
-    folder = write_run(draw(ONE_F_ONE_B))
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "engine.runtime.worker"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-    subprocess.run([sys.executable, "-m", *command, str(folder)], env=environment, check=True, timeout=120)
-
-    assert_trained(folder)
 
 
 def test_workers_do_not_outlive_who_started_them(

@@ -1,0 +1,47 @@
+"""An exported script, started by torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.design import parse_design
+from engine.export import exports
+from engine.predict import predict
+from tests.engine.runtime.test_worker import ONE_F_ONE_B, ROOT, assert_trained
+
+Document = dict[str, Any]
+
+
+def start(folder: Path, document: Document, *launcher: str) -> subprocess.CompletedProcess[str]:
+    (folder / "trains.py").write_bytes(exports["script"].make(predict(parse_design(document))))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *launcher, "trains.py", "--steps", "2"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+
+
+def test_torchrun_trains_it_with_each_process_on_its_device(draw: Callable[..., Document], tmp_path: Path) -> None:
+    document = draw(ONE_F_ONE_B, dp=2, steps=9)
+    document["cluster"] |= {"nodes": 2, "devices_per_node": 2}
+    for mesh, devices in zip(document["meshes"], ([0, 2], [1, 3]), strict=True):  # both meshes over both nodes
+        mesh["devices"] = devices
+
+    done = start(tmp_path, document, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+
+    assert done.returncode == 0, done.stderr
+    assert_trained(tmp_path / "trains.run")
+    assert done.stdout.count("step 2: loss") == 1
+
+
+def test_started_by_itself_it_says_how_it_wants_to_be(draw: Callable[..., Document], tmp_path: Path) -> None:
+    done = start(tmp_path, draw(ONE_F_ONE_B))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "trains.py: this design has 2 devices; start as many processes: "
+        "torchrun --standalone --nproc-per-node 2 trains.py\n"
+    )
