@@ -64,7 +64,8 @@ def of_both_themes(light: Picture, dark: Picture, title: str) -> str:
     lines = [*_opening(light, title), f"<style>{style}</style>"]
     for name, picture in (("light", light), ("dark", dark)):
         ground = f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface["background"]}"/>'
-        lines += [f'<g class="{name}">', ground, *map(_element, picture.shapes), "</g>"]
+        idle = f"idle-{name}"
+        lines += [_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
     return "\n".join([*lines, "</svg>"])
 
 
@@ -80,24 +81,34 @@ def _opening(picture: Picture, title: str) -> Iterator[str]:
 def _document(picture: Picture, title: str) -> Iterator[str]:
     width, height, surface = picture.width, picture.height, picture.surface
     yield from _opening(picture, title)
-    yield (
-        '<defs><pattern id="idle" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        f'<rect width="7" height="7" fill="{surface["idle"]}"/><rect width="1" height="7" fill="{surface["hatch"]}"/>'
-        "</pattern></defs>"
-    )
+    yield _pattern(picture, "idle")
     yield f'<rect width="{width}" height="{height}" fill="{surface["background"]}"/>'
-    yield from map(_element, picture.shapes)
+    yield from _elements(picture, "idle")
     yield "</svg>"
 
 
-def _element(shape: Shape) -> str:
+def _pattern(picture: Picture, name: str) -> str:
+    """The hatch of idle time, under the name that shapes fill themselves by."""
+    surface = picture.surface
+    return (
+        f'<defs><pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="7" height="7" fill="{surface["idle"]}"/><rect width="1" height="7" fill="{surface["hatch"]}"/>'
+        "</pattern></defs>"
+    )
+
+
+def _elements(picture: Picture, idle: str) -> Iterator[str]:
+    return (_element(shape, idle) for shape in picture.shapes)
+
+
+def _element(shape: Shape, idle: str) -> str:
     match shape:
         case Box(x, y, width, height, colour, radius, words):
             says = f"><title>{escape(words)}</title></rect>" if words else "/>"
             rounded = f' rx="{radius:g}"' if radius else ""
             return f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"{rounded} fill="{colour}"{says}'
         case Hatch(x, y, width, height):
-            return f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="url(#idle)"/>'
+            return f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="url(#{idle})"/>'
         case Text(x, y, text, colour, size, anchor, bold):
             weight = ' font-weight="600"' if bold else ""
             return (

@@ -1,0 +1,41 @@
+"""The exported page in a browser: it zooms and moves, and nothing of it is refused by its own policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.export import exports
+from engine.predict import predict
+from tests._strategies import Drawn
+from tests.conftest import new_context, watch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+SHEET = "document.querySelector('#timeline').firstElementChild.getBoundingClientRect()"
+
+
+def test_an_exported_page_zooms_and_moves(browser: Browser, tmp_path: Path) -> None:
+    design = Drawn({"schedule": "1f1b", "microbatches": 8}, 4).design()
+    (tmp_path / "page.html").write_bytes(exports["html"].make(predict(design)))
+    complaints: list[str] = []
+    page = new_context(browser).new_page()
+    watch(page, complaints)
+    page.goto((tmp_path / "page.html").as_uri())
+    whole = page.evaluate(f"{SHEET}.width")
+
+    page.mouse.move(600, 200)
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"{SHEET}.width > 2 * {whole}")
+    left = page.evaluate(f"{SHEET}.left")
+    page.mouse.down()
+    page.mouse.move(650, 200)
+    page.mouse.up()
+    moved = page.evaluate(f"{SHEET}.left")
+    page.locator("#timeline").press("0")
+    again = page.evaluate(f"{SHEET}.width")
+
+    assert (round(moved - left), again) == (50, whole)
+    assert complaints == []
+    page.close()
