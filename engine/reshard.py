@@ -25,6 +25,7 @@ from engine.transfer import (
     hops,
     is_empty,
     lanes,
+    played_seconds,
     sides_of,
     unit_tasks,
     volume,
@@ -57,13 +58,14 @@ def answer(spec: TransferSpec) -> dict[str, Any]:
 
 
 def compared(spec: TransferSpec) -> Iterator[dict[str, Any]]:
-    """Every strategy with every ordering, one after another: how long it takes, and whether that is the least."""
+    """Every strategy with every ordering, one after another: how long it takes as it is planned and as it is
+    played, and whether the first is the least."""
     source, destination = spec.source, spec.destination
     tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
     for plan in every_plan(tasks, spec.lines, spec.chunks):
         found = _told(plan)
         del found["tasks"]
-        yield found
+        yield {**found, "played_s": played_seconds(plan, tasks, spec.lines)}
 
 
 def _told(plan: Plan) -> dict[str, Any]:
@@ -83,9 +85,7 @@ def to_text(found: dict[str, Any]) -> list[str]:
     lines = [f"{quantity(found['bytes'], 'B')} in {len(tasks)} unit task{'s' if len(tasks) != 1 else ''}"]
     for number, task in enumerate(tasks[:SHOWN_TASKS]):
         box = " ".join(f"{start}:{stop}" for start, stop in task["box"]) or "all"
-        lines.append(
-            f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} from {_some(task['senders'])} to {_some(task['receivers'])}"
-        )
+        lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_way(task)}")
     if len(tasks) > SHOWN_TASKS:
         lines.append(f"  and {len(tasks) - SHOWN_TASKS} more")
     orderings = list(dict.fromkeys(plan["ordering"] for plan in plans))
@@ -104,8 +104,18 @@ def to_text(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _way(task: Mapping[str, Any]) -> str:
+    """Whose slice it is, and who gets it; where its owners need it themselves it stays."""
+    kept = task.get("keepers", [])
+    ways = (
+        (f"from {_some(task['senders'])} to {_some(task['receivers'])}", task["receivers"]),
+        (f"stays on {_some(kept)}", kept),
+    )
+    return "; ".join(words for words, ranks in ways if ranks)
+
+
 def _some(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "") or "nobody"
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
 # ---- to be drawn ----
@@ -225,6 +235,7 @@ class Drawing:
             "strategy": plan.strategy,
             "ordering": plan.ordering,
             "makespan_s": plan.makespan_s,
+            "played_s": played_seconds(plan, self.tasks, spec.lines),
             "bound_s": plan.bound_s,
             "optimal": plan.is_optimal,
         }

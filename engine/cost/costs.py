@@ -34,7 +34,7 @@ class Costs:
     unit: Unit  # of ``seconds``: unit costs are no seconds
     static_bytes: Mapping[str, Floats]  # [ranks] on one device: weights, gradients, optimizer
     gradient_bytes: Floats  # [ranks, stages] of them the gradients of each stage; 0 where a rank does not hold it
-    sent_bytes: Floats  # [ranks, stages] one device sends of a microbatch, and holds to the end of the step
+    sent_bytes: Floats  # [2, stages, microbatches] by which a forward and a backward change what was sent and is held
     activation_bytes: Floats  # [stages] one device keeps for a microbatch, from F to the end of B or I
     deferred_bytes: Floats  # [stages] one device keeps for a microbatch, from the end of I to the end of W
     working_bytes: Floats  # [ranks] on one device: largest transient and message buffers

@@ -58,7 +58,7 @@ def crossing_seconds(design: Design, source: int, destination: int, tensors: int
         share = tensor_of(design, tensors).bytes / ends[0].dp
         messages = (Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True))
         return transfer_seconds(design.cluster, messages)
-    return _known(design, source, destination, tensors).plan.makespan_s
+    return _known(design, source, destination, tensors).played_s
 
 
 def crossing_bytes(design: Design, source: int, destination: int, tensors: int = 1) -> float:

@@ -44,10 +44,10 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     alone and not on when they run. What comes and goes is told as it is where all of it together is the most:
     activations; gradients, which are there from the first backward of a stage on, and twice where they are
     reduced (from a copy that holds them side by side); and, with what is always needed for work, what was sent,
-    which is held to the end of the step. The largest transient is counted on top, though it need not coincide
-    with the rest: the sum is what must fit.
+    which is held until an answer to it is taken, or to the end of the step. The largest transient is counted on
+    top, though it need not coincide with the rest: the sum is what must fit.
     """
-    kept, gradients, sent = _changes(program.op, program.rank, program.stage, costs)
+    kept, gradients, sent = _changes(program.op, program.rank, program.stage, program.microbatch, costs)
     alive = np.cumsum([kept, gradients, sent], axis=1)
     alive = np.concatenate((np.zeros((3, 1)), alive), axis=1)  # before the first row, and after each
     total = alive.sum(axis=0)
@@ -79,15 +79,17 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
 
     Activations come at the start of a forward and go at the end of the backward; where that is
     split, the end of the input gradient leaves what the weight gradient needs, which goes at its end.
-    Gradients come at the end of the first backward of a stage, what was sent stays, and both go with the
-    optimizer step. Weights, optimizer states and the working set are there throughout. Each rank starts at time 0.
+    What is sent comes with the computation that makes it and goes with the one that takes an answer to it.
+    Gradients come at the end of the first backward of a stage, and go with the optimizer step, as does what was sent
+    without an answer. Weights, optimizer states and the working set are there throughout. Each rank starts at time 0.
     """
     shown = np.flatnonzero(timeline.is_compute | np.isin(timeline.op, (Op.REDUCE_GRAD, Op.STEP)))
     op, rank = timeline.op[shown], timeline.rank[shown]
     time = np.where((op == Op.F) | (op == Op.STEP), timeline.start[shown], timeline.end[shown])
     order = np.lexsort((op == Op.STEP, time, rank))  # stable: what ends at a time stays before what starts at it
-    op, rank, time, stage = op[order], rank[order], time[order], timeline.stage[shown][order]
-    kept, *held = _changes(op, rank, stage, costs)
+    op, rank, time = op[order], rank[order], time[order]
+    stage, microbatch = timeline.stage[shown][order], timeline.microbatch[shown][order]
+    kept, *held = _changes(op, rank, stage, microbatch, costs)
     steps = op == Op.STEP
     gone = np.bincount(rank, np.sum(held, axis=0), minlength=timeline.ranks)[rank[steps]]
     ends = timeline.end[shown][order][steps]
@@ -107,7 +109,9 @@ def memory_over_time(timeline: Timeline, costs: Costs) -> list[tuple[Floats, Flo
     ]
 
 
-def _changes(op: NDArray[np.int8], rank: Ints, stage: Ints, costs: Costs) -> tuple[Floats, Floats, Floats]:
+def _changes(
+    op: NDArray[np.int8], rank: Ints, stage: Ints, microbatch: Ints, costs: Costs
+) -> tuple[Floats, Floats, Floats]:
     """By how much each action changes activations, gradients and what was sent; the actions of a rank are in order.
 
     The reduced copies of gradients are counted with the step, whose start finds them; its end, which takes all
@@ -116,8 +120,9 @@ def _changes(op: NDArray[np.int8], rank: Ints, stage: Ints, costs: Costs) -> tup
     stages = costs.gradient_bytes.shape[1]
     cell = rank.astype(np.int64) * stages + stage
     gradients, sent = np.zeros(len(op)), np.zeros(len(op))
-    backward = (op == Op.B) | (op == Op.I)
-    sent[backward] = costs.sent_bytes.ravel()[cell[backward]]
+    for way, kinds in enumerate(((Op.F,), (Op.B, Op.I))):
+        rows = np.flatnonzero(np.isin(op, kinds))
+        sent[rows] = costs.sent_bytes[way, stage[rows], microbatch[rows]]
     adds = np.flatnonzero((op == Op.B) | (op == Op.W))
     first = np.full(costs.gradient_bytes.size, -1)
     first[cell[adds][::-1]] = adds[::-1]  # of several, the first one stays

@@ -17,6 +17,7 @@ from engine.cost.flops import PRECISIONS, Sparse, Workload
 from engine.cost.kinds import Kinds
 from engine.design import Design, Mesh
 from engine.program.action import Op
+from engine.program.answers import answers
 from engine.program.program import Program
 
 Floats = NDArray[np.float64]
@@ -163,13 +164,15 @@ def _waiting(program: Program) -> Floats:
 
 
 def sent_bytes(program: Program, size: Floats) -> Floats:
-    """[ranks, stages] bytes that one device sends of a microbatch, forward and backward, by what a row sends."""
-    cell = program.rank.astype(np.int64) * program.stages + program.stage
-    sends, forwards = np.flatnonzero(np.isin(program.op, (Op.SEND_F, Op.SEND_B))), np.flatnonzero(program.op == Op.F)
-    cells = program.ranks * program.stages
-    sent = np.bincount(cell[sends], size[sends], minlength=cells)
-    passed_by = np.bincount(cell[forwards], minlength=cells)
-    return (sent / np.maximum(passed_by, 1)).reshape(program.ranks, program.stages)
+    """[2, stages, microbatches] by how much a forward, and a backward, changes what its device has sent and still
+    holds, by the bytes that a row sends: up by what it makes for others, down by what surely came there, since the
+    computation takes an answer to it. See :mod:`engine.program.answers`.
+    """
+    (send, maker, taker), answer = answers(program)
+    change: Floats = np.bincount(maker, size[send], minlength=len(program) + 1).astype(np.float64)
+    came = np.flatnonzero(answer >= 0)
+    change -= np.bincount(taker[answer[came]], size[send[came]], minlength=len(program) + 1)
+    return change[np.stack((program.tables.forward, program.tables.backward))]  # none of a row that is not there
 
 
 def most_alive(program: Program, change: Floats) -> Floats:

@@ -15,15 +15,23 @@ def crossing_spec(design: Design, source: int, destination: int, tensors: int = 
     forward, their gradients backward. Ranks are the devices of the cluster; hosts are its nodes, or the
     devices themselves where nothing needs leave a node."""
     found = crossing(design, source, destination, tensors)
+    host = _hosts(design, found.links.host)
     return TransferSpec(
         format="meshwave-transfer/1",
         tensor=TransferTensor(shape=found.tensor.shape, item_bytes=found.tensor.item_bytes),
-        source=_side(*found.source, found.links.host),
-        destination=_side(*found.destination, found.links.host),
+        source=_side(*found.source, host),
+        destination=_side(*found.destination, host),
         links=TransferLinks(intra_node=_link(found.links.intra_node), inter_node=_link(found.links.inter_node)),
         nics_per_host=found.links.nics,
         chunks=_chunks(found),
     )
+
+
+def _hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
+    """The hosts of a plan, which numbers them from 0, as the cluster calls them."""
+    node = {rank: design.cluster.node_of(rank) for rank in host}
+    has_own_port = len({*host.values()}) > len({*node.values()})
+    return {rank: rank for rank in host} if has_own_port else node
 
 
 def _chunks(found: Transfer) -> int | None:

@@ -38,16 +38,9 @@ def _prices(design: Design) -> Prices:
     table = one.tables
     across = one.tables.send_forward[:-1, 0]
     hop = np.where(across >= 0, costs.seconds[across], 0.0)
+    # Gradients are kept free for throughout. They are there from the first backward of a stage on, and nearly every
+    # order keeps as many activations then as before: only one with all forwards first would have room for more.
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
-    columns = (
-        costs.seconds[table.forward[:, 0]],
-        costs.seconds[table.backward[:, 0]],
-        costs.seconds[table.weight[:, 0]],
-        hop,
-        costs.activation_bytes,
-        costs.deferred_bytes,
-        np.maximum(costs.capacity_bytes - always, 0.0),
-    )
     copies, skips, clips = sharers(design), skips_of(design), design.training.clip_norm is not None
 
     def judge(compute: Program) -> float:
@@ -56,7 +49,13 @@ def _prices(design: Design) -> Prices:
         return simulate(program, costs.seconds, costs.transfer_model).makespan
 
     return Prices(
-        *(tuple(column.tolist()) for column in columns),
+        forward=tuple(costs.seconds[table.forward[:, 0]].tolist()),
+        input_gradient=tuple(costs.seconds[table.backward[:, 0]].tolist()),
+        weight_gradient=tuple(costs.seconds[table.weight[:, 0]].tolist()),
+        hop=tuple(hop.tolist()),
+        activation=tuple(costs.activation_bytes.tolist()),
+        deferred=tuple(costs.deferred_bytes.tolist()),
+        room=tuple(np.maximum(costs.capacity_bytes - always, 0.0).tolist()),
         unit=costs.unit,
         design=design.model_copy(update={"name": ""}).to_json(),
         judge=judge,

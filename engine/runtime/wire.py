@@ -7,13 +7,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from engine.program.action import Action, Op
+from engine.program.answers import answers
+from engine.program.program import Program
 from engine.runtime.clock import Stamp
 from engine.runtime.layout import Layout
 from engine.runtime.resharding import Carrier, GlooCarrier, Moving, NcclCarrier, Resharding
@@ -59,11 +63,25 @@ class Pending(ABC):
         return None
 
 
+class Leaving(Protocol):
+    """Something that is sent, and held as long as somebody may need it."""
+
+    def wait(self) -> object:
+        """Wait until it is gone."""
+
+    def is_gone(self) -> bool:
+        """Whether that is known without a wait."""
+
+
 class Wire(ABC):
     """The ways from this process to the others of the run.
 
     Messages are named by the action that made the tensor: ``forward(2, 0)`` is the output of
     stage 2, ``backward(2, 0)`` the gradient of its input; what skips stages names the other one too.
+
+    What is sent is held until an answer to it has come, since gloo does not say otherwise that a message is gone, or
+    to the end of the step. To wait for it then takes no time; and were a process of the other mesh late, nobody would
+    wait for ever, since what is answered is received before the answer is sent.
     """
 
     _carrier: Carrier  # brings the bytes of what is cut and put together again
@@ -80,32 +98,52 @@ class Wire(ABC):
         self._message = message
         self._device = device
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # stage and members -> who reduce gradients
-        self._sent: list[tuple[Work, Tensor]] = []  # both must live until the message is gone
-        self._moving: list[Moving] = []
+        self._leaving: dict[Action, Leaving] = {}
+        self._passing: list[Moving] = []  # what came here and may still go on to others
+        self._answered = _answered(layout.program, self._rank)
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags_of_a_route = max(map(_tags, routes.values()), default=0)
         self._places = layout.program.stages + len(layout.program.beyond)  # that a tensor of one microbatch comes from
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
         """What starts to send ``made`` to a rank; it never waits for the receivers."""
+        start, leaving = self._sending(made, rank), self._leaving
+
+        def send(tensor: Tensor) -> None:
+            leaving[made] = start(tensor)
+
+        return send
+
+    def _sending(self, made: Action, rank: int) -> Callable[[Tensor], Leaving]:
         resharding = self._resharding(self._rank, rank, self._tensors(made))
         if resharding is None:
             return self._sender(made, self._layout.process(rank, self._lane))
-        tag, moving = self._first_tag(made), self._moving
-        return lambda tensor: moving.append(resharding.start(tensor, tag=tag))
+        tag = self._first_tag(made)
+        return lambda tensor: resharding.start(tensor, tag=tag)
 
     def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a rank."""
+        start, answered = self._receiving(made, rank), self._answered.get(made)
+        return start if answered is None else lambda: _Answer(start(), partial(self._let_go, answered))
+
+    def _receiving(self, made: Action, rank: int) -> Callable[[], Pending]:
         resharding = self._resharding(rank, self._rank, self._tensors(made))
         if resharding is None:
             return self._receiver(made, self._layout.process(rank, self._lane))
-        tag, moving = self._first_tag(made), self._moving
+        tag, passing = self._first_tag(made), self._passing
 
         def receive() -> Pending:
-            moving.append(resharding.start(tag=tag))
-            return _Resharded(moving[-1])
+            passing[:] = [moving for moving in passing if not moving.is_gone()]
+            passing.append(resharding.start(tag=tag))
+            return _Resharded(passing[-1])
 
         return receive
+
+    def _let_go(self, came: Sequence[Action]) -> None:
+        """These have surely come to who takes them."""
+        for made in came:
+            if made in self._leaving:
+                self._leaving.pop(made).wait()
 
     def _tensors(self, made: Action) -> int:
         """How many the message holds."""
@@ -137,7 +175,7 @@ class Wire(ABC):
         return 2 * self._places * self._layout.program.microbatches
 
     @abstractmethod
-    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
         """What starts to send ``made`` to a process."""
 
     @abstractmethod
@@ -154,12 +192,10 @@ class Wire(ABC):
 
     def flush(self) -> None:
         """Wait until everything that was sent in this step is gone."""
-        for work, _ in self._sent:
-            work.wait()
-        self._sent.clear()
-        for moving in self._moving:
-            moving.wait()
-        self._moving.clear()
+        for leaving in (*self._leaving.values(), *self._passing):
+            leaving.wait()
+        self._leaving.clear()
+        self._passing.clear()
 
     def _lanes_across(self) -> list[tuple[int, int]]:
         """Every pair of processes (from, to) of which lane ``i`` sends to lane ``i``, ascending."""
@@ -180,6 +216,21 @@ class Wire(ABC):
             group = dist.new_group(list(members), timeout=timeout, backend=backend)
             if self._process in members:
                 self._groups[stage, members] = group
+
+
+def _answered(program: Program, rank: int) -> dict[Action, list[Action]]:
+    """What has surely come to others once ``rank`` has received something, by the latter."""
+    messages, answer = answers(program)
+    found: dict[Action, list[Action]] = {}
+    for number in np.flatnonzero((answer >= 0) & (program.rank[messages.send] == rank)).tolist():
+        sent, proof = (_made(program.row(int(messages.send[each]))) for each in (number, answer[number]))
+        found.setdefault(proof, []).append(sent)
+    return found
+
+
+def _made(send: Action) -> Action:
+    """What a SEND carries, by the action that made it."""
+    return send._replace(op=Op.F if send.op == Op.SEND_F else Op.B, fused=0)
 
 
 def _pair(made: Action) -> tuple[int, int]:
@@ -215,12 +266,12 @@ class GlooWire(Wire):
         # Straight to gloo: on the way there torch.distributed asks the same questions at every message.
         self._gloo: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
 
-    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
-        start, tag, sent = self._gloo.send, self.tag(made), self._sent
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
+        start, tag = self._gloo.send, self.tag(made)
 
-        def send(tensor: Tensor) -> None:
+        def send(tensor: Tensor) -> Leaving:
             host = tensor.to("cpu").contiguous()
-            sent.append((start([host], process, tag), host))
+            return _Sent(start([host], process, tag), host)
 
         return send
 
@@ -247,6 +298,39 @@ class GlooWire(Wire):
         return sums
 
 
+class _Sent(NamedTuple):
+    """Both must live until the message is gone."""
+
+    work: Work
+    tensor: Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+
+    def is_gone(self) -> bool:
+        return bool(self.work.is_completed())  # of gloo never before somebody waits
+
+
+class _Answer(Pending):
+    """Something that tells that what was sent before has come."""
+
+    def __init__(self, pending: Pending, let_go: Callable[[], None]) -> None:
+        self._pending, self._let_go = pending, let_go
+
+    def wait(self) -> Tensor:
+        tensor = self._pending.wait()
+        self._let_go()
+        return tensor
+
+    @property
+    def arrived(self) -> Stamp | None:
+        return self._pending.arrived
+
+    @property
+    def began(self) -> Stamp | None:
+        return self._pending.began
+
+
 class _Resharded(Pending):
     def __init__(self, moving: Moving) -> None:
         self._moving = moving
@@ -255,6 +339,10 @@ class _Resharded(Pending):
         shard = self._moving.received()
         assert shard is not None, "a process of the mesh that it goes to"
         return shard
+
+    @property
+    def arrived(self) -> Stamp | None:
+        return self._moving.arrived
 
 
 class _Here(Pending):
@@ -309,12 +397,16 @@ class NcclWire(Wire):
         timeout: timedelta,
     ) -> None:
         super().__init__(layout, process, message, device, sharing, routes)
-        self._lanes: dict[tuple[int, int], tuple[Any, torch.cuda.Stream]] = {}
+        self._lanes: dict[tuple[int, int], Any] = {}
         for lane in self._lanes_across():
             group = dist.new_group(lane, timeout=timeout, backend="nccl")
             if process in lane:
-                self._lanes[lane] = group, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                self._lanes[lane] = group
         self._make_groups("nccl", timeout)
+        # What notes arrivals, one a communicator, whose messages arrive in order: torch has 32 streams, and from then
+        # on hands out the same again, so that a stream made for each would soon be one that something else waits in.
+        arriving = [*(lane for lane in self._lanes if lane[1] == process), *self._groups]
+        self._sides = {each: torch.cuda.Stream(device) for each in arriving}  # type: ignore[no-untyped-call]
         self._warm_up()
         pairs = {(move.source, move.target) for route in routes.values() for move in route.moves}
         self._carrier = NcclCarrier(sorted(pairs), process, device, timeout)
@@ -322,7 +414,7 @@ class NcclWire(Wire):
     def _warm_up(self) -> None:
         """Make the communicators now, in one order for all: each waits for both its ends."""
         token = torch.zeros(1, device=self._device)
-        for (source, target), (group, _) in self._lanes.items():
+        for (source, target), group in self._lanes.items():
             if source == self._process:
                 dist.send(token, target, group=group)
             else:
@@ -332,17 +424,20 @@ class NcclWire(Wire):
         dist.all_reduce(token)
         torch.cuda.synchronize(self._device)
 
-    def _sender(self, made: Action, process: int) -> Callable[[Tensor], None]:
-        group, _ = self._lanes[self._process, process]
+    def _sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
+        group, leaving = self._lanes[self._process, process], self._leaving
 
-        def send(tensor: Tensor) -> None:
+        def send(tensor: Tensor) -> Leaving:
+            for gone in [name for name, each in leaving.items() if each.is_gone()]:
+                del leaving[gone]  # no answer is needed: the GPU says so
             tensor = tensor.contiguous()
-            self._sent.append((dist.isend(tensor, process, group=group), tensor))
+            return _Sent(dist.isend(tensor, process, group=group), tensor)
 
         return send
 
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
-        group, side = self._lanes[process, self._process]
+        lane = process, self._process
+        group, side = self._lanes[lane], self._sides[lane]
         shape, dtype = self._message.holding(self._tensors(made)), self._message.dtype
 
         def receive() -> Pending:
@@ -354,8 +449,9 @@ class NcclWire(Wire):
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
         if (stage, members) not in self._groups:
             return _Here(flat)
-        work = dist.all_reduce(flat, group=self._groups[stage, members], async_op=True)
-        return _Nccl(work, flat, torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+        shared = stage, members
+        work = dist.all_reduce(flat, group=self._groups[shared], async_op=True)
+        return _Nccl(work, flat, self._sides[shared])
 
     def total(self, values: Sequence[Tensor | float]) -> Tensor:
         sums = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self._device) for value in values])

@@ -11,10 +11,12 @@ Nothing here needs torch: a plan is data, the same on every rank for the same in
 from engine.transfer._boxes import Box, Mesh, SpecError, boxes, is_empty, volume
 from engine.transfer._lanes import Held, Hops, Lane, hops, lanes, sides_of
 from engine.transfer._links import Link, Links
-from engine.transfer._moves import Move, Transfer, moves, transfer
+from engine.transfer._moves import Move, moves
 from engine.transfer._plan import Plan, Planned, every_plan, plan
+from engine.transfer._played import played_seconds
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
 from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
+from engine.transfer._transfer import Transfer, transfer
 from engine.transfer.orderings import orderings
 from engine.transfer.strategies import strategies
 
@@ -44,6 +46,7 @@ __all__ = [
     "moves",
     "orderings",
     "plan",
+    "played_seconds",
     "run_in_order",
     "sides_of",
     "strategies",

@@ -8,19 +8,12 @@ by both its ranks, and what it hands on has come with a move before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha256
 from typing import NamedTuple
 
-from engine.transfer._boxes import Box, Mesh, boxes
 from engine.transfer._links import Links
-from engine.transfer._plan import Plan, plan
-from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
+from engine.transfer._plan import Plan
+from engine.transfer._tasks import UnitTask
 from engine.transfer.strategies import strategies
-
-Side = tuple[Mesh, tuple[str, ...]]
-"""A mesh, and how the tensor is cut on it."""
 
 
 class Move(NamedTuple):
@@ -49,72 +42,3 @@ def moves(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Iterator[Move]
         if task.receivers and task.elements:
             for leg in strategy.legs(task, each.sender, links, each.chunks):
                 yield Move(each.task, *leg)
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A tensor's way from one mesh and spec to another: data alone, the same on every rank."""
-
-    tensor: Tensor
-    source: Side
-    destination: Side
-    links: Links
-    plan: Plan
-
-    @cached_property
-    def tasks(self) -> list[UnitTask]:
-        return unit_tasks(self.tensor, *self.source, *self.destination)
-
-    @cached_property
-    def moves(self) -> tuple[Move, ...]:
-        return tuple(moves(self.plan, self.tasks, self.links))
-
-    @cached_property
-    def owned(self) -> dict[int, Box]:
-        """What each rank of the source holds."""
-        return _boxes(self.source, self.tensor)
-
-    @cached_property
-    def needed(self) -> dict[int, Box]:
-        """What each rank of the destination gets."""
-        return _boxes(self.destination, self.tensor)
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Everybody who takes part, ascending."""
-        return tuple(sorted({*self.owned, *self.needed}))
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Of the plan: equal where all ranks would do the same."""
-        hosts = [self.links.host[rank] for rank in self.ranks]
-        planned = [(each.task, int(each.sender), int(each.chunks)) for each in self.plan.tasks]
-        said = self.tensor, self.source, self.destination, hosts, self.plan.strategy, planned
-        return sha256(repr(said).encode()).digest()
-
-
-def transfer(
-    tensor: Tensor,
-    source: Side,
-    destination: Side,
-    links: Links,
-    *,
-    strategy: str | None = "broadcast",
-    ordering: str = "ensemble",
-    chunks: int | None = None,
-) -> Transfer:
-    """Plan a transfer; ``strategy`` none: of all of them the one that takes the shortest.
-
-    Raises:
-        SpecError: a spec does not fit its mesh or the tensor.
-        InputError: there is no such strategy or ordering.
-    """
-    source, destination = (source[0], tuple(source[1])), (destination[0], tuple(destination[1]))
-    tried = [strategy] if strategy else list(strategies)
-    made = (plan(tensor, source, destination, links, strategy=name, ordering=ordering, chunks=chunks) for name in tried)
-    return Transfer(tensor, source, destination, links, min(made, key=lambda plan: plan.makespan_s))
-
-
-def _boxes(side: Side, tensor: Tensor) -> dict[int, Box]:
-    mesh, spec = side
-    return dict(zip(mesh.ranks, boxes(mesh, spec, tensor.shape), strict=True))

@@ -11,6 +11,11 @@ Every process makes the same plan and plays its own part of it: it posts all rec
 what it owns, and hands on a range as soon as it is there. What a process owns leaves for other hosts
 in the order of the plan, one target after the other, and so does what stays on its host; the two do
 not wait for each other. Bytes alone travel, so that a dtype only has to have a size.
+
+Each process keeps the plan's order by itself: nobody tells another that a NIC is free. Two processes of a
+host that send at once share its NIC where the plan lets one go first, and both end when the later one would;
+:func:`engine.transfer.played_seconds` counts with that. An order kept for a host would cost a message for
+each task, and bring the first of them there earlier, not the last.
 """
 
 from __future__ import annotations

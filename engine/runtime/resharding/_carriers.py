@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.errors import InputError, RunError
+from engine.runtime.clock import Stamp
 from engine.runtime.resharding._part import Part, Receive, Send
 
 Work = Any  # torch.distributed's handle of something that is on its way
@@ -29,6 +31,8 @@ class Under(NamedTuple):
 
     receive: Finish  # waits until all that this process gets is there
     send: Finish  # waits until all that it sends is gone
+    is_gone: Callable[[], bool]  # whether it is known, without a wait, that it is
+    arrived: Callable[[], Stamp | None]  # when the last was there, where that is known; to be asked once it is
 
 
 class Carrier(ABC):
@@ -94,7 +98,13 @@ class GlooCarrier(Carrier):
             for lane in sending:
                 lane.finish()
 
-        return Under(receive, send)
+        def is_gone() -> bool:
+            return all(lane.is_gone for lane in sending)
+
+        def arrived() -> Stamp | None:
+            return max((arrival.came_ns for arrival in arrivals), default=None)
+
+        return Under(receive, send, is_gone, arrived)
 
 
 def _lanes(part: Part) -> list[list[Send]]:
@@ -126,6 +136,8 @@ class _Arrival:
         self._lock = threading.Lock()
         self._error: RunError | None = None
         self._work: Work = None
+        self.came_ns = 0
+        """When it was there: of what is handed on. Of other messages when somebody asked, which may be later."""
         try:
             self._work = carrier.receive(data[receive.start : receive.stop], receive.source, tag + receive.tag)
         except RuntimeError as error:  # the other end has gone already
@@ -140,7 +152,7 @@ class _Arrival:
             if self._work is not None and self._error is None:
                 try:
                     self._carrier.wait(self._work)
-                    self._work = None
+                    self._work, self.came_ns = None, time.perf_counter_ns()
                 except Exception as error:
                     self._error = RunError(f"{self._who}: {error}")
             if self._error is not None:
@@ -170,6 +182,13 @@ class _Sending:
         if later:
             self._thread = threading.Thread(target=self._send, args=(later,), daemon=True)
             self._thread.start()
+
+    @property
+    def is_gone(self) -> bool:
+        """Known where a thread sends, which waits; of what was sent at once nothing is known before somebody does."""
+        if self._thread is None:
+            return not self._gone
+        return not self._thread.is_alive() and self._error is None
 
     def finish(self) -> None:
         """
@@ -248,10 +267,15 @@ class NcclCarrier(Carrier):
             for lane in (part.inside, part.outside)
             if lane
         ]
-        return lambda data, tag: self._carry(part, lanes, data)
+        arriving = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # a transfer comes after the one before
+        return lambda data, tag: self._carry(part, lanes, arriving, data)
 
     def _carry(
-        self, part: Part, lanes: Sequence[tuple[list[Send], torch.cuda.Stream]], data: Sequence[Tensor]
+        self,
+        part: Part,
+        lanes: Sequence[tuple[list[Send], torch.cuda.Stream]],
+        arriving: torch.cuda.Stream,
+        data: Sequence[Tensor],
     ) -> Under:
         me = part.process
         arrivals: list[Work] = [
@@ -269,8 +293,17 @@ class NcclCarrier(Carrier):
                         _wait_all(gone[-1:])
                     bytes_ = data[each.slice][each.start : each.stop]
                     gone.append(dist.isend(bytes_, each.target, group=self._groups[me, each.target]))
+        came = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(arriving):
+            _wait_all(arrivals)
+            came.record()
         # Waiting lets the stream that the caller is on wait, which is the one that the bytes were made on.
-        return Under(partial(_wait_all, arrivals), partial(_wait_all, gone))
+        return Under(
+            partial(_wait_all, arrivals),
+            partial(_wait_all, gone),
+            lambda: all(work.is_completed() for work in gone),
+            lambda: came if arrivals else None,
+        )
 
 
 def _wait_all(works: Sequence[Work]) -> None:

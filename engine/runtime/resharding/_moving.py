@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import InputError
+from engine.runtime.clock import Stamp
 from engine.runtime.resharding._carriers import Carrier, Under
 from engine.runtime.resharding._part import Part, Slice, extent
 from engine.transfer import Transfer
@@ -16,8 +17,11 @@ from engine.transfer import Transfer
 class Moving:
     """A transfer that this process takes part in, under way."""
 
-    def __init__(self, under: Under, deliver: Callable[[], Tensor | None], held: Sequence[Tensor]) -> None:
-        self._under, self._deliver = under, deliver
+    def __init__(
+        self, under: Under, deliver: Callable[[], Tensor | None], held: Sequence[Tensor], *, gets: bool
+    ) -> None:
+        """``gets``: whether this process gets a shard."""
+        self._under, self._deliver, self._gets = under, deliver, gets
         self._held = held  # must live until it is gone
         self._shard: Tensor | None = None
         self._is_here = self._is_gone = False
@@ -46,6 +50,16 @@ class Moving:
             self._under.send()
             self._held, self._is_gone = (), True
         return shard
+
+    def is_gone(self) -> bool:
+        """Whether it is known without a wait that nothing is under way any more, so that nobody needs to hold it."""
+        return self._is_gone or ((self._is_here or not self._gets) and self._under.is_gone())
+
+    @property
+    def arrived(self) -> Stamp | None:
+        """When the last message was there, where that is known: what this process hands on is waited for as it
+        comes, and a GPU notes it. Else when somebody asked. To be asked after :meth:`received`."""
+        return self._under.arrived()
 
 
 class Resharding:
@@ -116,7 +130,7 @@ class Resharding:
                 return into if into is shard else into.copy_(shard)
             return shard.to(self.device)
 
-        return Moving(under, deliver, [flat for flat, _ in slices])
+        return Moving(under, deliver, [flat for flat, _ in slices], gets=shard is not None)
 
     def _shard(self, into: Tensor | None) -> Tensor | None:
         if self._needed is None:

@@ -17,7 +17,7 @@ MOST_CHUNKS = 1024
 @strategies.register("broadcast")
 class Broadcast(Strategy):
     """Chunks flow along a chain: the sender's own host, then host by host, so that each host's NIC is
-    crossed once: ``t`` for many chunks, the least there can be."""
+    crossed once: with many chunks hardly longer than one crossing, the least there can be."""
 
     title: ClassVar = "Broadcast"
 

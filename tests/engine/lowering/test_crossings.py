@@ -40,7 +40,7 @@ def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
     for ends in ((0, 1), (1, 0)):
         spec = crossing_spec(asked, *ends)
 
-        found = Drawing.of(spec, strategy, "ensemble").plan.makespan_s
+        found = Drawing.of(spec, strategy, "ensemble").as_data()["played_s"]
 
         assert found == pytest.approx(crossing_seconds(asked, *ends))
 
@@ -53,8 +53,8 @@ def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_onc
     assert crossing_seconds(straight, 0, 1) == pytest.approx(link.latency_s + 2 * bytes_of_a_copy / link.bandwidth)
 
     planned = design((1, 1), (2, 1), per_node=1)
-    one_by_one = 2 * (link.latency_s + bytes_of_a_copy / 2 / link.bandwidth)
-    assert crossing_seconds(planned, 0, 1) == pytest.approx(one_by_one), "a host sends one unit task at a time"
+    beside = link.latency_s + bytes_of_a_copy / link.bandwidth
+    assert crossing_seconds(planned, 0, 1) == pytest.approx(beside, rel=0.01), "what a host sends shares its NIC"
 
 
 def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:

@@ -199,6 +199,22 @@ def test_the_command_answers_with_tasks_and_plans(tmp_path: Path, capsys: pytest
     }  # fmt: skip
 
 
+def test_people_are_told_what_travels_and_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"shape": [4], "ranks": [1, 0, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"]}
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps({**SPEC, "source": {**same, "ranks": [0, 1, 2, 3]}, "destination": same}))
+
+    assert main(["reshard", str(path)]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "156 B in 4 unit tasks"
+    assert said[1:4] == [
+        "  task 0: [0:4 0:6] 48 B from 0 to 1",
+        "  task 1: [4:8 0:6] 48 B from 1 to 0",
+        "  task 2: [8:12 0:6] 48 B stays on 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
