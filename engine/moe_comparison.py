@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from engine.design.expert_layer_spec import ExpertLayerSpec
 from engine.design.moe_problems import drops, rounding
 from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, expert_schedules, price
+from engine.moe.auto import left_out
 from engine.units import quantity
 
 Floats = NDArray[np.float64]
@@ -48,8 +50,8 @@ def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
     """What ``meshwave moe --json`` prints; bytes are of one rank, the busiest, and seconds those of communication."""
     layer, links = spec.layer, spec.lines
     found = compared(layer, lambda name: price(name, layer, links), UNCUT)
-    auto = found.prices["parm-auto"]
-    assert auto.choice is not None
+    rule, auto = found.prices["parm-auto"].choice, found.prices["auto"].choice
+    assert rule is not None and auto is not None
     return {
         "format": spec.format,
         "capacity": layer.capacity,
@@ -57,8 +59,9 @@ def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
         "slots_bytes": layer.slots_bytes,
         "schedules": {name: figures(priced) for name, priced in found.prices.items()},
         "refused": dict(found.refused),
-        "choice": auto.choice.name,
-        "reason": auto.choice.reason,
+        "choice": rule.name,
+        "reason": rule.reason,
+        "auto": {"choice": auto.name, "reason": auto.reason, "left_out": dict(left_out(layer))},
         "notes": list(_notes(spec, layer, links)),
     }
 
@@ -101,6 +104,11 @@ def _notes(spec: ExpertLayerSpec, layer: Layer, links: Links) -> Iterator[str]:
         yield "no overlap was measured, so that parm-s2 hides nothing here: its gather follows its exchange"
     if layer.may_drop and layer.mp > 1:
         yield f"parm-s1 {drops(layer)}"
+    yield "seconds are those of messages, by which auto chooses here too: how fast a device computes is not asked for"
+    if layer.load and not layer.homes and layer.capacity_factor is not None:
+        yield "experts compute all of their slots, so that the load changes what is dropped and no time"
+    if layer.load and layer.capacity_factor is None:
+        yield "what is exchanged is padded to the most wanted expert; experts compute the tokens alone"
 
 
 def _crosses(layer: Layer, kind: str) -> bool:
@@ -132,6 +140,7 @@ def to_text(found: Mapping[str, Any]) -> list[str]:
         if each["runs"] == name:
             lines += ["", f"{name}: {each['title']}", *_told(each)]
     lines += ["", f"parm-auto chooses {found['choice']}. {found['reason']}"]
+    lines += [f"auto chooses {found['auto']['choice']}: {found['auto']['reason']}"]
     lines += [f"{name} cannot run it: {reason}" for name, reason in found["refused"].items()]
     return lines + [f"note: {note}" for note in found["notes"]]
 
@@ -144,7 +153,7 @@ def _told(each: Mapping[str, Any]) -> Iterator[str]:
             hidden = " more, under the exchange" if c["hidden"] else ""
             yield (
                 f"  {direction if not number else '':<10}{c['name']:<16}{group:<14}"
-                f"buffer {quantity(c['buffer_bytes'], 'B'):<10}{sent:<36}{quantity(c['time_s'], 's')}{hidden}"
+                f"buffer {quantity(c['buffer_bytes'], 'B'):<10}{sent:<40}{quantity(c['time_s'], 's')}{hidden}"
             )
         if not each[direction]:
             yield f"  {direction:<10}nothing is sent"
@@ -166,6 +175,9 @@ GRID: Mapping[str, tuple[float, ...]] = {
 
 SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
 """Schedules that spread the experts over all ranks, so that they need the same memory."""
+ALL = ("expert-parallel", *SPREAD, "ppmoe")
+"""And those that keep experts whole: on each of the ``esp`` devices that would share one, or in every
+tensor-parallel group. They take as many times the memory, which not every layer leaves them."""
 
 RANKS, RANKS_PER_NODE = 32, 4
 GRID_LINKS = Links(Line(1.07e-5, 2.24e-10), Line(5.1e-6, 3.26e-10))
@@ -173,6 +185,10 @@ GRID_LINKS = Links(Line(1.07e-5, 2.24e-10), Line(5.1e-6, 3.26e-10))
 for one message: 4.5 GB/s inside a node and 3.1 GB/s a GPU between nodes."""
 GRID_RATES = Rates(flops=0.5 * 13.45e12, memory=616e9)
 """An RTX 2080 Ti in fp32, at half of its peak."""
+GRID_MEMORY_BYTES = 11e9
+"""What one of them has."""
+STATE_BYTES = 16
+"""Of a parameter in training: in fp32 its value, its gradient and the two means of Adam."""
 
 
 class Grid(NamedTuple):
@@ -181,6 +197,7 @@ class Grid(NamedTuple):
     axes: Mapping[str, Floats]  # [layers] of each
     seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
     communication_s: Mapping[str, Floats]  # [layers] of them those in which something is sent
+    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] that training the experts takes of a device
 
     @property
     def auto(self) -> Floats:
@@ -195,6 +212,29 @@ class Grid(NamedTuple):
         """[layers] which of :data:`SPREAD` is the fastest."""
         return np.asarray(np.argmin([self.seconds[name] for name in SPREAD], axis=0))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All schedules that were priced."""
+        return tuple(name for name in ALL if name in self.seconds)
+
+    def fits(self, name: str) -> NDArray[np.bool_]:
+        """[layers] whether the experts of one layer alone leave room on a device under a schedule."""
+        return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= GRID_MEMORY_BYTES)
+
+    @property
+    def fastest(self) -> NDArray[np.int64]:
+        """[layers] which of :attr:`names` is the fastest of those that fit."""
+        return np.asarray(np.argmin(self._where_it_fits(), axis=0))
+
+    @property
+    def lead(self) -> Floats:
+        """[layers] how many times as long the second of them takes."""
+        first, second = np.sort(self._where_it_fits(), axis=0)[:2]
+        return np.asarray(second / first)
+
+    def _where_it_fits(self) -> Floats:
+        return np.array([np.where(self.fits(name), self.seconds[name], np.inf) for name in self.names])
+
     def gain(self, over: str = "deepspeed") -> Floats:
         """[layers] how many times as fast Parm's choice is."""
         return self.seconds[over] / self.auto
@@ -202,20 +242,18 @@ class Grid(NamedTuple):
 
 @lru_cache(maxsize=1)
 def grid() -> Grid:
-    """Price every layer of :data:`GRID` under all that spread their experts, and under PPMoE."""
+    """Price every layer of :data:`GRID` under :data:`ALL` schedules."""
     points = np.array(list(product(*GRID.values())))
     axes = dict(zip(GRID, points.T, strict=True))
-    names = (*SPREAD, "ppmoe")
-    known: dict[Layer, list[tuple[float, float]]] = {}  # many differ in what makes no difference to them
+    known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
     found = []
     for point in points.tolist():
         layer = _grid_layer(dict(zip(GRID, point, strict=True)))
         if layer not in known:
-            known[layer] = [_both_ways(price(name, layer, GRID_LINKS, GRID_RATES)) for name in names]
+            known[layer] = [_figures(price(name, layer, GRID_LINKS, GRID_RATES)) for name in ALL]
         found.append(known[layer])
-    times = np.array(found)  # [layers, schedules, whole and communication]
-    seconds, communication = ({name: times[:, number, part] for number, name in enumerate(names)} for part in range(2))
-    return Grid(axes, seconds, communication)
+    of_layers = np.array(found)  # [layers, schedules, 3]
+    return Grid(axes, *({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3)))
 
 
 def _grid_layer(point: Mapping[str, float]) -> Layer:
@@ -237,13 +275,15 @@ def _grid_layer(point: Mapping[str, float]) -> Layer:
     )
 
 
-def _both_ways(priced: Price) -> tuple[float, float]:
+def _figures(priced: Price) -> tuple[float, ...]:
+    """Seconds both ways, those of messages, and bytes of the experts in training."""
     ways = (priced.forward, priced.backward)
-    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways))
+    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways)), STATE_BYTES * priced.parameters
 
 
 def grid_as_data() -> dict[str, Any]:
-    """The grid as plain data, the form in which it travels to a page."""
+    """The grid as plain data, the form in which it travels to a page: ``winner`` among the ``schedules`` that need
+    the same memory, of which the paper tells, and ``fastest`` among ``all`` where their experts fit."""
     found = grid()
     return {
         "axes": {name: values.tolist() for name, values in found.axes.items()},
@@ -253,4 +293,9 @@ def grid_as_data() -> dict[str, Any]:
         "gain": found.gain().tolist(),
         "gain_over_a2a": found.gain("a2a-allgather").tolist(),
         "printed": [1.13, 5.77],
+        "all": list(found.names),
+        "fastest": found.fastest.tolist(),
+        "lead": found.lead.tolist(),
+        "memory_bytes": {name: values.tolist() for name, values in found.memory_bytes.items()},
+        "fits": {name: found.fits(name).tolist() for name in found.names},
     }

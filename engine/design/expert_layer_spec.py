@@ -127,6 +127,8 @@ def problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
     elif isinstance(spec.load, tuple) and len(spec.load) != spec.experts:
         message = f"there are loads for {len(spec.load)} of {spec.experts} experts; give one an expert"
         yield Problem("load", "load_experts", message)
+    elif isinstance(spec.load, tuple) and not any(spec.load):
+        yield Problem("load", "load_nothing", "no expert is chosen by a load of zeros; give some of them a share")
     else:
         yield from spec.layer.problems()
     for key in spec.fit or ():

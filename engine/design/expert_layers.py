@@ -6,10 +6,24 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.design.meshes import Mesh
-from engine.moe import Choice, ExpertSchedule, Layer, Line, Links, Price, Rates, expert_schedules, play, price, shares
+from engine.errors import InputError
+from engine.moe import (
+    Choice,
+    ExpertSchedule,
+    Layer,
+    Line,
+    Links,
+    Price,
+    Rates,
+    chosen,
+    expert_schedules,
+    play,
+    price,
+    shares,
+)
 
 if TYPE_CHECKING:
     from engine.design.cluster import Cluster
@@ -91,20 +105,41 @@ def resolved(design: Design, mesh: Mesh) -> Resolved:
     """The expert layer of ``design`` on ``mesh``, with the schedule and the chunks that the model of cost
     chooses where the design leaves them open."""
     degrees = DEGREES if design.experts.degree is None else (design.experts.degree,)
-    layer = expert_layer(design, mesh, degree=1)
-    return _resolved(design.experts.member, layer, mesh_links(design, mesh), rates(design), degrees)
+    deciding = _deciding(design, mesh)
+    layer = expert_layer(design, deciding, degree=1)
+    found = _resolved(design.experts.member, layer, mesh_links(design, deciding), rates(design), degrees)
+    return found if deciding is mesh else found._replace(layer=expert_layer(design, mesh, degree=found.layer.degree))
+
+
+def _deciding(design: Design, mesh: Mesh) -> Mesh:
+    """The mesh that what is left open is chosen on. Where stages lie on several meshes these choose alike, since they
+    add up gradients that schedules part in different ways: on the one whose experts touch the most nodes."""
+    is_open = expert_schedule(design).chooses or design.experts.degree is None
+    if not is_open or not _has_replicas(design):
+        return mesh
+    alike = [other for other in design.meshes if other.axes == mesh.axes]
+    return max(alike, key=lambda other: len(set(expert_layer(design, other).nodes or ())))
+
+
+def _has_replicas(design: Design) -> bool:
+    """Whether stages lie on several meshes; not known, and of no use, where the pipeline itself is wrong."""
+    pipeline: Any = design.pipeline
+    try:
+        return not pipeline.refuses(design.pipe) and len(pipeline.routes(design.pipe)) > 1
+    except InputError:  # an order drawn by hand with a cell that is none
+        return False
 
 
 @lru_cache(maxsize=256)  # every edit of a design asks again, and mostly of the same layer
 def _resolved(name: str, layer: Layer, links: Links, rates: Rates, degrees: tuple[int, ...]) -> Resolved:
-    choice = price(name, layer, links).choice
-    name = choice.name if choice else name
-
-    def seconds(degree: int) -> float:
-        priced = price(name, replace(layer, degree=degree), links, rates)
+    @lru_cache
+    def seconds(of: str, degree: int) -> float:
+        priced = price(of, replace(layer, degree=degree), links, rates)
         return play(priced, priced.forward).makespan + play(priced, priced.backward).makespan
 
-    degree = min(degrees, key=seconds) if len(degrees) > 1 else degrees[0]
+    choice = chosen(name, layer, links, rates, lambda of: min(seconds(of, degree) for degree in degrees))
+    name = choice.name if choice else name
+    degree = min(degrees, key=lambda degree: seconds(name, degree)) if len(degrees) > 1 else degrees[0]
     return Resolved(name, replace(layer, degree=degree), choice)
 
 

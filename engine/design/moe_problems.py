@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.design.expert_layers import expert_layer, expert_schedule, folded, group_sizes, resolved
 from engine.errors import Problem
-from engine.moe import Layer, expert_schedules
+from engine.moe import Layer, device_load, device_rows, expert_schedules
 
 if TYPE_CHECKING:
     from engine.design.document import Design
@@ -140,6 +140,9 @@ def _load(design: Design) -> Iterator[Problem]:
     if isinstance(load, tuple) and len(load) != moe.experts:
         message = f"there are loads for {len(load)} of {moe.experts} experts; give one an expert"
         yield Problem("experts.load", "load_experts", message)
+    elif isinstance(load, tuple) and not any(load):
+        message = 'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"'
+        yield Problem("experts.load", "load_nothing", message)
 
 
 def _homes(design: Design) -> Iterator[Problem]:
@@ -225,7 +228,7 @@ def _of_the_schedule(design: Design) -> Iterator[Problem]:
         told |= {problem.message for problem in found}
         if found:
             continue
-        for problem in (*_rounded(layer), *_dropped(design, mesh)):
+        for problem in (*_rounded(layer), *_padded(layer, schedule.places), *_dropped(design, mesh)):
             if problem.code not in told:
                 yield problem
             told.add(problem.code)
@@ -243,6 +246,24 @@ def rounding(layer: Layer) -> str:
         return ""
     by = f"mp={layer.mp}" + (f" x degree={layer.degree}" if layer.degree > 1 else "")
     return f"an expert needs {layer.slots_needed:,} slots and gets {layer.capacity:,}, the next multiple of {by}"
+
+
+UNEVEN = 1.02
+"""Even shares of rows from which on a placement is said to make a layer slower."""
+
+
+def _padded(layer: Layer, places: str) -> Iterator[Problem]:
+    """Where slots are padded to a capacity a placement that follows the load can take longer than equal blocks."""
+    if layer.homes is None or layer.load is None or layer.capacity_factor is None:
+        return
+    fullest, load = (float(of(layer, places).max()) for of in (device_rows, device_load))
+    if fullest > UNEVEN:
+        message = (
+            f"with a capacity experts compute all of their slots, whatever is in them: on this placement the fullest "
+            f"device computes {fullest:.3g} even shares of them, of the tokens {load:.3g}; set model.moe.capacity_factor "
+            "to null, so that tokens alone are computed, or place the experts in equal blocks"
+        )
+        yield Problem("experts.placement", "placement_slots", message, "warning")
 
 
 def _dropped(design: Design, mesh: Mesh) -> Iterator[Problem]:

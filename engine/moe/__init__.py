@@ -1,11 +1,11 @@
 """Schedules of an expert layer, one file each; being in the folder is being registered."""
 
-from engine.moe._balance import balance, crossing, device_load
+from engine.moe._balance import balance, crossing, device_load, device_rows
 from engine.moe._layer import Homes, Layer, contiguous, shares
 from engine.moe._links import Fit, Line, Links
 from engine.moe._play import LAYER_OPS, Played, play
-from engine.moe._price import NO_COMPUTE, Collective, Costed, Price, Rates, held, price
-from engine.moe._schedule import Choice, ExpertSchedule, by_age, expert_schedules
+from engine.moe._price import NO_COMPUTE, Collective, Costed, Price, Rates, chosen, held, price
+from engine.moe._schedule import Choice, Costs, ExpertSchedule, by_age, expert_schedules
 from engine.moe._steps import Step, StepOp, backward
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Choice",
     "Collective",
     "Costed",
+    "Costs",
     "ExpertSchedule",
     "Fit",
     "Homes",
@@ -28,9 +29,11 @@ __all__ = [
     "backward",
     "balance",
     "by_age",
+    "chosen",
     "contiguous",
     "crossing",
     "device_load",
+    "device_rows",
     "expert_schedules",
     "held",
     "play",

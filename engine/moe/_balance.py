@@ -43,6 +43,19 @@ def device_load(layer: Layer, places: str = "ep") -> Floats:
     return np.repeat(load, layer.esp)  # each of ep askers has 1 of ep even shares
 
 
+def device_rows(layer: Layer, places: str = "ep") -> Floats:
+    """[devices] the rows that each computes, in even shares: what its time follows.
+
+    Where no token is dropped those are the tokens of its experts. With a capacity all slots are computed,
+    whatever is in them, so that a device has more to do the more experts it serves to others, hot or not.
+    """
+    if layer.capacity_factor is None:
+        return device_load(layer, places)
+    if places == "mp":
+        return np.resize(layer.folded_rows / layer.folded_rows.mean(), layer.devices)
+    return np.repeat(layer.served.sum(axis=0) / layer.experts, layer.esp)
+
+
 def crossing(layer: Layer, places: str = "ep") -> float:
     """The part of all visits of tokens to experts that goes to another node; from the first shard to the first."""
     if places == "mp":

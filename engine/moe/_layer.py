@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import Literal
 
@@ -230,6 +230,7 @@ class Layer:
                 yield Problem("homes", "expert_missing", f"expert {expert} is on no device; place it")
 
 
+@lru_cache(maxsize=64)  # asked for several times by every price
 def contiguous(experts: int, places: int) -> Homes:
     """Experts in blocks that are equal, or as equal as can be: place 0 has the first ones."""
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))

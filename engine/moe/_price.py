@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.moe._balance import device_rows
 from engine.moe._layer import Layer
 from engine.moe._links import Line, Links
-from engine.moe._schedule import Choice, ExpertSchedule, expert_schedules
+from engine.moe._schedule import Choice, Costs, ExpertSchedule, expert_schedules
 from engine.moe._steps import Step, StepOp, backward
 
 Floats = NDArray[np.float64]
@@ -115,19 +116,20 @@ class Price:
 
     def collectives(self, direction: Sequence[Costed]) -> list[Collective]:
         """The collectives of ``forward`` or ``backward``, in order."""
-        taking_part = [
-            at
-            for at, costed in enumerate(direction)
-            if costed.step.collective and self.layer.size(costed.step.group) > 1
-        ]
-        return [_collective(self.layer, direction, at) for at in taking_part]
+        return [_collective(self.layer, direction, at) for at in self._sends(direction)]
 
     def seconds(self, direction: Sequence[Costed]) -> float:
         """Of a direction, one step after the other and messages in one chunk; :func:`play` knows of chunks."""
         return sum(_exposed(self.layer, direction, at) for at in range(len(direction)))
 
     def communication_s(self, direction: Sequence[Costed]) -> float:
-        return sum(collective.time_s for collective in self.collectives(direction))
+        """What its collectives add to a direction."""
+        return sum(_exposed(self.layer, direction, at) for at in self._sends(direction))
+
+    def _sends(self, direction: Sequence[Costed]) -> list[int]:
+        """The numbers of the steps in which something is sent."""
+        steps = (costed.step for costed in direction)
+        return [at for at, step in enumerate(steps) if step.collective and self.layer.size(step.group) > 1]
 
     def sent_bytes(self, direction: Sequence[Costed]) -> tuple[float, float]:
         """What the busiest device sends inside its node and to others."""
@@ -142,17 +144,32 @@ def price(name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE) -> P
         InputError: there is no such schedule.
     """
 
-    def seconds(of: ExpertSchedule) -> float:  # of what it sends: so is Parm's rule
-        forward = [_costed(layer, links, step, _compute(layer, NO_COMPUTE, step)) for step in of.steps(layer)]
-        return sum(_exposed(layer, forward, at) for at in range(len(forward)))
-
-    schedule = expert_schedules[name]()
-    choice = schedule.choose(layer, seconds)
+    choice = chosen(name, layer, links, rates)
     name = choice.name if choice else name
     steps = expert_schedules[name]().steps(layer)
     forward = [_costed(layer, links, step, _compute(layer, rates, step)) for step in steps]
     back = [_costed(layer, links, step, _compute(layer, rates, step, backwards=True)) for step in backward(steps)]
     return Price(name, layer, choice, tuple(forward), tuple(back))
+
+
+def chosen(
+    name: str, layer: Layer, links: Links, rates: Rates = NO_COMPUTE, whole: Callable[[str], float] | None = None
+) -> Choice | None:
+    """What an automatic schedule comes to; none of one that has steps.
+
+    ``whole`` are the seconds of a forward and a backward under a schedule, where it is not one step after the other.
+    """
+
+    def sent(of: str) -> float:
+        steps = expert_schedules[of]().steps(layer)
+        forward = [_costed(layer, links, step, _compute(layer, NO_COMPUTE, step)) for step in steps]
+        return sum(_exposed(layer, forward, at) for at in range(len(forward)))
+
+    def in_turn(of: str) -> float:
+        priced = price(of, layer, links, rates)
+        return priced.seconds(priced.forward) + priced.seconds(priced.backward)
+
+    return expert_schedules[name]().choose(layer, Costs(sent, whole or in_turn))
 
 
 def parameters(schedule: ExpertSchedule, layer: Layer) -> float:
@@ -186,7 +203,8 @@ def _compute(layer: Layer, rates: Rates, step: Step, *, backwards: bool = False)
         return _experts(layer, rates.of_weights, step, backwards)
     if step.op == StepOp.GATE:
         return _gate(layer, rates.of_weights, step, backwards)
-    moved = 2 * step.bytes if step.op in MOVES else 0.0
+    alone = bool(step.group) and layer.size(step.group) == 1  # one copy is the tensor itself
+    moved = 2 * step.bytes if step.op in MOVES and not alone else 0.0
     return np.full(layer.devices, moved / rates.memory), np.zeros(layer.devices)
 
 
@@ -253,12 +271,14 @@ def _gate(layer: Layer, rates: Rates, step: Step, backwards: bool) -> tuple[Floa
 
 def share_of_rows(layer: Layer, experts: Step) -> Floats:
     """[devices] how many rows each computes, as a multiple of the rows of the step: of an even share,
-    or where experts are folded into the tensor-parallel group of what the fullest device has."""
+    or where experts are folded into the tensor-parallel group of what the fullest device has. Where no token
+    is dropped all devices know how many tokens are on their way, and leave empty slots out."""
     if experts.group == "mp":
         return np.resize(layer.folded_rows / max(layer.folded_rows.max(), 1e-300), layer.devices)
-    if layer.homes is None:
-        return np.ones(layer.devices)
-    return np.repeat(layer.served.sum(axis=0) / layer.experts, layer.esp)
+    if layer.capacity_factor is None:
+        filled = layer.top_k * layer.tokens / (layer.experts * layer.capacity)  # of all slots
+        return filled * device_rows(layer)
+    return np.ones(layer.devices) if layer.homes is None else device_rows(layer)
 
 
 def _ring(layer: Layer, links: Links, costed: Costed) -> Costed:

@@ -20,6 +20,13 @@ class Choice(NamedTuple):
     reason: str  # a sentence
 
 
+class Costs(NamedTuple):
+    """What an automatic schedule may ask of another one of the same layer, by its name."""
+
+    sent: Callable[[str], float]  # seconds of the messages of a forward
+    whole: Callable[[str], float]  # seconds of a forward and a backward, gate and experts included
+
+
 class ExpertSchedule(ABC):
     """How tokens reach their experts and come back. A member is one file in this folder.
 
@@ -47,7 +54,7 @@ class ExpertSchedule(ABC):
         """How often an expert sees each token: its gradients are that many times too large."""
         return 1
 
-    def choose(self, layer: Layer, seconds: Callable[[ExpertSchedule], float]) -> Choice | None:
+    def choose(self, layer: Layer, costs: Costs) -> Choice | None:
         """The schedule that it comes to, if it chooses among others by what they cost."""
         return None
 

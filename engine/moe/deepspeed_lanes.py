@@ -36,5 +36,8 @@ class Lanes(ExpertSchedule):
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from layer.problems()
         if layer.mp != layer.esp:
-            message = f"lanes need the {layer.esp} shards of an expert to hold the same tokens; set esp to {layer.mp}"
+            message = (
+                f"lanes need the devices that share an expert, esp={layer.esp}, to be those that hold the same tokens, "
+                f"mp={layer.mp}; set esp to {layer.mp}"
+            )
             yield Problem("esp", "lanes", message)

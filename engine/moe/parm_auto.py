@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 from engine.errors import Problem
 from engine.moe._layer import Layer
-from engine.moe._schedule import Choice, ExpertSchedule, expert_schedules
+from engine.moe._schedule import Choice, Costs, ExpertSchedule, expert_schedules
 from engine.moe._steps import Step
 from engine.units import quantity
 
@@ -34,14 +34,14 @@ class ParmAuto(ExpertSchedule):
     def steps(self, layer: Layer) -> list[Step]:
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
 
-    def choose(self, layer: Layer, seconds: Callable[[ExpertSchedule], float]) -> Choice:
+    def choose(self, layer: Layer, costs: Costs) -> Choice:
         """S1 where it takes no longer than S2 (the selection rule of Parm, forwards)."""
-        one, two = (expert_schedules[name]() for name in ("parm-s1", "parm-s2"))
-        if next(one.problems(layer), None):
-            return Choice("parm-s2", f"S2: {next(one.problems(layer)).message}, which S1 would need")
+        problem = next(expert_schedules["parm-s1"]().problems(layer), None)
+        if problem:
+            return Choice("parm-s2", f"S2: {problem.message}, which S1 would need")
         if layer.mp == 1:
             return Choice("parm-s1", "S1: no two devices hold the same tokens, so that both are the same")
-        s1, s2 = seconds(one), seconds(two)
+        s1, s2 = costs.sent("parm-s1"), costs.sent("parm-s2")
         nodes = len({layer.node(device) for device in range(layer.devices)})
         name, took, instead = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
         return Choice(

@@ -51,6 +51,13 @@ class Defers(nn.Module):
 
     later: Later | None = None  # none: autograd computes all gradients at once
 
+    def copy_weights(self, dtype: torch.dtype) -> None:
+        """Have copies of the weights to compute with, where autocast would make them for every input; for the
+        inputs from now on until :meth:`forget_copies`."""
+
+    def forget_copies(self) -> None:
+        """The weights are about to change."""
+
 
 class Linear(Defers, nn.Linear):
     """A linear map, left empty: who builds a model draws its weights.
@@ -62,6 +69,14 @@ class Linear(Defers, nn.Linear):
 
     def reset_parameters(self) -> None:
         pass
+
+    @torch.enable_grad()
+    def copy_weights(self, dtype: torch.dtype) -> None:
+        """In a way that autograd knows: the copies' gradients are the weights'."""
+        self.cast = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
+
+    def forget_copies(self) -> None:
+        self.cast = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.later is not None:

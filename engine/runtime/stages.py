@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
-from engine.runtime.deferred import Defers, Due, Later, Linear, settle
+from engine.runtime.deferred import Defers, Due, Later, settle
 from engine.runtime.models import Stage
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}  # of the weights
@@ -62,7 +62,7 @@ class LocalStage:
         self._loss_scale = loss_scale
         self._mixed = precision == "bf16"
         self._autocast = torch.autocast(device.type, torch.bfloat16) if self._mixed else None
-        self._linears = [part for part in module.modules() if isinstance(part, Linear)]
+        self._weighted = [part for part in module.modules() if isinstance(part, Defers)]
         self._is_cast = not self._mixed
         self._later = Later() if split else None
         for part in module.modules():
@@ -70,8 +70,7 @@ class LocalStage:
                 part.later = self._later
             elif split and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
-        if compiled and not split:
-            module.compile_blocks()
+        self.compiled = module.compile_blocks() if compiled and not split else 0  # of its blocks
         self.takes, self.gives = module.takes, module.gives  # of what skips stages, from and to which
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
@@ -110,8 +109,8 @@ class LocalStage:
         """The weights are about to change: let go of their copies."""
         if self._mixed:
             self._is_cast = False
-            for linear in self._linears:
-                linear.cast = None
+            for part in self._weighted:
+                part.forget_copies()
 
     def _traced(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
         for given in (x, *skips):
@@ -125,21 +124,15 @@ class LocalStage:
             found = self._forward(x, targets, skips)
         else:
             if not self._is_cast:
-                self._cast()
+                for part in self._weighted:
+                    part.copy_weights(torch.bfloat16)
+                self._is_cast = True
             with self._autocast:
                 found = self._forward(x, targets, skips)
         return found if isinstance(found, tuple) else (found,)
 
     def _forward(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:
         return self._module(x, targets, skips) if skips else self._module(x, targets)  # type: ignore[no-any-return]
-
-    @torch.enable_grad()
-    def _cast(self) -> None:
-        """Copy the weights in a way that autograd knows: the copies' gradients are the weights'."""
-        for linear in self._linears:
-            bias = None if linear.bias is None else linear.bias.bfloat16()
-            linear.cast = linear.weight.bfloat16(), bias
-        self._is_cast = True
 
     def _pull(self, saved: Saved, gradient: Tensor | None, of_given: Tensors) -> None:
         """Run autograd from the output; the loss is where gradients start.

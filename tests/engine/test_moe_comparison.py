@@ -14,7 +14,7 @@ import pytest
 from engine.cli import main
 from engine.design.expert_layer_spec import ExpertLayerSpec, parse_expert_layer
 from engine.errors import DesignError
-from engine.moe_comparison import GRID, SPREAD, answer, grid, grid_as_data, to_text
+from engine.moe_comparison import ALL, GRID, GRID_MEMORY_BYTES, SPREAD, answer, grid, grid_as_data, to_text
 
 SPEC: dict[str, Any] = {
     "format": "meshwave-expert-layer/1",
@@ -49,7 +49,7 @@ def test_the_answer_is_that_of_the_contract() -> None:
     assert found["capacity"] == 1232  # ceil(1.2 * 4096 / 4) = 1229, and a multiple of 4
     assert list(found["schedules"]) == [
         *("expert-parallel", "deepspeed", "deepspeed-pregate", "a2a-allgather", "ppmoe"),
-        *("parm-s1", "parm-s2", "parm-auto"),
+        *("parm-s1", "parm-s2", "parm-auto", "auto"),
     ]
     assert found["choice"] == "parm-s1"
     assert found["reason"].startswith("S1: D (slots) is 1.2 times X (tokens) and nothing can hide on one node")
@@ -116,6 +116,7 @@ def test_bytes_can_be_free() -> None:
         ({"ffn_hidden": 3}, "esp: esp=2 does not divide the experts' width of 3; use a divisor"),
         ({"top_k": 9}, "top_k: a token cannot visit 9 of 4 experts; use a top_k of 4 or less"),
         ({"load": [1]}, "load: there are loads for 1 of 4 experts; give one an expert"),
+        ({"load": [0, 0, 0, 0]}, "load: no expert is chosen by a load of zeros; give some of them a share"),
         ({"hidden": 0}, "hidden: 0 should be at least 1"),
         ({"rank": 8}, "rank: there is no key 'rank' here. Did you mean 'ranks'? Known: "),
         ({"links": None}, "links: null should be an object with keys"),
@@ -212,9 +213,10 @@ def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
     )
     alone = answer(asked)["schedules"]
 
-    for name in SPREAD:
+    for name in ALL:
         assert found.communication_s[name][at] == pytest.approx(sum(alone[name]["communication_s"].values()))
         assert found.seconds[name][at] > found.communication_s[name][at]
+        assert found.memory_bytes[name][at] == 16 * alone[name]["parameters"]
 
 
 def test_the_map_says_who_wins_and_by_how_much() -> None:
@@ -227,6 +229,24 @@ def test_the_map_says_who_wins_and_by_how_much() -> None:
     assert min(data["gain"]) > 1
     assert min(data["gain_over_a2a"]) < 1 < max(data["gain_over_a2a"])  # the paper does not tell of this peer
     assert json.loads(json.dumps(data)) == data
+
+
+def test_the_map_holds_all_schedules_where_their_experts_fit() -> None:
+    found, data = grid(), grid_as_data()
+
+    assert data["all"] == list(ALL) == ["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe"]
+    times, memory = (np.stack([of[name] for name in ALL]) for of in (found.seconds, found.memory_bytes))
+    there, each = memory <= GRID_MEMORY_BYTES, np.arange(1296)
+    fastest = times[data["fastest"], each]
+    assert there[data["fastest"], each].all()
+    assert (fastest == np.where(there, times, np.inf).min(axis=0)).all()
+    assert (fastest * data["lead"])[0] == pytest.approx(sorted(times[there[:, 0], 0])[1])
+    assert min(data["lead"]) >= 1
+    alike = found.memory_bytes["deepspeed"]
+    assert (found.memory_bytes["expert-parallel"] == found.axes["esp"] * alike).all()
+    assert (found.memory_bytes["ppmoe"] == 32 / found.axes["mp"] * alike).all()
+    assert 0 < sum(data["fits"]["ppmoe"]) < 1296 == sum(data["fits"]["parm-s2"])
+    assert {ALL[at] for at in data["fastest"]} == {"ppmoe", "parm-s2"}  # which sends nothing between nodes, or cannot
 
 
 def test_gains_grow_with_the_tokens_that_are_sent_twice() -> None:

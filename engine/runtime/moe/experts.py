@@ -10,7 +10,8 @@ adds nothing to that of a bias either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate as running
 from itertools import groupby
@@ -102,6 +103,7 @@ class FeedForward:
     def lay(self) -> None:
         """Lay the weights of all experts side by side, and let each expert's be a part of that."""
         self._together: dict[str, Tensor | None] = {}
+        self._copies: Mapping[str, Tensor | None] | None = None
         for name in MATRICES:
             weights = [weight for expert in self._experts if (weight := getattr(expert, name)) is not None]
             together = torch.stack([weight.data for weight in weights]) if weights else None
@@ -109,6 +111,27 @@ class FeedForward:
                 assert together is not None
                 weight.data = together[at]
             self._together[name] = together
+
+    def copy(self, dtype: torch.dtype) -> None:
+        """Have a copy of the weights in the precision of the rows to come, until :meth:`forget`."""
+        self._copies = {name: _cast(weight, dtype) for name, weight in self._together.items()}
+
+    def forget(self) -> None:
+        """Let go of the copy; the weights are about to change."""
+        self._copies = None
+
+    @contextmanager
+    def cast(self, dtype: torch.dtype) -> Iterator[None]:
+        """While it lasts all chunks share one copy of the weights, where there is none that lasts longer."""
+        differ = any(weight is not None and weight.dtype is not dtype for weight in self._together.values())
+        own = differ and self._copies is None
+        if own:
+            self.copy(dtype)
+        try:
+            yield
+        finally:
+            if own:
+                self.forget()
 
     def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[Kept]]:
         """``x [rows, hidden]``, ``counts[i]`` rows of each expert, one expert after the other."""
@@ -157,8 +180,11 @@ class FeedForward:
 
     def _weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Those of all experts in the precision of the rows."""
-        together = self._together[name]
-        return None if together is None else together.to(dtype)
+        return _cast((self._copies or self._together)[name], dtype)
+
+
+def _cast(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if weight is None else weight.to(dtype)
 
 
 def _runs(counts: Sequence[int]) -> Iterator[Run]:

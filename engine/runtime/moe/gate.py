@@ -94,7 +94,8 @@ class Gate(Defers):
             weights = probabilities.gather(-1, choice)
             if self.top_k > 1:
                 weights = weights / weights.sum(-1, keepdim=True)
-            load = torch.bincount(choice.flatten(), minlength=len(self.weight))
+            load = choice.new_zeros(len(self.weight))  # bincount would have a GPU wait for the host
+            load = load.scatter_add(0, choice.flatten(), torch.ones_like(choice.flatten()))
             if self.aux_loss or self.z_loss:
                 extra = self._extra_loss(scores, probabilities, whole(load))
                 weights = _Beside.apply(weights, extra, self.loss_scale)  # type: ignore[no-untyped-call]

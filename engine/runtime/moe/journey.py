@@ -3,6 +3,9 @@
 A layer of degree ``n`` cuts the slots in ``n`` chunks. All of them are sent on their way first, then
 chunk by chunk is waited for, computed and sent back, so that the messages of one chunk run beside
 the products of another; the same backwards, with the adjoint of every step.
+
+Where all know how many tokens each gate has sent to each expert, experts compute those alone: a
+device is busy as long as its own experts are asked for, not as long as the most wanted one is.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
@@ -26,12 +31,52 @@ Compute = Callable[[int, Tensor], Tensor]
 """What the experts do with the rows of a chunk."""
 
 
-class Rows(NamedTuple):
-    """The blocks that arrive at the experts of a process."""
+Loads = NDArray[np.int64]
+"""``[devices, experts]`` how many tokens the gate of each device of the block sends to each expert."""
 
-    order: Tensor | None  # expert by expert; none: they lie so
+
+class Blocks(NamedTuple):
+    """Everything that arrives at the experts of a process, empty slots too."""
+
+    order: Tensor | None  # of the blocks, expert by expert; none: they lie so
     back: Tensor | None  # the inverse
     counts: tuple[int, ...]  # blocks of each expert
+
+    def rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+        """``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and how many rows each expert has."""
+        blocks = x.flatten(0, 1)
+        blocks = blocks if self.order is None else blocks.index_select(0, self.order)
+        return blocks.flatten(0, 1), [count * blocks.shape[1] for count in self.counts]
+
+    def whole(self, rows: Tensor, like: Tensor) -> Tensor:
+        """The rows where they came from."""
+        blocks = rows.reshape(like.shape[0] * like.shape[1], *like.shape[SLOTS:])
+        return (blocks if self.back is None else blocks.index_select(0, self.back)).view(like.shape)
+
+
+class Tokens(NamedTuple):
+    """Of everything that arrives the slots with a token in them."""
+
+    taken: Tensor  # the numbers of those rows, expert by expert
+    counts: Sequence[int]  # rows of each expert
+
+    def rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+        return x.flatten(0, 2).index_select(0, self.taken), self.counts
+
+    def whole(self, rows: Tensor, like: Tensor) -> Tensor:
+        """The same, with zeros in the slots that are empty: nobody asks what came of them."""
+        return like.new_zeros(like.shape).flatten(0, 2).index_copy_(0, self.taken, rows).view(like.shape)
+
+
+Plan = Blocks | Tokens
+"""Which rows of a chunk the experts compute."""
+
+
+class Block(NamedTuple):
+    """Slots of one expert, filled from the first on, that come from one device."""
+
+    source: int
+    expert: int
 
 
 class Journey:
@@ -47,31 +92,41 @@ class Journey:
             _Way(steps, played, way, self._chunks > 1)
             for way, played in ((Way.FORWARD, inside), (Way.BACKWARD, backward(inside)))
         ]
-        self._rows = self._arrivals(inside)
+        self._arriving = arriving(steps, steps.me, inside[: _at_experts(inside)])
+        self._order = np.argsort([block.expert for block in self._arriving], kind="stable")
+        self._all = self._everything()
+        splits = [step.group for step in inside[: _at_experts(inside)] if step.op == StepOp.SPLIT_SLOTS]
+        self._parts = steps.groups[splits[0]].size if splits else 1  # in which a device has cut its slots
 
-    def __call__(self, slots: Tensor, anchor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """Where nothing is exchanged ``rows`` says how many blocks each expert has.
+    def __call__(
+        self, slots: Tensor, anchor: Tensor, rows: Sequence[int] | None = None, loads: Loads | None = None
+    ) -> Tensor:
+        """Where nothing is exchanged ``rows`` says how many blocks each expert has; ``loads``, where they
+        are known, which slots have tokens in them.
 
         ``anchor`` is a weight: the backward must run even where no input needs its gradient.
         """
-        plan = self._rows if rows is None else Rows(None, None, tuple(rows))
-        y: Tensor = _Travel.apply(slots, anchor, self, plan)  # type: ignore[no-untyped-call]
+        each = slots.shape[SLOTS] // self._chunks
+        plans: list[Plan] = [self._all if rows is None else Blocks(None, None, tuple(rows))] * self._chunks
+        if loads is not None:
+            plans = [self._with_tokens(loads, chunk * each, each // self._parts) for chunk in range(self._chunks)]
+        y: Tensor = _Travel.apply(slots, anchor, self, plans)  # type: ignore[no-untyped-call]
         return y
 
-    def forward(self, slots: Tensor, plan: Rows) -> tuple[Tensor, list[list[Kept]]]:
+    def forward(self, slots: Tensor, plans: Sequence[Plan]) -> tuple[Tensor, list[list[Kept]]]:
         kept: list[list[Kept]] = []
 
         def compute(chunk: int, x: Tensor) -> Tensor:
-            found, of_chunk = self._experts.forward(*_sorted(x, plan))
+            found, of_chunk = self._experts.forward(*plans[chunk].rows(x))
             kept.append(of_chunk)
-            return _unsorted(found, x, plan)
+            return plans[chunk].whole(found, x)
 
         return self._play(self._ways[0], slots, compute), kept
 
-    def backward(self, gradient: Tensor, plan: Rows, kept: list[list[Kept]]) -> Tensor:
+    def backward(self, gradient: Tensor, plans: Sequence[Plan], kept: list[list[Kept]]) -> Tensor:
         def compute(chunk: int, x: Tensor) -> Tensor:
-            rows, _ = _sorted(x, plan)
-            return _unsorted(self._experts.backward(rows, kept[chunk], self._later), x, plan)
+            rows, _ = plans[chunk].rows(x)
+            return plans[chunk].whole(self._experts.backward(rows, kept[chunk], self._later), x)
 
         return self._play(self._ways[1], gradient, compute)
 
@@ -82,7 +137,8 @@ class Journey:
 
     def _play(self, way: _Way, slots: Tensor, compute: Compute) -> Tensor:
         coming = [way.there(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))]
-        leaving = [way.back(self._computed(way.at(n), compute, n, arrive()), n) for n, arrive in enumerate(coming)]
+        with self._experts.cast(slots.dtype):
+            leaving = [way.back(self._computed(way.at(n), compute, n, arrive()), n) for n, arrive in enumerate(coming)]
         done = [arrive() for arrive in leaving]
         return done[0] if len(done) == 1 else torch.cat(done, SLOTS)
 
@@ -92,23 +148,44 @@ class Journey:
         ends()
         return y
 
-    def _arrivals(self, inside: Sequence[Step]) -> Rows:
-        """Of which expert each block is that arrives here, followed through the steps before the experts."""
-        steps, layer = self._steps, self._steps.layer
-        here, copies, blocks = steps.me // layer.esp, 1, list(range(layer.experts))
-        for step in inside[: _at_experts(inside)]:
-            if step.op in (StepOp.DUMP, StepOp.GATHER_SHARDS):
-                copies *= steps.groups[step.group].size
-            elif step.op == StepOp.DISPATCH:
-                of_each = copies if step.group == "ep" else 1
-                sources = [steps.place(step.group, member) for member in range(steps.groups[step.group].size)]
-                blocks = [e for place in sources for _ in range(of_each) for e in steps.visited(place, here)]
-                copies = 1
-        blocks *= copies
-        order = sorted(range(len(blocks)), key=blocks.__getitem__)
-        back = sorted(range(len(order)), key=order.__getitem__)
-        counts = tuple(blocks.count(expert) for expert in self._held)
-        return Rows(indices(order, steps.device), indices(back, steps.device), counts)
+    def _everything(self) -> Blocks:
+        """All blocks that arrive here, expert by expert."""
+        device, experts = self._steps.device, [block.expert for block in self._arriving]
+        back = np.argsort(self._order)
+        counts = tuple(experts.count(expert) for expert in self._held)
+        return Blocks(indices(self._order.tolist(), device), indices(back.tolist(), device), counts)
+
+    def _with_tokens(self, loads: Loads, first: int, slots: int) -> Plan:
+        """Of each block that arrives here the slots in use: those of its expert from ``first`` on, of which
+        each of the devices that have cut them among themselves has sent ``slots``."""
+        source, expert = np.array([self._arriving[at] for at in self._order], np.int64).reshape(-1, 2).T
+        begins = first + source % self._parts * slots  # the devices that cut are neighbours
+        used = np.clip(loads[source, expert] - begins, 0, slots)
+        if (used == slots).all():
+            return self._all
+        number = np.arange(slots)
+        index = (self._order[:, None] * slots + number)[number < used[:, None]]
+        counts = [int(used[expert == held].sum()) for held in self._held]
+        return Tokens(torch.from_numpy(index).to(self._steps.device), counts)
+
+
+def arriving(steps: Steps, device: int, before: Sequence[Step]) -> list[Block]:
+    """The blocks that ``device`` has after those steps of a layer, in the order in which they lie."""
+    layer = steps.layer
+    if not before:
+        return [Block(device, expert) for expert in range(layer.experts)]
+    *before, step = before
+    if step.op == StepOp.DUMP:
+        return arriving(steps, device, before) * layer.size(step.group)
+    if step.op == StepOp.GATHER_SHARDS:
+        return [block for member in layer.members(step.group, device) for block in arriving(steps, member, before)]
+    if step.op != StepOp.DISPATCH:
+        return arriving(steps, device, before)
+    found = []
+    for member in layer.members(step.group, device):
+        lie = arriving(steps, member, before)
+        found += [lie[at] for at in steps.outgoing(step.group, member, device, len(lie) // layer.experts)]
+    return found
 
 
 class _Way:
@@ -169,26 +246,14 @@ def _at_experts(steps: Sequence[Step]) -> int:
     return next(number for number, step in enumerate(steps) if step.op == StepOp.EXPERTS)
 
 
-def _sorted(x: Tensor, plan: Rows) -> tuple[Tensor, list[int]]:
-    """``[rows, hidden]``, expert by expert, and how many rows each has."""
-    blocks = x.flatten(0, 1)
-    blocks = blocks if plan.order is None else blocks.index_select(0, plan.order)
-    return blocks.flatten(0, 1), [count * blocks.shape[1] for count in plan.counts]
-
-
-def _unsorted(rows: Tensor, like: Tensor, plan: Rows) -> Tensor:
-    blocks = rows.reshape(like.shape[0] * like.shape[1], *like.shape[SLOTS:])
-    return (blocks if plan.back is None else blocks.index_select(0, plan.back)).view(like.shape)
-
-
 class _Travel(Function):
     @staticmethod
-    def forward(ctx: Any, slots: Tensor, anchor: Tensor, journey: Journey, plan: Rows) -> Tensor:
-        y, ctx.kept = journey.forward(slots, plan)
-        ctx.journey, ctx.plan = journey, plan
+    def forward(ctx: Any, slots: Tensor, anchor: Tensor, journey: Journey, plans: Sequence[Plan]) -> Tensor:
+        y, ctx.kept = journey.forward(slots, plans)
+        ctx.journey, ctx.plans = journey, plans
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         kept, ctx.kept = ctx.kept, None  # once: what a chunk has kept goes with it
-        return ctx.journey.backward(gradient, ctx.plan, kept), None, None, None
+        return ctx.journey.backward(gradient, ctx.plans, kept), None, None, None

@@ -25,8 +25,8 @@ from engine.runtime.deferred import Defers
 from engine.runtime.groups import Group
 from engine.runtime.moe.experts import Expert, FeedForward
 from engine.runtime.moe.gate import Gate, Routing
-from engine.runtime.moe.journey import Journey
-from engine.runtime.moe.steps import OUTSIDE, Message, Steps
+from engine.runtime.moe.journey import Journey, Loads
+from engine.runtime.moe.steps import OUTSIDE, Message, Steps, all_gather
 from engine.runtime.moe.trace import At, Begins, Ends, nothing
 
 KINDS = ("mp", "esp", "ep", "ep_esp")
@@ -69,6 +69,7 @@ class ExpertLayer(Defers):
     """
 
     load: Tensor | None = None  # [experts] of the last input, with those that were dropped
+    _loads: Loads | None = None  # of all devices of the block, where none of their tokens is dropped
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class ExpertLayer(Defers):
         self._experts = FeedForward(made, self.schedule.seen(layer))
         self._journey = Journey(self._inside, self._steps, self._experts, self.held, self)
         self._domain = _domain(layer, self._before)
-        self._routed = torch.zeros(layer.experts, dtype=torch.float64)
+        self._routed = torch.zeros(layer.experts, dtype=torch.float64, device=device)
         self._own_part = float(1 / (layer.mp * self._domain))  # of its gate's tokens, which others may have seen too
         self._exchanges = any(step.collective for step in self._inside)
 
@@ -154,6 +155,13 @@ class ExpertLayer(Defers):
         """The devices of a block that hold the same shard of an expert as this one, ascending."""
         return holders(self.schedule, self.layer, expert, self.shard)
 
+    def copy_weights(self, dtype: torch.dtype) -> None:
+        """Those of the experts: the gate computes in 32 bits."""
+        self._experts.copy(dtype)
+
+    def forget_copies(self) -> None:
+        self._experts.forget()
+
     def forward(self, x: Tensor) -> Tensor:
         shape, kind = x.shape, x.device.type
         tokens = x.reshape(-1, shape[-1])
@@ -164,7 +172,7 @@ class ExpertLayer(Defers):
         routing = self._chosen(tokens)
         self.load = routing.load
         if torch.is_grad_enabled():  # what is computed again for its backward is routed once
-            self._routed += routing.load.to("cpu", torch.float64) * self._own_part
+            self._routed += routing.load.double() * self._own_part
         tokens = self._visited(tokens, routing)
         for step in self._after:
             tokens = self._steps.adds(step, tokens)
@@ -206,7 +214,8 @@ class ExpertLayer(Defers):
             mine, rows = self._own_slots(routing)
             routing, counts = routing.only(mine), (len(mine), 1)
         ordered: Tensor = _Order.apply(tokens, routing, self._steps.begins)  # type: ignore[no-untyped-call]
-        found = self._journey(ordered.view(1, *counts, tokens.shape[1]), self.gate.weight, rows).flatten(0, 2)
+        found = self._journey(ordered.view(1, *counts, tokens.shape[1]), self.gate.weight, rows, self._loads)
+        found = found.flatten(0, 2)
         y: Tensor = _Restore.apply(found, routing.weights, routing, self._steps.begins)  # type: ignore[no-untyped-call]
         return y.to(tokens.dtype)
 
@@ -232,27 +241,39 @@ class ExpertLayer(Defers):
     def _room(self, load: Tensor) -> int:
         """Slots of an expert for the tokens that one gate sees.
 
-        Where no token may be dropped that is the largest load anywhere, on which all agree who exchange.
+        Where no token may be dropped that is the largest load anywhere: all who exchange tell each other
+        theirs, from which each knows too how many tokens are in the slots that it gets.
         """
         if self.layer.capacity_factor is not None:
             return int(self.layer.capacity * self._domain)
-        largest = load.max()
+        self._loads = self._everyones(load) if self._exchanges else None
+        largest = int(load.max()) if self._loads is None else int(self._loads.max())
+        return int(self.layer.rounded(ceil(largest / self._domain)) * self._domain)
+
+    def _everyones(self, load: Tensor) -> Loads:
+        """``[devices, experts]`` of the ``load`` of every device of the block."""
         group = self._groups["ep_esp"]
-        if self._exchanges and group.size > 1:
-            largest = self._agreed(largest, group, dist.ReduceOp.MAX)
-        return int(self.layer.rounded(ceil(int(largest) / self._domain)) * self._domain)
+        own = self._on_wire(load, group).contiguous()
+        loads = own.new_empty(group.size, len(own))
+        if group.size > 1:
+            all_gather(loads.view(-1), own, group=group.handle)
+        else:
+            loads[0] = own
+        return loads.numpy(force=True)
 
     def _whole(self, load: Tensor) -> Tensor:
         """The load of all tokens of an input of which each gate of the ``mp`` group sees a part."""
         group = self._groups["mp"]
-        return load if self._domain >= 1 or group.size == 1 else self._agreed(load, group, dist.ReduceOp.SUM)
+        if self._domain >= 1 or group.size == 1:
+            return load
+        total = self._on_wire(load, group).clone()
+        dist.all_reduce(total, group=group.handle)
+        return total.to(load.device)
 
     @staticmethod
-    def _agreed(values: Tensor, group: Group, how: Any) -> Tensor:
-        on_wire = values.to("cpu") if dist.get_backend(group.handle) == "gloo" else values
-        agreed = on_wire.clone()
-        dist.all_reduce(agreed, how, group=group.handle)
-        return agreed.to(values.device)
+    def _on_wire(load: Tensor, group: Group) -> Tensor:
+        is_gloo = load.is_cuda and group.size > 1 and dist.get_backend(group.handle) == "gloo"
+        return load.to("cpu") if is_gloo else load
 
 
 def _parts(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:

@@ -30,7 +30,7 @@ from engine.runtime.groups import Group
 from engine.runtime.moe.trace import At, Begins, unseen
 
 # Newer torch calls them by these names and warns of the others.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 Arrives = Callable[[], Tensor]
@@ -149,7 +149,7 @@ class Steps:
         part = self.on_wire(x, step)
         parts = part.new_empty(group.size, *part.shape)
         self._note(step, "all_gather", part, (group.size - 1) * part.nbytes)
-        work = _all_gather(parts.view(-1), part.view(-1), group=group.handle, async_op=True)
+        work = all_gather(parts.view(-1), part.view(-1), group=group.handle, async_op=True)
         return _arrival(work, part, parts, x)
 
     def gather_uneven(self, step: Step, x: Tensor, blocks: Sequence[int]) -> Callable[[], Sequence[Tensor]]:
@@ -227,17 +227,22 @@ class Steps:
         """The experts that serve the tokens of one place at another, ascending."""
         return [int(e) for e in (self.layer.serving[place] == at).nonzero()[0]]
 
+    def outgoing(self, kind: str, source: int, target: int, copies: int) -> list[int]:
+        """Of the blocks that lie at one device of a group of a kind those that it sends to another, in order:
+        all copies, or in the group of all devices the copy for that shard."""
+        layer = self.layer
+        of_copies = range(copies) if kind == "ep" else [target % layer.esp]
+        visited = self.visited(source // layer.esp, target // layer.esp)
+        return [copy * layer.experts + expert for copy in of_copies for expert in visited]
+
     def _plan(self, kind: str, copies: int) -> Exchange:
-        layer, here = self.layer, self.me // self.layer.esp
         order: list[int] = []
         sent, received = [], []
-        for member in range(self.groups[kind].size):
-            there = self.place(kind, member)
-            of_copies = range(copies) if kind == "ep" else [member % layer.esp]
-            blocks = [copy * layer.experts + expert for copy in of_copies for expert in self.visited(here, there)]
+        for device in self.layer.members(kind, self.me):
+            blocks = self.outgoing(kind, self.me, device, copies)
             order += blocks
             sent.append(len(blocks))
-            received.append(len(of_copies) * len(self.visited(there, here)))
+            received.append(len(self.outgoing(kind, device, self.me, copies)))
         back = sorted(range(len(order)), key=order.__getitem__)
         return Exchange(indices(order, self.device), indices(back, self.device), sent, received)
 

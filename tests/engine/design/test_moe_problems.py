@@ -103,6 +103,17 @@ def test_uneven_homes_need_no_divisor() -> None:
     assert found(dp=3, tp=1, schedule="expert-parallel", ep=3, placement=[[0, 1, 2], [3, 4, 5, 0], [6, 7]]) == []
 
 
+def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_slower() -> None:
+    hot = {"schedule": "expert-parallel", "ep": 4, "load": [3, 1, 1, 1, 1, 1, 1, 1]}
+    homes = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
+    ((where, code, message),) = found(dp=4, tp=1, **hot, placement=homes)
+
+    assert (where, code) == ("experts.placement", "placement_slots")
+    assert "computes 1.5 even shares of them, of the tokens 1.4;" in message
+    assert found(dp=4, tp=1, **hot, placement=homes, moe={"capacity_factor": None}) == []
+    assert found(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
+
+
 def test_where_experts_are_folded_ep_plays_no_part() -> None:
     ((where, code, message),) = found(schedule="ppmoe", ep=4)
 

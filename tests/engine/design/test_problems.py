@@ -200,7 +200,7 @@ NAMES = [
         put("experts.schedule", "parm"),
         "experts.schedule",
         "'parm' is not known here. Did you mean 'parm-s2'? "
-        "Known: a2a-allgather, deepspeed, expert-parallel, parm-auto, parm-s1, parm-s2, ppmoe.",
+        "Known: a2a-allgather, auto, deepspeed, expert-parallel, parm-auto, parm-s1, parm-s2, ppmoe.",
     ),
     (
         put("experts.load", "zip"),
@@ -492,6 +492,11 @@ MODELS = [
     ),
     (put("experts.ep", 3), "experts.ep", "ep=3 does not divide 8 experts; use a divisor"),
     (put("experts.load", [1.0]), "experts.load", "there are loads for 1 of 8 experts; give one an expert"),
+    (
+        put("experts.load", [0.0] * 8),
+        "experts.load",
+        'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"',
+    ),
     (
         put("experts.placement", [[0, 1, 2, 3, 4, 5, 6, 7, 8]]),
         "experts.placement[0]",

@@ -20,7 +20,9 @@ from engine.moe import (
     Rates,
     StepOp,
     backward,
+    balance,
     by_age,
+    device_load,
     expert_schedules,
     play,
     price,
@@ -28,7 +30,7 @@ from engine.moe import (
 from engine.moe._price import traffic
 
 LINKS = Links(Line(1e-5, 2e-10), Line(3e-5, 8e-10))
-STEPPED = [name for name in by_age(option=False) if name != "parm-auto"]
+STEPPED = [name for name in by_age(option=False) if not expert_schedules[name].chooses]
 
 
 def layer(mp: int, esp: int, ep: int, per_node: int = 4, **changes: object) -> Layer:
@@ -548,11 +550,27 @@ def test_where_slots_are_padded_the_load_does_not_matter_and_where_no_token_is_d
     for name in ("parm-s1", "ppmoe"):
         even, skewed = flops(name, padded)
         assert skewed == even
-    even, skewed = flops("parm-s1", dropless)  # padded to the hottest expert
-    assert skewed / even == pytest.approx(8 * 0.5, rel=0.05)
-    even, skewed = flops("ppmoe", dropless)  # padded to nothing: the hottest device, with two experts
-    assert even == pytest.approx(4 * 2 * 96 * 16 * 64 / 4)
-    assert skewed / even == pytest.approx(4 * (0.5 + 0.5 / 7))
+    for name in ("parm-s1", "ppmoe"):  # padded to nothing: the hottest device, with two experts
+        even, skewed = flops(name, dropless)
+        assert even == pytest.approx(4 * 2 * 96 * 16 * 64 / 4)
+        assert skewed / even == pytest.approx(4 * (0.5 + 0.5 / 7))
+
+
+@pytest.mark.parametrize("name", ["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe"])
+def test_experts_that_are_balanced_take_less_time_where_no_token_is_dropped(name: str) -> None:
+    """As much less as the fullest device has less to do; with a capacity all slots are computed anyway."""
+    of = layer(mp=4, esp=1, ep=4, experts=8, hidden=64, load=(0.4, 0.3, *(0.05,) * 6), capacity_factor=None)
+    places = expert_schedules[name].places
+    homes = balance(of, extra=1, places=places)
+
+    def experts_s(**changes: object) -> float:
+        priced = price(name, replace(of, **changes), LINKS, Rates(flops=1e9))  # type: ignore[arg-type]
+        return sum(float(each.compute_s.max()) for each in priced.forward if each.step.op == StepOp.EXPERTS)
+
+    fullest = [device_load(each, places).max() for each in (of, replace(of, homes=homes))]
+    assert fullest[0] == pytest.approx(4 * 0.7) and fullest[1] < 1.31
+    assert experts_s(homes=homes) / experts_s() == pytest.approx(fullest[1] / fullest[0])
+    assert experts_s(capacity_factor=1.0) == experts_s(capacity_factor=1.0, load=None)
 
 
 def test_a_gather_that_goes_between_nodes_itself_hides_behind_nothing() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from engine.design import parse_design
+from engine.design.expert_layers import resolved
 from engine.design.runnable import runnable
 from tests.engine.moe.test_designs import accepted, documents
-from tests.engine.runtime.test_equality import assert_equal, reference
+from tests.engine.runtime.test_equality import assert_equal, part, reference
 
 pytestmark = pytest.mark.torch
 
@@ -36,3 +40,72 @@ def test_what_can_be_run_trains_like_one_process(document: Document, crew: Any) 
     assume(design is not None and not runnable(design))
 
     assert_equal(crew.play(document), reference(document))
+
+
+def torn(schedule: str) -> Document:
+    """Two replicas of every stage, one on a mesh inside a node and one on a mesh over two, where on links as these
+    one schedule is the fastest on the first mesh and another on the second."""
+    device = {"peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10}
+    links = {
+        "intra_node": {"latency_s": 1e-5, "bandwidth": 1e7},
+        "inter_node": {"latency_s": 0.0, "bandwidth": 1e7},
+    }
+    model = {"kind": "gpt", "layers": 4, "hidden": 16, "heads": 2, "sequence": 4, "vocab": 257, "ffn": 32}
+    return {
+        "format": "meshwave/1",
+        "cluster": {"nodes": 2, "devices_per_node": 6, "device": device, **links},
+        "model": {**model, "moe": {"experts": 4, "capacity_factor": None, "every": 2}},
+        "meshes": [
+            {"name": name, "devices": devices, "axes": {"dp": 2, "tp": 2}}
+            for name, devices in (("A", [0, 1, 2, 3]), ("B", [4, 5, 6, 7]))
+        ],
+        "pipeline": {"schedule": "chimera", "microbatches": 4},
+        "experts": {"schedule": schedule, "ep": 4},
+        "training": {"steps": 2, "micro_batch_size": 2, "lr": 0.01, "precision": "fp64"},
+    }
+
+
+@pytest.mark.parametrize("schedule", ["parm-auto", "auto"])
+def test_replicas_of_a_stage_choose_alike(schedule: str, crew: Any) -> None:
+    """Their gates' gradients are added up, which are partial under one schedule and whole under another."""
+    document = torn(schedule)
+    alone = parse_design({**document, "pipeline": {"schedule": "gpipe", "microbatches": 4}})
+    design = parse_design(document)
+
+    assert len({resolved(alone, mesh).schedule for mesh in alone.meshes}) == 2
+    assert len({resolved(design, mesh).schedule for mesh in design.meshes}) == 1
+    if schedule == "auto":
+        assert_equal(crew.play(document), reference(document))
+
+
+def test_an_automatic_choice_trains_like_one_process_where_tokens_are_dropped(
+    crew: Any, draw: Callable[..., Document]
+) -> None:
+    """Experts on the devices of one input: it may fold them, and does so here; S1 would drop other tokens."""
+    document = draw({"schedule": "1f1b", "microbatches": 2}, pp=2, tp=2, lr=0.1)
+    document["model"]["moe"] = {"experts": 4, "top_k": 2, "capacity_factor": 1.0, "every": 2, "aux_loss": 0.05}
+    document["experts"] = {"schedule": "auto", "ep": 2, "placement": [[0, 1, 3], [2, 3]]}
+    design = parse_design(document)
+    _, _, choice = resolved(design, design.meshes[0])
+
+    assert choice is not None and choice.name == "ppmoe" and "; parm-s1 is left out: " in choice.reason
+    assert_equal(crew.play(document), reference(document))
+
+
+def test_experts_in_mixed_precision_train_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
+    """All chunks of all microbatches compute with one copy of the weights a step; gradients are added in 32 bits.
+
+    Every token visits all experts: in 16 bits one that stands between two may visit another one there than here.
+    """
+    pipeline = {"schedule": "zb-h1", "microbatches": 4}
+    document = draw(pipeline, pp=2, tp=2, steps=3, precision="bf16", optimizer="sgd", lr=0.1)
+    document["model"]["moe"] = {"experts": 4, "top_k": 4, "capacity_factor": None, "every": 2}
+    document["experts"] = {"schedule": "parm-s2", "ep": 2, "degree": 2}
+
+    expected = reference(document)
+    for outcome in crew.play(document):
+        assert isinstance(outcome, dict), outcome
+        assert outcome["losses"] == pytest.approx(expected.losses, rel=1e-3)
+        for name, gradient in outcome["gradients"].items():
+            wanted = part(outcome, name, expected.gradients)
+            assert np.linalg.norm(gradient - wanted) < 5e-2 * np.linalg.norm(wanted) + 1e-5, name

@@ -18,7 +18,8 @@ Point by point what an implementation of Parm and PPMoE has to show:
 10. several layers, optimizer steps, microbatches and recomputation: ``test_chunks_...``; in whole models:
     ``test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process`` of ``test_equality.py``
 11. PPMoE in pipeline stages: the models with experts of ``test_equality.py``
-12. the automatic choice is the faster of its two, and turns where the formulas have it: ``test_price.py``
+12. the automatic choice is the faster of its two, and turns where the formulas have it: ``test_price.py``;
+    that among all schedules is the fastest of those that change no result: ``test_auto.py``, ``test_moe_designs.py``
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.moe import Layer, Line, Links, expert_schedules, price
+from engine.moe import Layer, Line, Links, StepOp, expert_schedules, price
+from engine.moe._price import share_of_rows
 from tests.engine.runtime.moe_reference import Case, Outcome, run
 
 pytestmark = pytest.mark.torch
@@ -170,6 +172,7 @@ def test_chunks_losses_replicas_and_odd_places_change_nothing(crew: Any) -> None
         Case(schedule, layer(schedule, 2, 2 if schedule != "ppmoe" else 1), forced=(1, 2))
         for schedule in ("parm-s1", "parm-s2", "deepspeed", "ppmoe")
     ]
+    crowded.append(Case("parm-s2", layer("parm-s2", 2, 2), forced=(3,)))  # of the others, all alike, the first is next
     trained = [
         Case(schedule, layer(schedule, 2, 2 if schedule != "ppmoe" else 1), depth=2, steps=5, microbatches=2)
         for schedule in ("parm-s1", "parm-s2", "ppmoe")
@@ -231,9 +234,10 @@ def test_what_is_sent_is_what_was_priced(played: Played) -> None:
 
 
 def test_rows_are_computed_as_they_are_priced(crew: Any) -> None:
-    """Of the load that was measured: all slots of an expert where slots are exchanged or their number is fixed,
-    the tokens alone where experts are folded into the tensor-parallel group and none is dropped."""
+    """Of the load that was measured: all slots of an expert where their number is fixed, the tokens alone where
+    none is dropped."""
     homes = ((0, 1, 5), (2, 3, 4, 5, 6), (7, 6), (1,))
+    hot = {"load": (0, 0.5, 0.5, *(0,) * 5), "homes": ((0, 1), (1, 2), (2,), (3, 2), (4,), (5,), (6,), (7, 1))}
     cases = [
         Case("ppmoe", layer("ppmoe", 2, 1)),
         Case("ppmoe", layer("ppmoe", 4, 1, homes=homes)),
@@ -241,13 +245,33 @@ def test_rows_are_computed_as_they_are_priced(crew: Any) -> None:
         Case("ppmoe", layer("ppmoe", 2, 1, capacity_factor=1.2)),
         Case("parm-s2", layer("parm-s2", 2, 2, capacity_factor=1.2)),
         Case("parm-s1", layer("parm-s1", 4, 2, capacity_factor=1.0, degree=2)),
+        Case("expert-parallel", layer("expert-parallel", 1, 1)),
+        Case("deepspeed", layer("deepspeed", 2, 2)),
+        Case("deepspeed-lanes", layer("deepspeed-lanes", 2, 2)),
+        Case("deepspeed-pregate", layer("deepspeed-pregate", 2, 2)),
+        Case("a2a-allgather", layer("a2a-allgather", 2, 4, degree=2)),
+        Case("parm-s1", layer("parm-s1", 4, 2, degree=2)),
+        Case("parm-s2", layer("parm-s2", 4, 2, degree=2)),
+        Case("parm-s2", layer("parm-s2", 4, 1, each=1, **hot), forced=(1, 2)),
     ]
     for case, found in zip(cases, check(crew, cases), strict=True):
-        for first in range(0, 8, case.layer.mp):
-            routed = found[first].load[0].tolist()
+        devices, near = case.layer.devices, len(homes) if case.layer.homes == homes else 1e-6
+        for first in range(0, 8, devices):
+            block = found[first : first + devices]
+            routed = sum(each.load[0] for each in block).tolist()
             of = replace(case.layer, load=tuple(count / sum(routed) for count in routed))
-            rows = [sum(each.rows) for each in found[first : first + case.layer.mp]]
-            assert max(rows) == pytest.approx(price(case.schedule, of, LINKS).rows, abs=len(homes)), case
+            priced = price(case.schedule, of, LINKS)
+            (experts,) = (costed.step for costed in priced.forward if costed.step.op == StepOp.EXPERTS)
+            rows = [sum(each.rows) for each in block]
+            assert rows == pytest.approx((experts.rows * share_of_rows(of, experts)).tolist(), abs=near), case
+            assert max(rows) == pytest.approx(priced.rows, abs=near), case
+
+
+def test_a_hot_expert_keeps_its_own_device_busy_alone(crew: Any) -> None:
+    """All tokens ask for two of eight experts: no other device computes a row."""
+    (found,) = check(crew, [Case("parm-s1", layer("parm-s1", 2, 1, each=1), forced=(1, 2))])
+
+    assert [sum(each.rows) for each in found] == [0, 64, 64, 0, 0, 0, 0, 0]
 
 
 def test_the_same_seed_gives_the_same_bits(crew: Any) -> None:
