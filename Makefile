@@ -1,9 +1,9 @@
 # Two commands do everything: `make run` opens the designer, `make test` runs all tests.
-# Both set up .venv first, once. Another Python than python3: make run PYTHON=/path/to/python
+# All set up .venv first, once. Another Python than python3: make run PYTHON=/path/to/python
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test check clean
+.PHONY: run test check gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -17,6 +17,10 @@ check: # what a reviewer would say about form
 	@$(PYTHON) scripts/setup.py test
 	$(VENV)/python -m ruff check .
 	$(VENV)/python -m ruff format --check .
+
+gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS="FOLDER"
+	@$(PYTHON) scripts/setup.py test
+	$(VENV)/python scripts/gpu.py $(or $(ARGS),build/gpu)
 
 clean: # the environment and what tools left behind; never your runs
 	rm -rf .venv build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -29,8 +29,8 @@ from engine.resources import home
 State = Literal["ok", "limited", "missing"]
 
 OLDEST_PYTHON = (3, 11)
-PATIENCE_S = 20.0
-"""The longest that one answer is waited for; a cold disk needs seconds to import torch."""
+PATIENCE_S = 60.0
+"""The longest that one answer is waited for: a cold disk and busy cores need half a minute to import torch."""
 
 TORCH_QUESTION = """
 import json, torch, torch.distributed as dist

@@ -39,7 +39,7 @@ CLOSING_S = 1.0
 """How long a launcher that is closed waits for its runs to be ended and written down."""
 
 PASSED_ON = ("PATH", "LANG", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "MESHWAVE_HOME", "XDG_DATA_HOME")
-PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "GLOO_")
+PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TRITON_")
 """All of the environment that processes of a run see: no token and no key of the user's."""
 
 
@@ -247,7 +247,8 @@ def environment(path: Path | None = None, given: Mapping[str, str] = os.environ)
     """
     passed = {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
-    folders = [Path(engine.__file__).parents[1], *([path] if path else [])]
+    others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
+    folders = [Path(engine.__file__).parents[1], *([path] if path else []), *others]
     return {
         "GLOO_SOCKET_IFNAME": loopback,
         "NCCL_SOCKET_IFNAME": loopback,

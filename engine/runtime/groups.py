@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True)
+class Group:
     """Processes in the order of their parts, and torch's handle where there is more than one."""
 
     members: tuple[int, ...]

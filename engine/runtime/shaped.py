@@ -265,6 +265,9 @@ def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]
     import torch
     import torch.distributed as dist
 
+    from engine.runtime.streams import keep_streams_apart
+
+    keep_streams_apart()
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE if cluster.is_shaped else loopback
     torch.set_num_threads(1)  # cores go to processes

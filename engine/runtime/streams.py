@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,22 @@ import torch
 from engine.program.action import Action
 
 Play = Callable[[], None]
+
+APART = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "TORCH_NCCL_HIGH_PRIORITY": "1",
+}
+"""What keeps streams from waiting for each other by chance. A stream that waits for a message stands in a queue of the
+device, of which it has eight unless told otherwise: with more streams than queues, one that another stream shares
+with it waits too, perhaps with what the message is the answer to. And torch hands streams out of a pool of 32 in turn,
+ours and NCCL's alike, unless NCCL's have a higher priority, which also lets messages pass what is queued."""
+
+
+def keep_streams_apart() -> None:
+    """Set up what CUDA and NCCL read when they start. To be called before the first look at a GPU; what a person has
+    set stays."""
+    for name, value in APART.items():
+        os.environ.setdefault(name, value)
 
 
 class Streams:
@@ -40,6 +57,7 @@ class CudaStreams(Streams):
     """
 
     def __init__(self, device: torch.device) -> None:
+        _expect_weights_on_both_streams()
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._beside: set[Action] = set()  # forwards on the side stream whose backward is to come
@@ -70,6 +88,14 @@ class CudaStreams(Streams):
         self._side.wait_stream(main)
         run()
         main.wait_stream(self._side)
+
+
+def _expect_weights_on_both_streams() -> None:
+    """A gradient is added up on the stream that its weight was first used on, which autograd, rightly, waits for; from
+    torch 2.10 on it also warns that this may be by mistake."""
+    tell = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if tell is not None:
+        tell(False)
 
 
 def streams_of(device: torch.device) -> Streams:

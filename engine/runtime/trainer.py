@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -99,6 +99,17 @@ class Trainer:
             layer.watch_steps(self.trace.of(number))
         self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock, streams)
         self._wanted = layout.microbatches(layout.rank(world.process))
+        self.notes = self._of_compiling(stages.values()) if training.compile else []
+        """What a person should know of how it trains."""
+
+    def _of_compiling(self, stages: Iterable[LocalStage]) -> list[str]:
+        """How many blocks of all processes torch compiles."""
+        held = sum(len(module.layers) for module in self._modules.values())
+        own = sum(stage.compiled for stage in stages)
+        compiled, blocks = map(int, self._wire.total([own, held]).tolist())
+        told = f"torch.compile: {compiled} of the {blocks} blocks that processes hold are compiled"
+        rest = "the others, which put off gradients or exchange something inside, run as they are"
+        return [told if compiled == blocks else f"{told}; {rest}"]
 
     def step(self, number: int) -> Step:
         """Train on the global batch of step ``number``.

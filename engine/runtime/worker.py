@@ -28,7 +28,7 @@ from engine.recording import Recorder, StepsRecorder, write_clocks, write_routin
 from engine.runtime.clock import ClockWatch
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
-from engine.runtime.memory import MemoryCount, counted_step, grow_in_segments, keep_freed_memory
+from engine.runtime.memory import MemoryCount, counted_step, keep_freed_memory
 from engine.runtime.rehearsal import Rehearser
 from engine.runtime.trainer import Step, Trainer
 from engine.runtime.world import World, join, leave
@@ -68,7 +68,6 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
         _die_with_parent()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # cores go to processes
         keep_freed_memory()
-        grow_in_segments()
         _take_part(folder, job or read_job(folder))
         status = 0
     except BaseException as error:
@@ -80,7 +79,7 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
 
 
 def _take_part(folder: Path, job: Job) -> None:
-    world = join(folder)
+    world = join(folder, computes=job.rehearsal is None)
     events = Lines(folder / f"events-{world.process}.jsonl")
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
     note = world.note if job.rehearsal is None else _of_messages(world.note)
@@ -99,6 +98,9 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
         events.event("chosen", note=note)
         print(note, flush=True)
     trainer = Trainer(job, world)
+    for note in trainer.notes:
+        events.event("chosen", note=note)
+        print(note, flush=True)
     rank = job.layout.rank(world.process)
     counted, memory = counted_step(job.design.training.steps), MemoryCount(world.device, trainer.held())
     recorder = Recorder(

@@ -18,6 +18,8 @@ from engine.errors import InputError
 from engine.network import INTERFACE, Topology, read_topology
 from engine.runtime.groups import Group, make_groups
 from engine.runtime.layout import Layout
+from engine.runtime.memory import grow_in_segments
+from engine.runtime.streams import keep_streams_apart
 from engine.runtime.wire import GlooWire, Message, NcclWire, Routes, Sharing, Wire
 from engine.units import quantity
 
@@ -45,12 +47,15 @@ class World:
         return make_groups(members, self.process, self.backend, TIMEOUT, self.device)
 
 
-def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
+def join(folder: Path, environment: Mapping[str, str] = os.environ, *, computes: bool = True) -> World:
     """Join the run: over ``MASTER_ADDR`` if it is set (torchrun), else over a file in ``folder``.
+
+    A process that ``computes`` nothing takes a GPU only where messages go from GPU to GPU.
 
     Raises:
         InputError: RANK or WORLD_SIZE is not set, or the network that the folder names is damaged.
     """
+    keep_streams_apart()
     try:
         process, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     except KeyError as error:
@@ -59,8 +64,9 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ) -> World:
         ) from None
     local, neighbours = int(environment.get("LOCAL_RANK", process)), int(environment.get("LOCAL_WORLD_SIZE", size))
     topology = _emulated(folder)
-    world = World(process, size, *_choose(local, neighbours, can_send=topology is None))
+    world = World(process, size, *_choose(local, neighbours, can_send=topology is None, computes=computes))
     if world.device.type == "cuda":
+        grow_in_segments()
         torch.cuda.set_device(world.device)
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         dist.init_process_group(world.backend, timeout=TIMEOUT)
@@ -103,7 +109,7 @@ def _latency(topology: Topology) -> str:
     return f"; a message from host to host takes {found} at least, this machine's own latency, where {meant} would be as drawn"
 
 
-def _choose(local: int, neighbours: int, can_send: bool = True) -> tuple[torch.device, str, str]:
+def _choose(local: int, neighbours: int, can_send: bool = True, computes: bool = True) -> tuple[torch.device, str, str]:
     """Device, backend and a sentence, for the ``local``-th of ``neighbours`` processes here.
 
     ``can_send`` says whether GPUs may send to each other: on emulated hosts they would go past the links.
@@ -115,11 +121,14 @@ def _choose(local: int, neighbours: int, can_send: bool = True) -> tuple[torch.d
     if can_send and neighbours <= gpus and dist.is_nccl_available():
         return device, "nccl", f"computes on {device}, messages go through NCCL"
     why = _why_no_nccl(neighbours, gpus, can_send)
-    return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}"
+    if not computes:
+        return torch.device("cpu"), "gloo", f"computes nothing, messages go through gloo: {why}"
+    evidence = ", so times are no evidence for a GPU each" if neighbours > gpus else ""
+    return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}{evidence}"
 
 
 def _why_no_nccl(neighbours: int, gpus: int, can_send: bool) -> str:
     if neighbours > gpus:
-        shared = f"{neighbours} processes share {gpus} GPU{'s' if gpus > 1 else ''}"
-        return f"{shared} and NCCL takes one a GPU, so times are no evidence for a GPU each"
+        few = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+        return f"{neighbours} processes share {few} and NCCL takes one a GPU"
     return "this torch has no NCCL" if can_send else "NCCL would go past the emulated links"

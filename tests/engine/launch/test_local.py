@@ -326,6 +326,15 @@ def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
     assert environment(given={"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
+def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -> None:
+    given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", "A_TOKEN": "secret"}
+
+    seen = environment(Path("/mine"), given)
+
+    assert seen["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", str(Path.cwd() / "here"), "/there"]
+    assert seen["TORCH_NCCL_HIGH_PRIORITY"] == "0" and "A_TOKEN" not in seen
+
+
 def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLauncher) -> None:
     cut = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
     torn = [{"name": "A", "devices": [0], "axes": {}}, {"name": "B", "devices": [1, 2], "axes": {"dp": 2}}]

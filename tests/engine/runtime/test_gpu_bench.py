@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine.design.runnable import runnable
-from engine.errors import InputError
-from engine.runtime.gpu_bench import CASES, LARGE, Case, gpu, peak_of, to_text
+from engine.errors import InputError, RunError
+from engine.runtime.gpu_bench import CASES, LARGE, NO_GPU, Case, gpu, peak_of, pieces, to_text, tried, utilisation
 
 DEVICE = {
     "name": "NVIDIA H200",
@@ -52,11 +52,34 @@ def test_figures_are_told_a_case_a_line() -> None:
     ]
     lines = to_text({"device": DEVICE, "gloo": [{"ranks": 2, "bytes_per_s": 1e9}], "cases": cases})
 
+    assert len(lines) == 4 + len(cases)
     assert "large matrix products reach 800 TFLOP/s in bf16" in lines[0] and "one rank a GPU" in lines[1]
     assert "2 processes share the GPU" in lines[2]
     assert lines[-3].split()[-5:] == ["ms", "60", "GB", "50.0%", "40.0%"] and "41,000" in lines[-3]
     assert lines[-2].endswith("unknown")
     assert lines[-1].endswith("needs more memory than there is")
+
+
+def test_what_failed_is_told_in_its_place() -> None:
+    def fails() -> dict[str, Any]:
+        raise RunError("no such kernel")
+
+    failed = tried(fails)
+    lines = to_text({"device": failed, "gloo": [failed], "cases": [{"name": LARGE, **failed}]})
+
+    assert len([line for line in lines if line.endswith(": no such kernel")]) == 3
+    assert utilisation({"step_s": 1.0, "model_flops": 1e14, "precision": "bf16"}, failed) == {}
+    assert utilisation(failed, DEVICE) == {}
+
+
+def test_without_a_gpu_a_case_can_be_played_small() -> None:
+    """So that what measures is known to run before there is a GPU."""
+    (case,) = (case.small for case in CASES if case.precision == "fp32")
+
+    found = pieces([case], NO_GPU)[case.name]()
+
+    assert found["step_s"] > 0 and found["losses"][1] < found["losses"][0]
+    assert utilisation(found, {"matrix_flops": {"fp32": 1e12}, "peak_flops": None}).keys() == {"mfu_of_measured"}
 
 
 @pytest.mark.gpu

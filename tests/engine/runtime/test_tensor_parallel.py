@@ -10,10 +10,10 @@ import torch
 
 from engine.cost import flops
 from engine.cost.flops import Workload
-from engine.runtime.groups import Group
+from engine.runtime.groups import ALONE, Group
 from engine.runtime.models import build_stage
 from engine.runtime.models._transformer import IGNORED
-from engine.runtime.tensor_parallel import cut_of
+from engine.runtime.tensor_parallel import cross_entropy, cut_of
 from tests.engine.runtime.cut_works import BATCH, LAYERS, SHAPE, Case
 
 WORKS = "tests.engine.runtime.cut_works:"
@@ -104,3 +104,15 @@ def test_every_process_finds_its_place_in_its_groups(crew: Any) -> None:
             assert members[index] == process
             assert waits == (len(members) > 1)
             assert total == sum(members)
+
+
+def test_the_logarithms_of_a_loss_are_in_32_bits_whatever_autocast_does() -> None:
+    """That of a GPU leaves them at 16: of a vocabulary of 4096 the loss would be a multiple of a 32nd."""
+    logits = torch.randn(16, 4096, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
+    targets = torch.arange(16)
+
+    loss = cross_entropy(logits, targets, range(4096), ALONE, IGNORED)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+    assert loss.dtype is torch.float32 and logits.grad is not None and logits.grad.dtype is torch.bfloat16
+    assert torch.equal(loss, torch.nn.functional.cross_entropy(logits.float(), targets))
