@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.cost.profile import Profile, keep, named
@@ -63,13 +63,18 @@ class Calibrating:
                 raise InputError("this machine is being measured; wait for that, or stop it")
             self._over.clear()
             self._standing = Standing("runs", name, 0.0, "starting")
-        self._tell(self._standing)  # first: its end must not be told before its beginning
+        self._heard()  # first: its end must not be told before its beginning
         self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
         self._thread.start()
 
     def stop(self) -> None:
-        """End it soon; nothing is kept."""
-        self._over.set()
+        """End it soon; nothing is kept. Its processes are asked as soon as they say something."""
+        with self._lock:
+            if not self._standing.runs:
+                return
+            self._over.set()
+            self._standing = replace(self._standing, words="stopping")
+        self._heard()
 
     def close(self, patience_s: float = 5.0) -> None:
         """The designer ends: no process of a calibration stays behind."""
@@ -80,6 +85,7 @@ class Calibrating:
     def _run(self, name: str) -> None:
         try:
             profile = self._measure(usual(), self._follow)
+            self._go_on()
             keep(profile, name)
             standing = Standing("done", name, 1.0, "measured and kept")
         except Stopped:
@@ -93,15 +99,22 @@ class Calibrating:
             )
         self._tell(standing)
 
-    def _follow(self, told: Told) -> None:
+    def _go_on(self) -> None:
         if self._over.is_set():
             raise Stopped
+
+    def _follow(self, told: Told) -> None:
+        self._go_on()
         self._tell(Standing("runs", self._standing.name, told.share, told.words))
 
     def _tell(self, standing: Standing) -> None:
-        if standing == self._standing and standing.share:
-            return
-        self._standing = standing
+        with self._lock:
+            if standing == self._standing and standing.share:
+                return
+            self._standing = standing
+        self._heard()
+
+    def _heard(self) -> None:
         for listener in [*self._listeners]:
             listener()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from engine import accuracy_bench, papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.program.action import Op
 from engine.program.program import Program
+from engine.runtime.calibration.machine import gpus
 from engine.units import quantity
 
 Figures = dict[str, float]
@@ -115,33 +115,34 @@ def median_s(action: Callable[[], Any], repeats: int = REPEATS) -> float:
 
 def simulation() -> Figures:
     """order, lower, verify and simulate large pipelines"""
+    figures: Figures = {}
+    for name, ranks, microbatches in SIZES:
+        figures |= _simulation(name, ranks, microbatches)
+    return figures
+
+
+def _simulation(name: str, ranks: int, microbatches: int) -> Figures:
     from engine.lowering.transfers import add_transfers
     from engine.lowering.updates import add_updates
     from engine.program.verify import complete, verify
     from engine.schedules import Pipe, schedules
     from engine.simulate import simulate
 
-    figures: Figures = {}
-    for name, ranks, microbatches in SIZES:
+    def lowered() -> Program:
+        compute = schedules[name]().program(Pipe(ranks, microbatches))
+        complete(compute, microbatches)
+        program = add_updates(add_transfers(compute), (1,) * ranks)
+        verify(program)
+        return program
 
-        def lowered(name: str = name, ranks: int = ranks, microbatches: int = microbatches) -> Program:
-            compute = schedules[name]().program(Pipe(ranks, microbatches))
-            complete(compute, microbatches)
-            program = add_updates(add_transfers(compute), (1,) * ranks)
-            verify(program)
-            return program
-
-        program = lowered()
-        seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
-        size = f"{name} {ranks} x {microbatches}"
-        figures[f"{size}: computations"] = int(program.is_compute.sum())
-        figures[f"{size}: generate, verify and simulate_s"] = median_s(
-            lambda lowered=lowered, seconds=seconds: simulate(lowered(), seconds)
-        )
-        figures[f"{size}: another cost_s"] = median_s(
-            lambda program=program, seconds=seconds: simulate(program, 2 * seconds)
-        )
-    return figures
+    program = lowered()
+    seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
+    size = f"{name} {ranks} x {microbatches}"
+    return {
+        f"{size}: computations": int(program.is_compute.sum()),
+        f"{size}: generate, verify and simulate_s": median_s(lambda: simulate(lowered(), seconds)),
+        f"{size}: another cost_s": median_s(lambda: simulate(program, 2 * seconds)),
+    }
 
 
 def command() -> Figures:
@@ -227,26 +228,18 @@ def recording() -> Figures:
 
 def runtime() -> Figures:
     """the same steps here and in torch.distributed.pipelining, in turns; see engine/runtime/bench.py"""
-    gpus = _gpus()
-    ranks = 4 if (gpus if gpus > 1 else os.cpu_count() or 1) >= 4 else 2
-    size = {"hidden": 2048, "sequence": 1024} if gpus > 1 else {"hidden": 256, "sequence": 64}
+    found = gpus()
+    some = found > 1  # one is none: its ranks would share it, and NCCL takes one a GPU
+    ranks = 4 if (found if some else os.cpu_count() or 1) >= 4 else 2
+    size = {"hidden": 2048, "sequence": 1024} if some else {"hidden": 256, "sequence": 64}
     return side_by_side({name: _pair(ranks, size, *pair) for name, pair in PAIRS.items()}, ranks, TURNS)
-
-
-def _gpus() -> int:
-    """How many GPUs processes would see; one is none, since its ranks would share it and NCCL takes one a GPU."""
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.count("GPU ")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed if visible is None else min(listed, len([name for name in visible.split(",") if name]))
 
 
 def moe() -> dict[str, Any]:
     """expert schedules on two emulated nodes, beside their prediction; some five minutes, on several GPUs less"""
     from engine.runtime.moe_bench import moe
 
-    return moe(_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+    return moe(gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def reshard() -> dict[str, Any]:
@@ -260,7 +253,7 @@ def gpu() -> dict[str, Any]:
     """a GPT of 1.3 billion parameters on one GPU, beside what may be chosen; some five minutes, needs a GPU"""
     from engine.runtime.gpu_bench import gpu
 
-    return gpu(_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+    return gpu(gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _gpu_text(figures: Mapping[str, Any]) -> list[str]:

@@ -325,7 +325,7 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
         times = "".join(f"{quantity(numbers[key][rank], time):<10}" for key in columns)
         memory = quantity(numbers["peak_memory_bytes"][rank], "B")
         lines.append(f"{name[:14]:<15}{times}{numbers['peak_inflight'][rank]:<11.4g}{memory}")
-    return lines + numbers["findings"] + numbers["warnings"]
+    return [*lines, *numbers["findings"], *numbers["warnings"]]
 
 
 def _compared(prediction: Prediction) -> dict[str, Any]:

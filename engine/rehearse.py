@@ -27,7 +27,7 @@ from engine.part import Part
 from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.simulate import TransferModel, simulate
-from engine.units import quantity
+from engine.units import number, quantity
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -69,7 +69,7 @@ class Rehearsal(Part):
 
     @property
     def words(self) -> str:
-        return "rehearsal" if self.scale is None else f"rehearsal, time x {self.scale:.3g}"
+        return "rehearsal" if self.scale is None else f"rehearsal, time x {number(self.scale)}"
 
 
 def shortened(design: Design) -> Design:
@@ -113,7 +113,8 @@ def usual_scale(lengths: Lengths, processes: int, cores: int) -> float:
 def in_words(lengths: Lengths, scale: float, unit: str) -> str:
     """What a rehearsal is and how true, in a sentence."""
     shortest = lengths.shortest * scale
-    stretched = f"{scale:.3g} s for a unit" if unit != "s" else f"{scale:.3g} times its modelled time"
+    times = "" if scale == 1 else f"{number(scale)} times "
+    stretched = f"{number(scale)} s for a unit" if unit != "s" else f"{times}its modelled time"
     said = (
         f"a rehearsal: nothing is computed, each action waits {stretched}; a step should take "
         f"{quantity(lengths.step * scale, 's')}, its shortest actions {quantity(shortest, 's')}; "

@@ -14,6 +14,7 @@ from engine.program.action import Action, Op
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Source = Literal["predicted", "measured", "rehearsed"]
 
 
@@ -34,7 +35,7 @@ class Timeline:
     op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
     stage: Ints  # [spans] -1 for STEP
     microbatch: Ints  # [spans] -1 where none is meant
-    fused: NDArray[np.bool_]  # [spans] runs in one slot with the span before it, from its start to its end
+    fused: Bools  # [spans] runs in one slot with the span before it, from its start to its end
     start: Floats  # [spans] seconds
     end: Floats  # [spans] seconds
     cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
@@ -53,12 +54,14 @@ class Timeline:
         return len(self.meshes)
 
     @property
-    def is_compute(self) -> NDArray[np.bool_]:
-        return self.op <= Op.W
+    def is_compute(self) -> Bools:
+        compute: Bools = self.op <= Op.W
+        return compute
 
     @property
-    def is_transfer(self) -> NDArray[np.bool_]:
-        return (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
+    def is_transfer(self) -> Bools:
+        sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
+        return sent
 
     def action(self, span: int) -> Action:
         columns = (self.stage, self.microbatch, self.fused, self.other)
@@ -70,15 +73,16 @@ class Timeline:
         return float(self.end.max() - self.start.min()) if len(self) else 0.0
 
     @property
-    def is_work(self) -> NDArray[np.bool_]:
+    def is_work(self) -> Bools:
         """Spans in which a device computes: stages and the optimizer."""
-        return self.is_compute | (self.op == Op.STEP)
+        work: Bools = self.is_compute | (self.op == Op.STEP)
+        return work
 
     @property
     def busy(self) -> Floats:
         """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
         work = self.is_work & ~self.fused
-        return np.bincount(self.rank[work], (self.end - self.start)[work], minlength=self.ranks)
+        return self._by_rank(work, (self.end - self.start)[work])
 
     @property
     def bubble_ratio(self) -> float:
@@ -95,7 +99,7 @@ class Timeline:
         np.maximum.at(last, self.rank[compute], self.end[compute])
         own = np.where(np.isfinite(first), last - first, 0.0)
         compute &= ~self.fused
-        busy = np.bincount(self.rank[compute], (self.end - self.start)[compute], minlength=self.ranks)
+        busy = self._by_rank(compute, (self.end - self.start)[compute])
         return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
 
     @property
@@ -111,7 +115,11 @@ class Timeline:
         by_wire = (cause >= 0) & ~self.is_work[cause]
         waited = self.start[order] - np.maximum(free, self.start[cause])
         exposed = np.where(by_wire, np.maximum(waited, 0.0), 0.0)
-        return np.bincount(self.rank[order], exposed, minlength=self.ranks)
+        return self._by_rank(order, exposed)
+
+    def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
+        """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""
+        return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
 
     @property
     def critical_path(self) -> NDArray[np.int64]:

@@ -17,6 +17,12 @@ def quantity(value: float, unit: str, digits: int = 3) -> str:
     return f"{text} {prefix}{unit}".rstrip()
 
 
+def number(value: float, digits: int = 3) -> str:
+    """``13.3``, ``83,500``, ``0.02``: how many times something is, whatever there is of it."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if abs(float(text)) >= 10**digits else text
+
+
 def units(value: float) -> str:
     """``1 unit``, ``7.333 units``, ``27,010 units``: never a power of ten."""
     text = f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"

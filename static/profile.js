@@ -80,7 +80,7 @@ class Profiles {
     this.list.replaceChildren(...kept.map((each) => this.entry(each, chosen)));
     this.body.hidden = !charts.length && !machine.length;
     this.machine.textContent = machine.join(" · ");
-    this.use.hidden = used;
+    this.use.hidden = used || !charts.length;
     this.used.hidden = !used;
     this.warnings.replaceChildren(...warnings.map((words) => h("li", {}, icon("warning"), h("span", {}, words))));
     const front = charts.find(({ key }) => key === this.key) ?? charts[0];
@@ -122,7 +122,7 @@ function picture({ title, x, y, series, diagonal }) {
   const up = scale(y, HEIGHT - ROOM.bottom, ROOM.top);
   const path = (points) => points.map(([at, value], place) => `${place ? "L" : "M"}${across(at)} ${up(value)}`).join("");
   const ticks = [
-    ...x.ticks.map(([at, words]) => s("g", {}, s("path", { class: "mw-pf-grid", d: `M${across(at)} ${ROOM.top}V${HEIGHT - ROOM.bottom}` }), text(across(at), HEIGHT - ROOM.bottom + 15, words, "middle"))),
+    ...x.ticks.map(([at, words]) => s("g", {}, s("path", { class: "mw-pf-grid", d: `M${across(at)} ${ROOM.top}V${HEIGHT - ROOM.bottom}` }), text(across(at), HEIGHT - ROOM.bottom + 18, words, "middle"))),
     ...y.ticks.map(([at, words]) => s("g", {}, s("path", { class: "mw-pf-grid", d: `M${ROOM.left} ${up(at)}H${WIDTH - ROOM.right}` }), text(ROOM.left - 7, up(at) + 4, words, "end"))),
   ];
   const labels = [text((ROOM.left + WIDTH) / 2, HEIGHT - 6, x.label, "middle"), s("g", { transform: `translate(12 ${HEIGHT / 2 - 10}) rotate(-90)` }, text(0, 0, y.label, "middle"))];

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from engine.errors import MeshwaveError
 
 
@@ -19,8 +20,7 @@ class LaunchBar(Canvas):
     notice = param.String(default="", doc="Why the last launch or rehearsal did not happen.")
     status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
 
-    _esm = read_static("launch.js")
-    _importmap: ClassVar = shared_modules("canvas.js")
+    _esm = module("launch.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("launch.css")]
     _gestures = ("launch", "rehearse", "cancel")
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from designer.search import RUNS, STOPPED
 from designer.session import Session
 from engine.predict import Prediction
@@ -182,7 +183,8 @@ FIGURES = (
         "mfu",
         "MFU",
         "Model FLOPs utilization: FLOPs that the model needs ÷ (peak FLOP/s of all devices used × iteration time). "
-        "Recomputing does not count.",
+        "Recomputing does not count. With calibrated costs the peak is what large matrix products were measured to "
+        "reach, where the profile says so.",
         lambda numbers: numbers["mfu"],
         _percent,
         lambda numbers, value: "of the peak FLOP/s",
@@ -227,8 +229,7 @@ class Numbers(Canvas):
     is_pinned = param.Boolean(default=False, doc="Whether the design as it stands is one of them.")
     can_pin = param.Boolean(default=False, doc="Whether the numbers are of the design as it stands.")
 
-    _esm = read_static("numbers.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("numbers.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("numbers.css")]
     _gestures = ("pin", "compare", "end")
 

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import param
 
+from designer.assets import module, read_static
 from designer.calibrating import Calibrating
-from designer.canvases._canvas import read_static, shared_modules
 from designer.search import Later
 from designer.session import Session
 from designer.views._overlay import Overlay
 from engine.cost.calibrated import outside
-from engine.cost.profile import USUAL, Block, Pair, Phase, Profile, load_named, profiles
+from engine.cost.profile import USUAL, Block, Pair, Phase, Profile, elsewhere, load_named, profiles
 from engine.design.cost import CalibratedCost
 from engine.errors import InputError
 from engine.palette import OPS
@@ -64,8 +64,7 @@ class Profiles(Overlay):
     standing = param.Dict(default={}, doc="How a calibration stands: state, name, share, words.")
     usual = param.String(default=USUAL.removesuffix(".json"), constant=True, doc="The name to start from.")
 
-    _esm = read_static("profile.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("profile.js")
     _stylesheets: ClassVar = [
         read_static("canvas.css"), read_static("shell.css"), read_static("profile.css"), _colours(),
     ]  # fmt: skip
@@ -113,10 +112,11 @@ class Profiles(Overlay):
         cost = self._session.design.cost
         used = cost.profile if isinstance(cost, CalibratedCost) else ""
         found = _read(self.chosen)
+        unread = [_why_not(self.chosen)] if self.chosen else []
         self.param.update(
             kept=listed(profiles(), used),
             used=bool(self.chosen) and used == self.chosen,
-            machine=machine_words(found) if found else [],
+            machine=machine_words(found) if found else unread,
             charts=charts(found) if found else [],
             warnings=[problem.message for problem in outside(self._session.design, found)] if found else [],
         )
@@ -149,6 +149,15 @@ def _read(name: str) -> Profile | None:
         return None
 
 
+def _why_not(name: str) -> str:
+    """Why a profile cannot be read, and what to do."""
+    try:
+        load_named(name)
+    except InputError as error:
+        return f"{name} cannot be read: {error}. Measure this machine under that name, or look at another one"
+    return ""
+
+
 # ---- plain functions ----
 
 
@@ -173,7 +182,7 @@ def _note(name: str) -> str:
 def machine_words(profile: Profile) -> list[str]:
     """What it was measured on."""
     machine = profile.machine
-    told = [machine.network, machine.software, f"of {machine.run}" if machine.run else ""]
+    told = [elsewhere(profile), machine.network, machine.software, f"of {machine.run}" if machine.run else ""]
     told += [f"large products of {rate.precision}: {quantity(rate.flops, 'FLOP/s')}" for rate in profile.matrix]
     if machine.cores is not None and machine.load_before is not None and machine.load_before > 0.7:
         told.append(f"others' work wanted {machine.load_before:.1f} of {machine.cores} cores meanwhile")

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from designer.session import Session
 from designer.views._compared import as_shown, history_shown
 from designer.views._launch_bar import LaunchBar
@@ -70,8 +71,7 @@ class RunsPanel(Canvas):
     )
     text = param.Dict(default={}, doc="The name of the design's own text, or None, and how large one may be.")
 
-    _esm = read_static("runs.js")
-    _importmap: ClassVar = shared_modules("canvas.js")
+    _esm = module("runs.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
     _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text", "hosts")
 

@@ -12,7 +12,7 @@ from engine.accuracy._rows import SENDS, keeps_busy
 from engine.palette import WORDS
 from engine.program.action import Op
 from engine.simulate import simulate
-from engine.units import duration
+from engine.units import duration, number
 
 if TYPE_CHECKING:
     from engine.accuracy._comparison import Comparison
@@ -26,6 +26,10 @@ MANY_ROWS = 100_000
 """From there on a simulation takes a tenth of a second and more, so that the error is traced to its kind alone."""
 MOSTLY = 0.9
 """A part that makes so much of the effect of the whole is named instead of it."""
+MANY_TIMES = 2.0
+"""From there on an error is told as a factor."""
+TAKEN_BACK = 1.05
+"""A share from which on it is said that others make up for what it is too much."""
 AS_PREDICTED = 0.005
 """An error that is not worth a reason."""
 
@@ -70,8 +74,8 @@ class Search:
         if abs(between) > abs(effect) and between * self._error_s > 0:
             share = between / self._error_s
             words = (
-                f"the time between the actions, in which processes post messages and wait for a core, makes {share:.0%} "
-                "of the error of the step; the actions themselves come near to what was predicted"
+                f"the time between the actions, in which processes post messages and wait for a core, makes "
+                f"{_share(share)}; the actions themselves come near to what was predicted"
             )
             return Cause(words, "", share, between, None)
         if effect * self._error_s <= 0:
@@ -144,14 +148,23 @@ class Search:
         expected, took = (float(seconds[part.rows].sum()) for seconds in (self._costs.seconds, self._measured))
         times = took / expected if expected else None
         share = effect / self._error_s
-        lasted = duration(took, self._unit)
-        how = f"{times:.3g} times what was predicted" if times else f"{lasted} where nothing was predicted"
-        words = (
-            f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {share:.0%} of the error of the step"
-        )
+        how = _how(times) if times else f"{duration(took, self._unit)} where nothing was predicted"
+        words = f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {_share(share)}"
         return Cause(words, part.name, share, effect, times)
+
+
+def _how(times: float) -> str:
+    """``4.52% longer than predicted``"""
+    if times >= MANY_TIMES:
+        return f"{number(times)} times what was predicted"
+    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'shorter'} than predicted"
+
+
+def _share(share: float) -> str:
+    more = ", of which others take a part back" if share > TAKEN_BACK else ""
+    return f"{share:.0%} of the error of the step{more}"
 
 
 def _called(op: Op) -> tuple[str, bool]:
     """What actions of a kind are called together, and whether in the plural."""
-    return (f"{WORDS[op.name]}s", True) if op in SENDS else (WORDS[op.name], False)
+    return (f"transfers of {WORDS[op.name]}s", True) if op in SENDS else (WORDS[op.name], False)

@@ -21,7 +21,7 @@ from engine.program.action import Action, Op
 from engine.program.program import Program
 from engine.recording import WITHIN, Recording, read_inside
 from engine.timeline import Timeline, refuse_another
-from engine.units import duration
+from engine.units import duration, number
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -182,7 +182,9 @@ class Comparison:
         """That it was a rehearsal, and at which scale; nothing of a run."""
         if self.recording.source != "rehearsed":
             return ""
-        scale = f"{self.recording.scale:.3g}"
+        scale = number(self.recording.scale)
+        if self.unit == "s" and self.recording.scale == 1:
+            return "rehearsal: computations were waits, as long as they are predicted to take"
         stretched = f"{scale} times as long" if self.unit == "s" else f"{scale} s for a unit"
         return f"rehearsal: computations were waits, {stretched}; times are divided by that"
 

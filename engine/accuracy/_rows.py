@@ -14,6 +14,7 @@ from engine.recording import AT_ONCE_NS, Recording, Spans
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 
 MOST_SPANS = 3_000_000
 """That are looked at for what the actions took: a hundred bytes each."""
@@ -43,9 +44,10 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     start, end = ((spans[column] - spans["start_ns"].min()) / 1e9 for column in ("start_ns", "end_ns"))
     took = end - start
     _share_slots(program, predicted, took)
-    reduced = _reductions(prediction, start, end)
-    took[:, program.op == Op.REDUCE_GRAD] = reduced
-    _steps(program, spans, start, end, took)
+    reduced = _shared(prediction)
+    took[:, program.op == Op.REDUCE_GRAD] = 0.0  # a weight that nobody shares is not reduced at all
+    took[:, reduced] = _reductions(program, reduced, start, end)
+    _steps(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
     sends, arrived, waited = _transfers(program, spans, start, end, recording)
@@ -64,28 +66,34 @@ def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
     took[:, second] *= share
 
 
-def _reductions(prediction: Prediction, start: Floats, end: Floats) -> Floats:
-    """[steps, reductions] a weight that nobody shares is not reduced at all."""
+def _shared(prediction: Prediction) -> Rows:
+    """The reductions of weights of which there are copies."""
     program, meshes = prediction.program, prediction.design.meshes
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
-    took = np.zeros((len(start), len(rows)))
+    stage = program.stage[rows]
+    copies = np.zeros(program.stages, np.int64)
+    np.add.at(copies, stage, [meshes[rank].dp for rank in program.rank[rows].tolist()])
+    return rows[copies[stage] > 1]
+
+
+def _reductions(program: Program, reduced: Rows, start: Floats, end: Floats) -> Floats:
+    """[steps, reduced]"""
+    took = np.zeros((len(start), len(reduced)))
     before: dict[int, Floats] = {}
-    for number, row in enumerate(rows.tolist()):
-        rank, stage = int(program.rank[row]), program.stage[row]
-        shared = rows[program.stage[rows] == stage]
-        if sum(meshes[int(each)].dp for each in program.rank[shared]) > 1:
-            begun = start[:, shared].max(axis=1)
-            took[:, number] = np.maximum(end[:, row] - np.maximum(begun, before.get(rank, begun)), 0.0)
-            before[rank] = end[:, row]
+    for number, row in enumerate(reduced.tolist()):
+        rank = int(program.rank[row])
+        begun = start[:, reduced[program.stage[reduced] == program.stage[row]]].max(axis=1)
+        took[:, number] = np.maximum(end[:, row] - np.maximum(begun, before.get(rank, begun)), 0.0)
+        before[rank] = end[:, row]
     return took
 
 
-def _steps(program: Program, spans: Spans, start: Floats, end: Floats, took: Floats) -> None:
+def _steps(program: Program, reduced: Rows, spans: Spans, start: Floats, end: Floats, took: Floats) -> None:
     """What the optimizer steps took, which may begin before their weights are touched: with the norm of all gradients."""
     rows = np.flatnonzero(program.op == Op.STEP)
     ready = start[:, rows] - spans["wait_ns"][:, rows] / 1e9
     place = np.searchsorted(program.rank[rows], program.rank)  # of the step of each row's rank
-    for row in np.flatnonzero((program.op == Op.REDUCE_GRAD) & (took > 0).any(axis=0)).tolist():
+    for row in reduced.tolist():
         ready[:, place[row]] = np.maximum(ready[:, place[row]], end[:, row])
     if program.clips and len(rows):
         ready[:] = ready.max(axis=1)[:, None]

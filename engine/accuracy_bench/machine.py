@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from engine.resources import processor
 from engine.units import quantity
 
 LOOK_S = 0.25
@@ -21,7 +22,7 @@ def in_words() -> str:
 
 def _parts() -> Iterator[str]:
     cores = os.cpu_count() or 1
-    yield f"{cores} core{'s' * (cores != 1)} of {_processor()}"
+    yield f"{cores} core{'s' * (cores != 1)} of {processor()}"
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         yield quantity(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "B", 2)
     yield f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
@@ -30,15 +31,6 @@ def _parts() -> Iterator[str]:
         yield f"torch {metadata.version('torch')}"
     except metadata.PackageNotFoundError:
         yield "no torch"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def others(look_s: float = LOOK_S) -> float:

@@ -373,7 +373,8 @@ def profile_of(design: Design) -> Profile:
         message = f"{cost.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
         raise DesignError([Problem("cost.profile", "profile_wrong", message)]) from None
     except InputError as error:
-        raise DesignError([Problem("cost.profile", "profile_missing", f"{error} Or use cost kind roofline.")]) from None
+        message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
+        raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
 
 
 # ---- what was not measured ----

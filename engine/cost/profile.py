@@ -10,6 +10,7 @@ the whole buffer that goes in.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,7 +24,7 @@ from engine.design.cluster import Device
 from engine.design.reading import read_part
 from engine.errors import InputError, nearest
 from engine.part import Part
-from engine.resources import home, read_whole, write_whole
+from engine.resources import home, processor, read_whole, write_whole
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
@@ -67,6 +68,8 @@ class Machine(Part):
     """What the messages went over, in words."""
     cores: Annotated[int, Field(ge=1)] | None = None
     """Of the host, which all processes of an emulated cluster share."""
+    processor: Annotated[str, Field(max_length=200)] = ""
+    """Whose cores these are."""
     load_before: Annotated[float, Field(ge=0)] | None = None
     """Processes that wanted a core just before: others' work makes messages slower."""
     software: Annotated[str, Field(max_length=200)] = ""
@@ -262,7 +265,8 @@ class ActionTime(Part):
     seconds: Seconds
     """The median over steps, microbatches and processes, warm-up left out."""
     roofline_s: Seconds
-    """What :class:`engine.cost.roofline.RooflineModel` says of it, on the ``reference`` device and the profile's links
+    """What :class:`engine.cost.roofline.RooflineModel` says of it on the ``reference`` device, with the profile's own
+    links and, for a pair that these lack, the link that the design which ran has drawn
     (:func:`engine.cost.calibrated.measured`)."""
 
 
@@ -413,6 +417,16 @@ def load_named(name: str) -> Profile:
 @lru_cache(maxsize=16)
 def _read(path: Path, changed_ns: int, file: int) -> Profile:
     return load_profile(path)
+
+
+def elsewhere(profile: Profile) -> str:
+    """That it was measured on another machine than this one, in words; empty where it was not, or where it does not say."""
+    machine = profile.machine
+    its, mine = (machine.cores, machine.processor), (os.cpu_count(), processor())
+    if machine.cores is None or not machine.processor or its == mine:
+        return ""
+    there, here = (f"{cores} core{'s' * (cores != 1)} of {name}" for cores, name in (its, mine))
+    return f"measured on another machine: {there}, and this one has {here}"
 
 
 def keep(profile: Profile, name: str) -> Path:

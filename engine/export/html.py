@@ -64,9 +64,8 @@ def _timeline(prediction: Prediction) -> str:
     if int(timeline.is_work.sum()) > MOST_BLOCKS:
         picture = base64.b64encode(png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
         return f'<img alt="The timeline" src="data:image/png;base64,{picture}">'
-    return of_both_themes(
-        *(_drawing(prediction, theme) for theme in ("light", "dark")), prediction.design.name or "Timeline"
-    )
+    light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
+    return of_both_themes(light, dark, prediction.design.name or "Timeline")
 
 
 def _drawing(prediction: Prediction, theme: Theme) -> Picture:

@@ -49,4 +49,4 @@ def work(design: Design, program: Program, costs: Costs) -> Work | None:
 def _flops(operators: Iterable[Operator]) -> Floats:
     """Of a forward and of the two halves of its backward."""
     parts = [(each.forward.flops, each.input_gradient.flops, each.weight_gradient.flops) for each in operators]
-    return np.array(parts, float).reshape(-1, 3).sum(axis=0)
+    return np.asarray(np.array(parts, float).reshape(-1, 3).sum(axis=0))

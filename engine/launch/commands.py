@@ -16,10 +16,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engine.cost.calibrated import profile_of
+from engine.cost.profile import elsewhere
 from engine.design import Design, parse_design
-from engine.errors import InputError
+from engine.design.cost import CalibratedCost
+from engine.errors import InputError, MeshwaveError
 from engine.launch import Entry, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
-from engine.launch.compared import as_data, comparison_of, history, keep_profile, outcome, told, told_history
+from engine.launch.compared import as_data, comparison_of, history, in_short, keep_profile, outcome, told, told_history
 from engine.launch.hosts import drawn
 from engine.launch.texts import text_of
 from engine.launch.threads import usual_rehearser
@@ -70,6 +73,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         design = shortened(design)
     chosen = options.launcher or (usual_rehearser(design) if how.rehearse and not how.hosts else "local")
     prediction = predict(design)
+    _warn_of_another_machine(design, how)
     with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
@@ -87,6 +91,13 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         else:
             print("\n".join(_told(started, prediction)))
         return 0 if state is State.SUCCEEDED else 1
+
+
+def _warn_of_another_machine(design: Design, how: Options) -> None:
+    if isinstance(design.cost, CalibratedCost) and how.rehearse is None and (why := elsewhere(profile_of(design))):
+        print(
+            f"the prediction is by {design.cost.profile}, {why}; meshwave calibrate measures this one", file=sys.stderr
+        )
 
 
 def asked(design: Design, options: argparse.Namespace) -> Options:
@@ -128,23 +139,24 @@ class _Progress:
         )
 
 
-def _summary(run: Run, prediction: Prediction) -> dict[str, Any]:
-    """What ``meshwave run --json`` prints."""
-    entry, found = run.entry, comparison_of(run, prediction)
+def _summary(run: Run, prediction: Prediction | None) -> dict[str, Any]:
+    """What ``meshwave run --json`` prints; without a prediction nothing is compared."""
+    entry, found = run.entry, comparison_of(run, prediction) if prediction else None
     return {
         "run": run.id,
         "state": str(entry.state),
         "reason": entry.reason,
         "folder": str(run.folder),
-        "digest": prediction.program.digest,
+        "digest": entry.digest,
         "notes": run.notes(),
         "metrics": run.metrics(),
         "comparison": found.as_data() if found else None,
     }
 
 
-def _told(run: Run, prediction: Prediction) -> list[str]:
-    entry, metrics, found = run.entry, run.metrics(), comparison_of(run, prediction)
+def _told(run: Run, prediction: Prediction | None) -> list[str]:
+    entry, metrics = run.entry, run.metrics()
+    found = comparison_of(run, prediction) if prediction else None
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
     if metrics and "loss" in metrics[0]:  # a rehearsal has none
         first, last = (loss_in_words(metrics[row]["loss"]) for row in (0, -1))
@@ -184,7 +196,7 @@ def _list(record: Record, options: argparse.Namespace) -> int:
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
         print(
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
-            f"{'' if error is None else f'{error:+.0%}':>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
+            f"{'' if error is None else in_short(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
     if not entries:
         print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
@@ -222,7 +234,11 @@ def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     from engine.launch import read_bundle
 
     run = Run(record, entry.id)
-    prediction = predict(read_bundle(run.folder).design)
+    try:
+        prediction = predict(read_bundle(run.folder).design)
+    except MeshwaveError as error:  # its profile or its folder is gone; or it is of another version
+        print(f"nothing is predicted of this run any more: {error}", file=sys.stderr)
+        prediction = None
     if options.json:
         summary = _summary(run, prediction)  # first: it keeps what the history tells
         print(json.dumps({**_entry(entry), **summary, "history": as_data(history(record, entry))}, indent=2))

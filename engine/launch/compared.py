@@ -18,7 +18,7 @@ from engine.launch.record import Entry, Record
 from engine.palette import WORDS
 from engine.predict import Prediction, predict
 from engine.recording import Recording, read_recording
-from engine.units import duration, quantity
+from engine.units import duration, number, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
@@ -26,6 +26,8 @@ MOST_LINES = 8
 THOUSANDS = 999
 MANY_TIMES = 2.0
 """From there on an error is told as a factor: 900% longer says less than ten times."""
+SHORT_TIMES = 10.0
+"""The same in a list, where a factor is the exception."""
 
 
 def comparison_of(run: Run, prediction: Prediction, recording: Recording | None = None) -> Comparison | None:
@@ -136,6 +138,11 @@ def off(error: float | None, more: str = "longer", less: str = "shorter") -> str
     return f", {abs(error):.0%} {more if error > 0 else less}"
 
 
+def in_short(error: float) -> str:
+    """``+12%``, and ``x 835`` of what took many times as long."""
+    return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else f"{error:+.0%}"
+
+
 # ---- what is kept, and the history of a design ----
 
 
@@ -172,11 +179,26 @@ def outcome(entry: Entry, folder: Path) -> Outcome | None:
 
 
 def history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
-    """The runs that are over of a design, the latest first: those of its program, or of its name."""
+    """The runs that are over of a design, the latest first: those of its name, and those of the same design under
+    another one."""
+    mine = _drawn(record.folder(like.id))
     entries = (entry for entry in record.all(most) if entry.state.is_over)
-    alike = (entry for entry in entries if entry.digest == like.digest or entry.name == like.name)
+    alike = (
+        entry
+        for entry in entries
+        if entry.name == like.name or (entry.digest == like.digest and _drawn(record.folder(entry.id)) == mine)
+    )
     found = (outcome(entry, record.folder(entry.id)) or _compared_now(record, entry) for entry in alike)
     return [each for each in found if each is not None]
+
+
+def _drawn(folder: Path) -> dict[str, Any]:
+    """What was launched, without what it is called and what it is priced by; empty where that cannot be read."""
+    try:
+        document = json.loads((folder / "design.json").read_bytes())
+        return {key: part for key, part in document.items() if key not in ("name", "cost")}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _compared_now(record: Record, entry: Entry) -> Outcome | None:
@@ -221,7 +243,7 @@ def told_history(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _short(each: Outcome) -> str:
-    error = "in units" if each.error is None else f"{each.error:+.0%}"
+    error = "in units" if each.error is None else in_short(each.error)
     return f"{error} ({each.cost}{', ' + each.manner if each.manner else ''})"
 
 

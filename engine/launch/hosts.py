@@ -10,7 +10,7 @@ from engine.launch.bundle import process_count
 from engine.launch.options import Hosts, Options
 from engine.network import LEAST_RATE, PAYLOAD, Topology, missing
 from engine.rehearse import AS_IT_IS_S, Rehearsal
-from engine.units import quantity
+from engine.units import number, quantity
 
 CARRIED = 5e8
 """Bytes/s that a link is held to at most. Faster ones cannot be emulated: what is sent, cores have to copy
@@ -39,8 +39,8 @@ def network(design: Design, options: Options) -> Topology:
     wanted = {"a process": hosts.intra_bandwidth / scale, "a NIC": hosts.inter_bandwidth / scale}
     if (slowest := min(wanted.values())) < LEAST_RATE:
         raise InputError(
-            f"an emulated link of {slowest:.3g} bytes/s cannot be waited for; make it {LEAST_RATE:g} or more"
-            + (f", or stretch time less than {scale:.3g} times" if scale > 1 else "")
+            f"an emulated link of {number(slowest)} bytes/s cannot be waited for; make it {LEAST_RATE:g} or more"
+            + (f", or stretch time less than {number(scale)} times" if scale > 1 else "")
         )
     intra, inter = (min(rate, CARRIED) / PAYLOAD for rate in wanted.values())
     return Topology(
@@ -50,7 +50,7 @@ def network(design: Design, options: Options) -> Topology:
         nics=design.cluster.nics_per_node,
         apart=True,
         latency_s=design.cluster.inter_node.latency_s * scale,
-        note=f"{placed}; links of {_rates(wanted, scale)}",
+        note=f"{placed}; links of {_rates(wanted, scale)}{_if_in_units(design, options.rehearse)}",
     )
 
 
@@ -100,7 +100,13 @@ def _placed(design: Design, hosts: Hosts) -> tuple[tuple[int, ...], str]:
 def _rates(wanted: dict[str, float], scale: float) -> str:
     """``500 MB/s a process (3 GB/s is more than can be emulated here) and 100 MB/s a NIC``"""
     said = [f"{quantity(min(rate, CARRIED), 'B/s')} {whose}{_if_too_fast(rate)}" for whose, rate in wanted.items()]
-    return " and ".join(said) + (f", {scale:.3g} times slower as time is stretched" if scale != 1 else "")
+    return " and ".join(said) + (f", {number(scale)} times slower as time is stretched" if scale != 1 else "")
+
+
+def _if_in_units(design: Design, rehearsal: Rehearsal | None) -> str:
+    if rehearsal is None or design.cost.kind != "unit":
+        return ""
+    return ", not slowed as time is: costs in units say nothing of bytes a second"
 
 
 def _if_too_fast(rate: float) -> str:

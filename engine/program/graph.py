@@ -140,8 +140,8 @@ def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     waits[np.concatenate(lines)] = True
     waits[played] = False
     stuck = np.flatnonzero(waits)
-    none = [], _Edges.joined([(NOTHING, NOTHING, None)])
-    return replace(_graph(program, levels, edges, none), stuck=stuck, waits=_waits(program, previous, needs))
+    none = _Edges.joined([(NOTHING, NOTHING, None)])
+    return replace(_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waits(program, previous, needs))
 
 
 def _sends(program: Program) -> list[Rows]:
@@ -243,7 +243,7 @@ def _walk(program: Program, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
     done = np.zeros(len(program) + 1, np.bool_)
     done[-1] = True  # what needs nothing needs row -1
     needs = [np.append(need, -1)[rows] for need in needs]
-    levels = []
+    levels: list[Rows] = []
     while True:
         ready = at < ends
         for need in needs:

@@ -62,11 +62,11 @@ class Program:
 
     @property
     def stages(self) -> int:
-        return self.placement.shape[1]
+        return int(self.placement.shape[1])
 
     @property
     def replicas(self) -> int:
-        return self.placement.shape[0]
+        return int(self.placement.shape[0])
 
     @property
     def microbatches(self) -> int:

@@ -51,24 +51,26 @@ class Shop:
         return (3 if self.split else 2) * self.stages * self.microbatches
 
 
+First = Literal["backward", "turns", "forward"]
+Forwards = Literal["deep", "old", "wide"]
+Backwards = Literal["old", "far"]
+
+
 class Habit(NamedTuple):
     """How the greedy clock decides what a free rank does next."""
 
-    first: Literal["backward", "forward", "turns"] = "backward"  # where both could run
-    forwards: Literal["deep", "old", "wide"] = "deep"  # of several: the latest stage, microbatch, or the earliest stage
-    backwards: Literal["old", "far"] = "old"  # of several: the oldest microbatch, or with most still to come
+    first: First = "backward"  # where both could run
+    forwards: Forwards = "deep"  # of several: the latest stage, the oldest microbatch, or the earliest stage
+    backwards: Backwards = "old"  # of several: the oldest microbatch, or with most still to come
     patience: float = 0.5  # W runs where the next input is at least this part of a W away; 0: whenever nothing else can
     ahead: float = float("inf")  # microbatches that a rank may have on it, as far as its room allows
 
 
-CHOICES = {
-    "first": ("backward", "turns", "forward"),
-    "ahead": (float("inf"), 2.0, 1.5, 1.0, 0.75),  # times as many as there are ranks
-    "forwards": ("deep", "old", "wide"),
-    "backwards": ("old", "far"),
-    "patience": (0.5, 0.0, 1.0),
-}
-
+FIRST: tuple[First, ...] = ("backward", "turns", "forward")
+AHEAD = (float("inf"), 2.0, 1.5, 1.0, 0.75)  # times as many as there are ranks
+FORWARDS: tuple[Forwards, ...] = ("deep", "old", "wide")
+BACKWARDS: tuple[Backwards, ...] = ("old", "far")
+PATIENCE = (0.5, 0.0, 1.0)
 
 LOOKED_EVERY = 5_000
 """Events of the greedy clock after which it is asked whether anybody still wants its order: some hundredths of a second."""
@@ -78,13 +80,13 @@ SLACK = 0.01  # how much longer than before a step may get by one move, at first
 
 def habits(split: bool) -> Iterator[Habit]:
     """Habits worth trying: all pairs of the two choices that matter most, then each other one by one."""
-    for first, ahead in product(CHOICES["first"], CHOICES["ahead"]):
+    for first, ahead in product(FIRST, AHEAD):
         yield Habit(first=first, ahead=ahead)
-    for forwards, backwards in product(CHOICES["forwards"], CHOICES["backwards"]):
+    for forwards, backwards in product(FORWARDS, BACKWARDS):
         if (forwards, backwards) != ("deep", "old"):
             yield Habit(forwards=forwards, backwards=backwards)
     if split:
-        for patience in CHOICES["patience"][1:]:
+        for patience in PATIENCE[1:]:
             yield Habit(patience=patience)
             yield Habit(first="turns", patience=patience)
 

@@ -55,10 +55,12 @@ class Custom(Schedule):
         return self._counts[0]
 
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
-        return self._program.placement.tolist()
+        routes: list[list[int]] = self._program.placement.tolist()
+        return routes
 
     def replica_of(self, pipe: Pipe) -> Sequence[int]:
-        return self._program.replica.tolist()
+        replicas: list[int] = self._program.replica.tolist()
+        return replicas
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
         program = self._program

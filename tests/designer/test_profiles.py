@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 from designer.calibrating import Calibrating
 from designer.forms import Field, change, fields
 from designer.session import Session
-from designer.views.profile import Profiles, axis, charts, listed
-from engine.cost.profile import Measured, Profile, keep, profiles
+from designer.views.profile import Profiles, axis, charts, listed, machine_words
+from engine.cost.profile import Measured, Profile, elsewhere, keep, profiles
 from engine.design import Design, load_design
 from engine.errors import InputError
-from engine.resources import example
+from engine.resources import example, processor
 from engine.runtime.calibration import Told, Wanted
 from tests.engine.cost.profiles import known, of_a_run
 
@@ -131,6 +132,28 @@ def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
     assert listed(profiles(), "a.json") == [{"name": "a.json", "title": "a", "note": "cannot be read", "used": True}]
 
 
+def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Session) -> None:
+    path = keep(known(), "a.json")
+    path.write_bytes(path.read_bytes()[:500])  # cut short, as by a disk that was full
+    view = Profiles(session, Calibrating())
+
+    view.open()
+
+    assert view.chosen == "a.json"
+    assert view.machine[0].startswith("a.json cannot be read: line ")
+    assert not view.charts
+
+
+def test_a_profile_of_another_machine_says_so() -> None:
+    machine = known().machine.model_copy(update={"cores": 48, "processor": "A64FX"})
+
+    assert elsewhere(known()) == "", "it does not say where it was measured"
+    assert elsewhere(known(machine=machine)).startswith("measured on another machine: 48 cores of A64FX, and this one")
+    assert machine_words(known(machine=machine))[0] == elsewhere(known(machine=machine))
+    mine = machine.model_copy(update={"cores": os.cpu_count(), "processor": processor()})
+    assert elsewhere(known(machine=mine)) == ""
+
+
 def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) -> None:
     keep(known(), "a")
     view = Profiles(session, Calibrating())
@@ -203,6 +226,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     with pytest.raises(InputError, match="is being measured"):
         calibrating.start("other")
     calibrating.stop()
+    assert calibrating.standing.words == "stopping"
     go.set()
     until("stopped")
 

@@ -473,7 +473,7 @@ def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
     session.replace(load_design(example("10-bert-on-tacc")), "open")
 
     assert not panel.bar.launchable["allowed"]
-    assert "61.9 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
+    assert "61.7 GB together, and this machine has 16 GB and no GPU" in panel.bar.launchable["reason"]
 
 
 def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Show, session: Session) -> None:

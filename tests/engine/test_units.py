@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.units import quantity
+from engine.units import number, quantity
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,11 @@ def test_three_digits_say_it_to_half_a_percent(value: float, unit: str) -> None:
     scale = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
     assert math.isclose(float(number) * scale.get(prefixed.removesuffix(unit), 1), value, rel_tol=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(40.0, "40"), (13.333, "13.3"), (0.02, "0.02"), (83_456.0, "83,500"), (999.6, "1,000"), (1.0, "1")],
+)
+def test_how_many_times_is_never_a_power_of_ten(value: float, text: str) -> None:
+    assert number(value) == text

@@ -23,6 +23,7 @@ from engine.cost.profile import (
     members,
 )
 from engine.errors import InputError
+from engine.resources import processor
 from engine.runtime.shaped import Cluster, run
 
 COLLECTIVES: tuple[Name, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -146,6 +147,7 @@ def machine_of(cluster: Cluster) -> Machine:
         backend="nccl" if cluster.gpus else "gloo",
         network=str(cluster),
         cores=os.cpu_count(),
+        processor=processor(),
         load_before=os.getloadavg()[0],
         software=f"torch {metadata.version('torch')}, {sys.platform}",
     )

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -26,7 +27,7 @@ from engine.cost.profile import (
     Profile,
     Term,
 )
-from engine.errors import InputError
+from engine.errors import InputError, RunError
 from engine.runtime.calibration.collectives import BUSY, SIZES, Plan, machine_of
 from engine.runtime.shaped import Cluster, run
 
@@ -115,12 +116,14 @@ def calibrate_machine(wanted: Wanted, heard: Heard = lambda told: None) -> Profi
 
     Raises:
         InputError: a part cannot be measured here.
-        RunError: a process failed.
+        RunError: there is no torch, or a process failed.
     """
     if len({*wanted.parts} - {*PARTS}) or not wanted.parts:
         raise InputError(f"there are the parts {', '.join(PARTS)}, not {', '.join(wanted.parts) or 'none'}")
     if "collectives" in wanted.parts:
         Plan.of(wanted.cluster.ranks, wanted.layouts, wanted.sizes)  # what cannot be is refused before anything runs
+    if find_spec("torch") is None:
+        raise RunError("measuring needs torch, which is not installed: pip install torch (see meshwave doctor)")
     machine = machine_of(wanted.cluster).model_copy(update={"made_s": time.time()})
     busy = machine.load_before or 0.0
     if busy > BUSY:

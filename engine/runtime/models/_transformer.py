@@ -98,7 +98,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
         normed = self.ffn_norm(x)
-        return x + (self.ffn_out(F.gelu(self.ffn_in(normed))) if self.experts is None else self.experts(normed))
+        more: Tensor = self.ffn_out(F.gelu(self.ffn_in(normed))) if self.experts is None else self.experts(normed)
+        return x + more
 
 
 class Head(nn.Module):

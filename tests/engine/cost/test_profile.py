@@ -158,7 +158,7 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     save_profile(made, tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == made
-    assert len((tmp_path / "profile.json").read_text().splitlines()) == 16  # a line a collective
+    assert len((tmp_path / "profile.json").read_text().splitlines()) == 17  # a line a collective
 
 
 def test_an_empty_profile_comes_back_too(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from engine import cli
+from engine.cost.profile import keep
 from engine.design import load_design
 from engine.launch import Hosts, Record, Run, State, commands, compared
 from engine.launch.local import LocalLauncher
 from engine.launch.threads import ThreadsLauncher
 from engine.predict import predict
 from engine.recording import Recording, read_recording
+from tests.engine.cost.profiles import known
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, until
 from tests.engine.recorded import record
 
@@ -158,6 +160,29 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
     assert [round(each["error"], 2) for each in history] == [pytest.approx(0, abs=0.02), 2.0]
     listed = json.loads(said_by(["runs", "list", "--json"], capsys))["runs"]
     assert [each["error"] for each in listed] == [each["error"] for each in history]
+
+    for name, layers in (("train in 0", as_measured["model"]["layers"]), ("train in 1", 64)):
+        model = {**as_measured["model"], "layers": layers}
+        path.write_text(json.dumps({**as_measured, "name": name, "model": model}))
+        assert cli.main(["run", str(path)]) == 0
+    assert "history" not in said_by(["runs", "show"], capsys), "it has the same program and is another design"
+    renamed = Record().all(2)[1].id
+    assert "history   3 runs of this design" in said_by(["runs", "show", renamed], capsys)
+
+
+def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = keep(known(), "gone.json")
+    assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
+    path.unlink()
+
+    assert cli.main(["runs", "show"]) == 0
+    out, err = capsys.readouterr()
+    assert "succeeded: " in out and f"folder    {newest().folder}" in out
+    assert err.endswith(
+        "nothing is predicted of this run any more: cost.profile: there is no profile called 'gone.json'. None is kept "
+        "yet; measure this machine: meshwave calibrate; or use cost kind roofline\n"
+    )
+    assert json.loads(said_by(["runs", "show", "--json"], capsys))["comparison"] is None
 
 
 def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -81,13 +81,16 @@ def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carri
     assert grown(400, fast.hosts, step_s=0.02) == 400
     in_units = draw(pp=4, cost={"kind": "unit"})
     assert network(in_units, on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
+    assert network(in_units, on(2, scale=40)).note.endswith(
+        "not slowed as time is: costs in units say nothing of bytes a second"
+    )
 
 
 def test_hosts_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="--hosts 5: the design has 4 processes; use 1 to 4 hosts"):
         network(draw(), on(5))
     with pytest.raises(
-        InputError, match="link of 1e\\+03 bytes/s cannot be waited for; make it 10000 or more, or stretch"
+        InputError, match="link of 1,000 bytes/s cannot be waited for; make it 10000 or more, or stretch"
     ):
         network(draw(), on(2, scale=1e4))
 

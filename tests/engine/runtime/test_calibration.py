@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from engine.cost.profile import Phase, Profile, parse_profile
-from engine.errors import InputError
-from engine.runtime.calibration import Told, Wanted, calibrate_machine, to_text
+from engine.errors import InputError, RunError
+from engine.runtime.calibration import Told, Wanted, calibrate_machine, machine, to_text
 from engine.runtime.shaped import Cluster
 
 pytestmark = pytest.mark.torch
@@ -92,3 +92,13 @@ def test_what_was_measured_is_a_document_and_a_text(measured: tuple[Profile, lis
 def test_what_cannot_be_is_refused_before_anything_is_measured(wanted: Wanted, said: str) -> None:
     with pytest.raises(InputError, match=said):
         calibrate_machine(wanted)
+
+
+def test_without_torch_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    told: list[Told] = []
+
+    with pytest.raises(RunError, match="measuring needs torch, which is not installed: pip install torch"):
+        calibrate_machine(Wanted(Cluster(1, 2), [(2, 2)], ("links",)), told.append)
+
+    assert not told
