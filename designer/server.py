@@ -17,7 +17,7 @@ from types import FrameType
 import panel as pn
 
 from designer.access import TokenAccess, new_token
-from designer.app import Studio, page
+from designer.app import Studio, page, warm_up
 from designer.lab.page import lab_page
 from engine.design import Design, load_design
 from engine.errors import InputError, RunError
@@ -51,6 +51,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     if show and _has_screen():
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     _end_on_signals(server)
+    server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
     try:
         server.io_loop.start()
     finally:

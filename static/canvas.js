@@ -87,6 +87,17 @@ export function followTheme(root) {
   return () => observer.disconnect();
 }
 
+/** Follow a pressed pointer wherever it goes; Escape, or losing it, cancels. Gives what ends it, once or more often. */
+export function trackPointer({ moved, released, cancel }) {
+  const over = new AbortController();
+  const listen = (name, listener, capture = false) => window.addEventListener(name, listener, { signal: over.signal, capture });
+  listen("pointermove", moved);
+  listen("pointerup", released);
+  listen("pointercancel", cancel);
+  listen("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), cancel()), true);
+  return () => over.abort();
+}
+
 /** Words near the pointer, and aloud. `say` fades by itself, `show` stays until `hide`. */
 export class Notice {
   constructor(root) {

@@ -1,7 +1,7 @@
 // The cluster: devices as tiles, and meshes drawn on them by hand. Gestures go to Python as
 // intentions; what is shown while one is in flight is a ghost that knows the same geometry.
 
-import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, perFrame, s, send, stepper } from "static/canvas.js";
+import { Notice, button, clamp, count, followTheme, h, meshColour, openMenu, perFrame, s, send, stepper, trackPointer } from "static/canvas.js";
 import { paneSwitch } from "static/panes.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
@@ -127,7 +127,7 @@ class Cluster {
     this.observer.disconnect();
     this.unfollow?.();
     this.redraw.cancel();
-    this.stopListening();
+    this.unlisten?.();
     clearTimeout(this.tileTimer);
   }
 
@@ -592,31 +592,13 @@ class Cluster {
     }
     const kind = handle ? "resize" : rank >= 0 ? "move" : "draw";
     this.gesture = { kind, rank, from: device, handle: handle?.handle, started: false, at: [event.clientX, event.clientY] };
-    this.listen();
-    this.redraw();
-  }
-
-  listen() {
-    this.stopListening();
-    const moved = (event) => this.drag(event);
-    const released = (event) => this.release(event);
-    const pressed = (event) => event.key === "Escape" && (event.stopPropagation(), this.cancel());
-    const lost = () => this.cancel();
-    window.addEventListener("pointermove", moved);
-    window.addEventListener("pointerup", released);
-    window.addEventListener("pointercancel", lost);
-    window.addEventListener("keydown", pressed, true);
-    this.unlisten = () => {
-      window.removeEventListener("pointermove", moved);
-      window.removeEventListener("pointerup", released);
-      window.removeEventListener("pointercancel", lost);
-      window.removeEventListener("keydown", pressed, true);
-    };
-  }
-
-  stopListening() {
     this.unlisten?.();
-    this.unlisten = null;
+    this.unlisten = trackPointer({
+      moved: (event) => this.drag(event),
+      released: (event) => this.release(event),
+      cancel: () => this.cancel(),
+    });
+    this.redraw();
   }
 
   drag(event) {
@@ -674,7 +656,7 @@ class Cluster {
   release(event) {
     const { kind, rank, started } = this.gesture;
     this.pointer = this.within(event);
-    this.stopListening();
+    this.unlisten?.();
     this.gesture = null;
     if (!started) return this.redraw();
     this.notice.hide();
@@ -690,7 +672,7 @@ class Cluster {
   }
 
   cancel() {
-    this.stopListening();
+    this.unlisten?.();
     this.gesture = null;
     this.ghost = null;
     this.anchor = null;

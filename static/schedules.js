@@ -60,7 +60,8 @@ export class ScheduleRow {
     if (!this.cards.some((card) => card.tabIndex === 0) && this.cards.length) this.cards[0].tabIndex = 0;
     if (this.current !== current) {
       this.current = current;
-      this.reveal(this.cards.find((card) => card.dataset.schedule === current));
+      const pressed = this.element.matches(":active"); // a press ends on the card where it began
+      if (!pressed) this.reveal(this.cards.find((card) => card.dataset.schedule === current));
     }
   }
 

@@ -2,7 +2,7 @@
 // the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
 // from mesh to mesh by dragging it there.
 
-import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, send, stepper } from "static/canvas.js";
+import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, send, stepper, trackPointer } from "static/canvas.js";
 import { ScheduleRow } from "static/schedules.js";
 
 const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
@@ -58,6 +58,11 @@ function hop(layout, route, stage) {
 
 const r = (number) => Math.round(number * 10) / 10;
 
+/** Give a shape its place, by attributes that are numbers. */
+function place(shape, numbers) {
+  for (const [name, number] of Object.entries(numbers)) shape.setAttribute(name, r(number));
+}
+
 // ── the widget ──────────────────────────────────────────────────────────────────────────────
 
 class Wave {
@@ -85,7 +90,7 @@ class Wave {
     this.observer.disconnect();
     this.unfollow?.();
     this.redraw.cancel();
-    this.stopListening();
+    this.unlisten?.();
   }
 
   build() {
@@ -277,23 +282,35 @@ class Wave {
     this.dialStepper?.set(dial.value, { least: 1, most: dial.most, more: dial.reason ?? undefined });
   }
 
+  /** The switches of options stay what they are while a picture follows the other: a press may begin on one of them and
+      end after the next. */
   drawToggles(toggles) {
-    const state = JSON.stringify(toggles);
-    if (state === this.toggles) return;
-    this.toggles = state;
+    const names = JSON.stringify(toggles.map(({ key, words }) => [key, words]));
+    if (names !== this.toggleNames) {
+      this.toggleNames = names;
+      this.toggles = toggles.map(({ key, words }) => this.segments(key, words));
+      this.toggleBox.replaceChildren(...this.toggles);
+    }
     this.toggleBox.hidden = !toggles.length;
-    this.toggleBox.replaceChildren(...toggles.map((toggle) => this.segments(toggle)));
+    toggles.forEach((toggle, place) => this.toggles[place].set(toggle));
   }
 
-  segments({ key, value, words, help, reason }) {
+  segments(key, words) {
+    let held = null;
     const buttons = words.map((word) => {
-      const segment = button(word, { kind: "mw-segment", title: reason ?? help, onclick: () => word !== value && this.send("option", { key, value: word }) });
-      segment.setAttribute("aria-pressed", String(word === value));
-      segment.allow(!reason, reason ?? help);
+      const segment = button(word, { kind: "mw-segment", onclick: () => word !== held && this.send("option", { key, value: word }) });
       segment.refuse = (text) => this.sayAt(segment, text);
       return segment;
     });
-    return h("span", { class: "mw-segments", role: "group", "aria-label": key }, ...buttons);
+    const element = h("span", { class: "mw-segments", role: "group", "aria-label": key }, ...buttons);
+    element.set = ({ value, help, reason }) => {
+      held = value;
+      buttons.forEach((segment, place) => {
+        segment.setAttribute("aria-pressed", String(words[place] === value));
+        segment.allow(!reason, reason ?? help);
+      });
+    };
+    return element;
   }
 
   drawBack() {
@@ -406,7 +423,7 @@ class Wave {
       box.setAttribute("tabindex", stage === this.focus ? 0 : -1);
     }
     if (replica) box.removeAttribute("tabindex");
-    for (const [key, value] of Object.entries({ x: middle - width / 2, y: top, width, height, rx: Math.min(7, width / 4, height / 3) })) rect.setAttribute(key, r(value));
+    place(rect, { x: middle - width / 2, y: top, width, height, rx: Math.min(7, width / 4, height / 3) });
     const two = width >= 40 && height >= 27;
     const one = width >= 7 + 6.5 * String(layers).length && height >= 12;
     const part = percent(this.share(stage));
@@ -434,28 +451,34 @@ class Wave {
 
   /** What parts two stages can be taken anywhere between them, where there is room to take it. */
   drawGrips() {
-    const { slots, edge, height, y, pitch, lane } = this.layout;
-    if (pitch < 11 || this.picture.stale) return this.grips.replaceChildren();
-    const route = this.routes[0];
-    const parts = slots.slice(1).map((slot, boundary) => {
-      const before = slots[boundary];
-      const [from, to] = [before.middle + before.width / 2, slot.middle - slot.width / 2];
-      const x = (from + to) / 2;
-      const wide = Math.max(8, to - from);
-      const middle = (y(route[boundary]) + y(route[boundary + 1])) / 2;
-      const long = Math.min(20, lane * 0.8);
-      const grip = s(
-        "g",
-        { class: "mw-grip", "data-boundary": boundary },
-        s("rect", { class: "mw-grip-area", x: x - wide / 2, y: edge.top, width: wide, height: height - edge.top - edge.bottom }),
-        s("line", { class: "mw-grip-line", x1: slot.x, x2: slot.x, y1: edge.top, y2: height - edge.bottom }),
-        s("rect", { class: "mw-grip-pill", x: x - 2.5, y: middle - long / 2, width: 5, height: long, rx: 2.5 }),
-      );
-      grip.firstChild.append(s("title", {}, `drag to move layers between stage ${boundary} and ${boundary + 1}`));
-      grip.classList.toggle("mw-held", this.gesture?.boundary === boundary);
-      return grip;
-    });
-    this.grips.replaceChildren(...parts);
+    const { slots, pitch } = this.layout;
+    const { children } = this.grips;
+    const wanted = pitch < 11 || this.picture.stale ? 0 : slots.length - 1;
+    while (children.length > wanted) this.grips.lastChild.remove();
+    while (children.length < wanted) this.grips.append(this.grip(children.length));
+    [...children].forEach((grip, boundary) => this.drawGrip(grip, boundary));
+  }
+
+  grip(boundary) {
+    const title = s("title", {}, `drag to move layers between stage ${boundary} and ${boundary + 1}`);
+    const parts = [s("rect", { class: "mw-grip-area" }, title), s("line", { class: "mw-grip-line" }), s("rect", { class: "mw-grip-pill", width: 5, rx: 2.5 })];
+    return s("g", { class: "mw-grip", "data-boundary": boundary }, ...parts);
+  }
+
+  drawGrip(grip, boundary) {
+    const { slots, edge, height, y, lane } = this.layout;
+    const [before, slot] = [slots[boundary], slots[boundary + 1]];
+    const [from, to] = [before.middle + before.width / 2, slot.middle - slot.width / 2];
+    const x = (from + to) / 2;
+    const wide = Math.max(8, to - from);
+    const [route] = this.routes;
+    const middle = (y(route[boundary]) + y(route[boundary + 1])) / 2;
+    const long = Math.min(20, lane * 0.8);
+    const [area, line, pill] = grip.children;
+    place(area, { x: x - wide / 2, y: edge.top, width: wide, height: height - edge.top - edge.bottom });
+    place(line, { x1: slot.x, x2: slot.x, y1: edge.top, y2: height - edge.bottom });
+    place(pill, { x: x - 2.5, y: middle - long / 2, height: long });
+    grip.classList.toggle("mw-held", this.gesture?.boundary === boundary);
   }
 
   // ── the pointer ──
@@ -481,7 +504,7 @@ class Wave {
     event.preventDefault();
     this.pending = null;
     this.gesture = { boundary: Number(grip.dataset.boundary), from: event.clientX, count: 0 };
-    this.listen((event) => this.drag(event), () => this.release());
+    this.follow((event) => this.drag(event), () => this.release());
     this.drag(event);
   }
 
@@ -489,7 +512,7 @@ class Wave {
   take(stage, replica, event) {
     const home = this.picture.routes[replica][stage];
     this.carried = { stage, replica, home, mesh: home, from: event.clientY };
-    this.listen((moved) => this.carry(moved), () => this.put());
+    this.follow((moved) => this.carry(moved), () => this.put());
   }
 
   carry(event) {
@@ -530,25 +553,9 @@ class Wave {
     if (moves) this.send("move_stage", { stage, replica, mesh });
   }
 
-  listen(moved, released) {
-    this.stopListening();
-    const pressed = (event) => event.key === "Escape" && (event.stopPropagation(), this.cancel());
-    const lost = () => this.cancel();
-    window.addEventListener("pointermove", moved);
-    window.addEventListener("pointerup", released);
-    window.addEventListener("pointercancel", lost);
-    window.addEventListener("keydown", pressed, true);
-    this.unlisten = () => {
-      window.removeEventListener("pointermove", moved);
-      window.removeEventListener("pointerup", released);
-      window.removeEventListener("pointercancel", lost);
-      window.removeEventListener("keydown", pressed, true);
-    };
-  }
-
-  stopListening() {
+  follow(moved, released) {
     this.unlisten?.();
-    this.unlisten = null;
+    this.unlisten = trackPointer({ moved, released, cancel: () => this.cancel() });
   }
 
   drag(event) {
@@ -569,7 +576,7 @@ class Wave {
 
   release() {
     const { boundary, count: moved } = this.gesture;
-    this.stopListening();
+    this.unlisten?.();
     this.pending = moved ? this.layers : null;
     this.gesture = null;
     this.endTrial(moved !== 0);
@@ -579,7 +586,7 @@ class Wave {
   }
 
   cancel() {
-    this.stopListening();
+    this.unlisten?.();
     this.gesture = this.carried = null;
     this.endTrial(false);
     this.pending = null;

@@ -1,11 +1,9 @@
-"""What the canvases have in common: files from ``static/``, gestures in, edits or refusals out."""
+"""What the canvases have in common: gestures in, edits or refusals out."""
 
 from __future__ import annotations
 
 import traceback
-from base64 import b64encode
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import param
@@ -16,24 +14,6 @@ from engine.palette import MESHES
 
 Edit = Callable[[str, Any, str], None]
 """``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
-
-
-def read_static(name: str) -> str:
-    """A file of ``static/``: inside the package when installed, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "static", package.parent / "static"):
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
-    raise FileNotFoundError(f"static/{name} is missing from this installation")
-
-
-def shared_modules(*names: str) -> Any:
-    """An import map that gives widgets ``import ... from "static/NAME"`` without a route to serve it."""
-    return {"imports": {f"static/{name}": _data_url(read_static(name)) for name in names}}
-
-
-def _data_url(code: str) -> str:
-    return f"data:text/javascript;base64,{b64encode(code.encode()).decode()}"
 
 
 class Canvas(JSComponent):

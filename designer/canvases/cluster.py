@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import param
 
 from designer import edits
-from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas, Edit
 
 NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
 
@@ -31,8 +32,7 @@ class ClusterCanvas(Canvas):
     )
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
 
-    _esm = read_static("cluster.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "panes.js")
+    _esm = module("cluster.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("cluster.css")]
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "reorder",

@@ -11,7 +11,8 @@ import param
 from pydantic import ValidationError
 
 from designer import edits
-from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas, Edit
 from engine.cost import Costs
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
@@ -47,8 +48,7 @@ class WaveCanvas(Canvas):
 
     search = param.Dict(default={}, doc="How far a search for the order is, and the words for it; empty for none.")
 
-    _esm = read_static("wave.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "schedules.js")
+    _esm = module("wave.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
     _gestures = (
         "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "search",

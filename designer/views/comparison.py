@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.canvases._canvas import read_static, shared_modules
+from designer.assets import module, read_static
 from designer.session import MOST_PINNED, Session
 from designer.views._overlay import Overlay
 from designer.views.numbers import FIGURES, tiles
@@ -28,8 +28,7 @@ class Comparison(Overlay):
     examples = param.List(default=[], doc="Designs that can be pinned without being opened.")
     stale = param.Boolean(default=False, doc="Whether the open design's column is of an earlier one.")
 
-    _esm = read_static("comparison.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("comparison.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("comparison.css")]
     _gestures = ("close", "unpin", "pin", "end", "example", "file")
 

@@ -18,7 +18,7 @@ import numpy as np
 import panel as pn
 import param
 
-from designer.canvases._canvas import read_static, shared_modules
+from designer.assets import module, read_static
 from designer.search import Stopped
 from designer.session import Session
 from designer.views._overlay import Overlay
@@ -56,8 +56,7 @@ class Gallery(Overlay):
     pinned = param.List(default=[], item_type=str, doc="Keys of the cards that are pinned, to compare with.")
     words = param.Dict(default=KINDS, constant=True, doc="What each kind of computation is called.")
 
-    _esm = read_static("gallery.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js", "schedules.js")
+    _esm = module("gallery.js")
     _stylesheets: ClassVar = [
         read_static("canvas.css"), read_static("shell.css"), read_static("gallery.css"), _op_colours(),
     ]  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from designer.search import CODES, Outcome, Search
 from designer.session import Session
 from engine.design import Design, parse_design
@@ -51,8 +52,7 @@ class Problems(Canvas):
         "it, the share that is done, and whether there is one to use; empty where that is no question.",
     )
 
-    _esm = read_static("problems.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("problems.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("problems.css")]
     _gestures = ("focus", "search", "stop", "use")
 

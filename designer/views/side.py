@@ -9,7 +9,8 @@ import panel as pn
 import param
 from panel.viewable import Viewable
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 
 
 class Tabs(Canvas):
@@ -19,8 +20,7 @@ class Tabs(Canvas):
     badges = param.Dict(default={}, doc="What a title carries, by its place: the text and how bad it is.")
     active = param.Integer(default=0, doc="The place of the title whose page is at the front.")
 
-    _esm = read_static("side.js")
-    _importmap: ClassVar = shared_modules("canvas.js")
+    _esm = module("side.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("side.css")]
     _gestures = ("turn",)
 

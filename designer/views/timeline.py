@@ -13,7 +13,7 @@ import param
 from numpy.typing import NDArray
 from panel.custom import JSComponent
 
-from designer.canvases._canvas import read_static, shared_modules
+from designer.assets import module, read_static
 from engine.cost import Costs
 from engine.errors import InputError, MeshwaveError
 from engine.inspect import Inspector, Work, what_ifs
@@ -25,11 +25,6 @@ from engine.timeline import Floats, Timeline
 FORMAT = "meshwave-timeline-view/1"
 TICKS = 2**32 - 1  # of the axis: a start or end is an unsigned 32-bit part of the longest timeline
 LARGE = 200_000  # rows of a program whose simulation a person begins to wait for
-PARTS = (
-    "area", "ask", "axis", "data", "debug", "depth", "edit", "edit_paint", "edit_words", "flow", "gutter", "help", "input", "layout",
-    "link", "marks", "memory", "over", "paint", "panel", "picture", "pinbar", "place", "search", "tip", "transfers", "view",
-    "words",
-)  # fmt: skip
 CRITICAL = 0x80  # set in the op of a span that lies on the critical path
 
 Curve = tuple[Floats, Floats]
@@ -233,8 +228,7 @@ class TimelineChart(JSComponent):
     can_edit = param.Boolean(default=False, doc="Whether the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
-    _esm = read_static("timeline.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "palette.js", *(f"timeline_{part}.js" for part in PARTS))
+    _esm = module("timeline.js")
     _stylesheets: ClassVar = [
         read_static("canvas.css"), *(read_static(f"timeline{part}.css") for part in ("", "_edit", "_depth")),
     ]  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from designer.edits import most
 from designer.session import Session
 from engine.design import Design, load_design, parse_design
@@ -87,8 +88,7 @@ class TopBar(Canvas):
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
 
-    _esm = read_static("topbar.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("topbar.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("topbar.css")]
     _gestures = (
         "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",

@@ -48,6 +48,9 @@ class Stage:
     """
 
     def __init__(self, browser: Browser, serve: Callable[..., str]) -> None:
+        import designer.app  # a server knows the routes, and a page the widgets, that were there when it was made
+        import designer.lab.page  # noqa: F401
+
         self.complaints: list[str] = []
         self.context = new_context(browser)
         self._url = serve(self._app)
@@ -98,9 +101,7 @@ class Stage:
     def _app(self) -> Viewable:
         import panel as pn
 
-        import designer.app  # a page knows the widgets that were there when it was made
-        import designer.lab.page  # noqa: F401
-        from designer.canvases._canvas import read_static
+        from designer.assets import read_static
 
         pn.config.raw_css = [read_static("app.css")]
         column = pn.Column(sizing_mode="stretch_both", margin=0)

@@ -352,6 +352,25 @@ def test_a_schedule_is_chosen_by_its_picture(page: Page, draw: Callable[..., Ses
     eventually(page, lambda: session.design.pipeline.schedule == "interleaved-1f1b")
 
 
+def test_a_press_that_begins_before_a_new_picture_ends_where_it_began(page: Page, draw: Callable[..., Session]) -> None:
+    session = draw(document())
+    cards, ungrouped = page.locator(".mw-schedule"), page.get_by_role("button", name="ungrouped")
+
+    page.mouse.move(*centre(ungrouped))
+    page.mouse.down()
+    page.get_by_role("button", name="one microbatch more").dispatch_event("click")
+    expect(ungrouped).to_have_attribute("aria-disabled", "false")
+    page.mouse.up()
+    eventually(page, lambda: session.design.pipeline.grouping == "ungrouped")
+
+    page.mouse.move(*centre(cards.first))
+    page.mouse.down()
+    cards.last.dispatch_event("click")  # at the other end of the row, which would be scrolled to it
+    expect(cards.last).to_have_attribute("aria-checked", "true")
+    page.mouse.up()
+    eventually(page, lambda: session.design.pipeline.schedule == cards.first.get_attribute("data-schedule"))
+
+
 def test_grouping_is_for_more_microbatches_than_meshes(page: Page, draw: Callable[..., Session]) -> None:
     session = draw(document())
     ungrouped = page.get_by_role("button", name="ungrouped")

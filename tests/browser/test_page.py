@@ -47,14 +47,20 @@ def changes(page: Page, before: str) -> None:
 
 @pytest.mark.usefixtures("unlaunched")
 def test_nothing_scrolls_everything_is_on_one_screen_and_a_second_visit_finds_it_too(
-    designer: Callable[[str], str], visit: Callable[[str], Page]
+    designer: Callable[[str], str], visit: Callable[[str], Page], page: Page
 ) -> None:
     link = designer("01-first-wave")
-    page = visit(link)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    visit(link)
+    assert sorted(url.rpartition("/")[2] for url in asked if "/assets/" in url) == ["import.js", "modules.js"]
+    assert not any("es-module-shims" in url for url in asked)
     lab = page.get_by_role("link", name="Transfer lab").get_attribute("href")
     visit(page.url.partition("?")[0] + str(lab))
     page.locator(".mw-tr-task").first.wait_for()
     visit(link)
+    modules = "performance.getEntriesByType('resource').find(({ name }) => name.endsWith('/modules.js'))"
+    assert page.evaluate(f"{modules}.transferSize") == 0  # the browser kept them
 
     expect(page.locator('.mw-tile[data-key="iteration"]')).to_contain_text("36")
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
