@@ -7,10 +7,9 @@ import { Bar } from "static/transfer_bar.js";
 import { Form } from "static/transfer_form.js";
 import { Cut, Tasks } from "static/transfer_grid.js";
 import { Lanes } from "static/transfer_lanes.js";
-import { Spec } from "static/transfer_spec.js";
+import { Spec, help } from "static/transfer_spec.js";
 import { Table } from "static/transfer_table.js";
 
-const MANY = 600; // unit tasks from which on those that are not looked at are not dimmed
 const KEYS = { z: "undo", y: "redo", s: "save", o: "open" };
 
 export function render({ model }) {
@@ -26,6 +25,7 @@ class Transfer {
     this.leaving = new AbortController();
     this.lit = null; // what the pointer or the keyboard is at: { task } or { side, places }
     this.pinned = null; // the same, kept until it is taken off
+    this.looked = [null, null]; // the tasks that this is about, and the place itself
     this.awaited = new Set(); // parts that sent something and are to hear what became of it
     this.relight = perFrame(() => this.light());
     this.build();
@@ -65,12 +65,12 @@ class Transfer {
     this.body = h(
       "div",
       { class: "mw-tr-body" },
-      card("source", "Source", [this.specs[0].element, source.element]),
+      card("source", "Source", [this.specs[0].element, source.element], help("source")),
       card("tasks", "Unit tasks", [tasks.element], tasks.about),
-      card("destination", "Destination", [this.specs[1].element, destination.element]),
+      card("destination", "Destination", [this.specs[1].element, destination.element], help("destination")),
       h("section", { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" }, this.form.element),
-      card("lanes", "Links", [this.lanes.element], this.lanes.about),
-      card("plans", "Plans side by side", [this.table.element], this.table.about),
+      card("lanes", "Links", [this.lanes.element], this.lanes.about, this.lanes.help),
+      card("plans", "Plans side by side", [this.table.element], this.table.time, this.table.about),
     );
     const inner = [this.bar.element, this.trouble, this.body, this.live];
     this.root = h("div", { class: "mw-canvas mw-shell mw-transfer", "data-mode": this.model.mode });
@@ -116,8 +116,8 @@ class Transfer {
     const { packed } = this.model;
     if (!packed) return;
     const picture = (this.picture = JSON.parse(packed));
-    this.root.toggleAttribute("data-many", picture.tasks.length > MANY);
     this.pinned = this.lit = null;
+    this.looked = [null, null];
     for (const part of [...this.specs, ...this.grids, this.lanes]) part.draw(picture);
     this.table.draw();
     this.tell();
@@ -153,7 +153,9 @@ class Transfer {
   pin(what) {
     this.pinned = same(what, this.pinned) ? null : what;
     this.relight();
-    if (this.pinned?.task !== undefined) this.live.textContent = this.lanes.words(this.pinned.task);
+    const { task, side, places } = this.pinned ?? {};
+    if (task !== undefined) this.live.textContent = this.lanes.words(task);
+    else if (side) this.live.textContent = this.grids[side === "source" ? 0 : 2].words(places);
   }
 
   light() {
@@ -161,6 +163,7 @@ class Transfer {
     if (!picture) return;
     const shown = this.lit ?? this.pinned;
     const tasks = shown ? tasksOf(picture, shown) : null;
+    this.looked = [tasks, shown];
     this.root.toggleAttribute("data-lit", Boolean(tasks));
     for (const part of [...this.grids, this.lanes]) part.light(tasks, shown);
   }
@@ -222,8 +225,8 @@ function same(one, other) {
   return Boolean(one && other) && one.task === other.task && one.side === other.side && String(one.places) === String(other.places);
 }
 
-function card(name, title, children, about = null) {
-  return h("section", { class: "mw-tr-card", "data-card": name, "aria-label": title }, h("header", {}, h("h2", {}, title), about), ...children);
+function card(name, title, children, ...about) {
+  return h("section", { class: "mw-tr-card", "data-card": name, "aria-label": title }, h("header", {}, h("h2", {}, title), ...about), ...children);
 }
 
 function download({ name, mime, content }) {

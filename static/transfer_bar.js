@@ -4,6 +4,8 @@ import { button, h, s } from "static/canvas.js";
 import { dropdown, icon, menu, tool } from "static/shell.js";
 
 const THEME = "meshwave.theme"; // kept by the designer's top bar
+const PLAYED = "From the first byte to the last, each message played by itself and sharing the NICs with others: what the timeline of an iteration reckons with";
+const PLANNED = "A unit task holds the NICs of both its ends until it is done: so senders and order are chosen, and so links and plans are drawn below";
 const THEMES = ["light", "dark", "system"];
 
 export class Bar {
@@ -61,9 +63,9 @@ export class Bar {
     if (picture) {
       const count = picture.tasks.length;
       this.figures.replaceChildren(
-        figure(picture.size, `in ${count} unit task${count === 1 ? "" : "s"}`),
-        figure(picture.makespan, stale ? "of the last good one" : "from first to last byte"),
-        figure(picture.bound, picture.optimal ? "bound: no order is shorter" : "bound"),
+        figure(picture.size, `in ${count} task${count === 1 ? "" : "s"}`, `${count} unit task${count === 1 ? "" : "s"}: slices that each have one set of senders and one of receivers`),
+        figure(picture.played, "played", PLAYED),
+        figure(picture.makespan, stale ? "of the last good one" : picture.optimal ? "planned ✓" : `planned, bound ${picture.bound}`, `${PLANNED}. ${picture.optimal ? "No order is shorter" : `No order is shorter than ${picture.bound}`}`),
       );
     }
     if (this.take && picture) {
@@ -100,8 +102,8 @@ export class Bar {
   }
 }
 
-function figure(value, words) {
-  return h("span", { class: "mw-tr-figure", "data-tip": words }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
+function figure(value, words, tip) {
+  return h("span", { class: "mw-tr-figure", "data-tip": tip }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
 }
 
 function kept() {

@@ -1,28 +1,38 @@
 // The tensor as a grid, cut as its source, its destination or its unit tasks have it: to scale, as far as no piece
-// gets too narrow to be seen. A colour is a host; of a unit task, the host that sends it.
+// gets too narrow to be seen. A colour is a host; of a unit task, the host that sends it. What nobody looks at gets
+// paler, and its letters get the colour of text, which reads on anything pale.
 
-import { clamp, h, perFrame, s } from "static/canvas.js";
+import { h, perFrame, s } from "static/canvas.js";
 import { ink, rgb } from "static/palette.js";
+import { Crowd, between } from "static/transfer_crowd.js";
 
 const GUTTER = { left: 36, top: 18, right: 2, bottom: 2 };
 const CHIP = { width: 22, height: 15, gap: 3 };
 const LABEL_ROOM = { across: 32, down: 18 }; // CSS pixels between the numbers of cuts
 const NAMED = { across: 56, down: 34 }; // CSS pixels of a ruler that its name takes
 const FEW_CHIPS = 64; // of a box in pieces, so that each piece shows them
-const MOST_CHIPS = 1500; // of a picture: of more ranks, boxes tell how many hold them
+const MANY = 600; // pieces from which on they are painted as one picture
+const SMALL = 96; // ranks of a mesh from which on they bear no numbers
+const STRENGTH = { tint: 0.24, strong: 0.5, faint: 0.08, pale: 0.28 }; // of colours, as the style sheet has them
 
 /** What both pictures share: a figure of its own size, rulers with the cuts, what is lit. */
 class Grid {
   constructor(view, label) {
     this.view = view;
     this.svg = s("svg", { class: "mw-tr-grid", role: "img", "aria-label": label });
-    this.box = h("div", { class: "mw-tr-figure-box" }, this.svg);
+    this.crowd = new Crowd();
+    this.box = h("div", { class: "mw-tr-figure-box" }, this.crowd.canvas, this.svg);
     this.element = this.box;
-    this.redraw = perFrame(() => this.paint());
+    this.redraw = perFrame(() => {
+      this.paint();
+      this.light(...this.view.looked);
+    });
     this.sizes = new ResizeObserver(() => this.redraw());
     this.sizes.observe(this.box);
+    this.svg.addEventListener("pointermove", (event) => this.single(event));
+    this.svg.addEventListener("pointerdown", (event) => this.single(event)); // a finger moves over nothing before
     this.svg.addEventListener("pointerover", (event) => this.over(event));
-    this.svg.addEventListener("pointerleave", () => this.view.hover(null));
+    this.svg.addEventListener("pointerleave", () => this.leave());
     this.svg.addEventListener("click", (event) => this.click(event));
   }
 
@@ -43,8 +53,36 @@ class Grid {
     this.area = { left: rows.length ? GUTTER.left : 2, top: columns.length ? GUTTER.top : 2 };
     Object.assign(this.area, { width: width - this.area.left - GUTTER.right, height: height - this.area.top - GUTTER.bottom });
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.svg.replaceChildren(...this.rulers(this.picture[this.side]?.ends), ...this.cells());
-    this.view.relight();
+    const pieces = this.isCrowd ? this.pieces.map((piece) => ({ rects: piece.rects.map((rect) => this.at(rect)), fills: this.fills(piece) })) : [];
+    this.crowd.draw(pieces, width, height);
+    this.svg.replaceChildren(...this.rulers(this.picture[this.side]?.ends), ...(this.isCrowd ? [] : this.cells()));
+    this.alone = null; // of a crowd, the piece under the pointer, as an element that can be pointed at
+  }
+
+  get isCrowd() {
+    return this.pieces.length > MANY;
+  }
+
+  /** Of a crowd, make the piece under the pointer an element of the page, as all are of a few. */
+  single({ target, offsetX, offsetY }) {
+    if (!this.picture || !this.isCrowd || target.closest("[data-piece]")) return;
+    this.alone?.remove();
+    const piece = this.crowd.find(offsetX, offsetY);
+    this.alone = piece < 0 ? null : this.outline(piece);
+    if (!this.alone) return this.view.hover(null);
+    this.svg.append(this.alone);
+    this.over({ target: this.alone });
+  }
+
+  outline(piece) {
+    const rects = this.crowd.pieces[piece].rects.map((at) => s("rect", { ...at, class: "mw-tr-outline" }));
+    return s("g", { ...this.attributes(piece), "data-piece": piece }, ...rects);
+  }
+
+  leave() {
+    this.alone?.remove();
+    this.alone = null;
+    this.view.hover(null);
   }
 
   /** A rectangle of the picture in CSS pixels. */
@@ -90,53 +128,70 @@ export class Cut extends Grid {
   constructor(view, side) {
     super(view, `The tensor as the ${side} holds it`);
     this.side = side;
-    this.mesh = h("div", { class: "mw-tr-mesh", role: "group", "aria-label": `Ranks of the ${side} mesh` });
+    const label = `Ranks of the ${side} mesh: arrows walk them, Escape leaves them`;
+    this.mesh = h("div", { class: "mw-tr-mesh", role: "group", tabindex: 0, "aria-label": label });
     this.caption = h("div", { class: "mw-tr-caption" });
     this.element = h("div", { class: "mw-tr-side" }, this.box, h("div", { class: "mw-tr-below" }, this.mesh, this.caption));
     this.mesh.addEventListener("pointerover", (event) => this.over(event));
     this.mesh.addEventListener("pointerleave", () => this.view.hover(null));
     this.mesh.addEventListener("click", (event) => this.click(event));
+    this.mesh.addEventListener("keydown", (event) => this.key(event));
   }
 
   draw(picture) {
+    this.boxOf = new Map(picture[this.side].boxes.flatMap((box) => box.places.map((place) => [place, box])));
     this.drawMesh(picture);
     super.draw(picture);
   }
 
-  /** The mesh itself: its ranks in rows of its last axis. */
+  get pieces() {
+    return this.picture[this.side].boxes;
+  }
+
+  fills({ places }) {
+    const { hosts } = this.picture[this.side];
+    return [...new Set(places.map((place) => hosts[place]))].map((host) => this.colour(host));
+  }
+
+  attributes(piece) {
+    return { class: "mw-tr-box", "data-places": this.pieces[piece].places.join(" ") };
+  }
+
+  /** The mesh itself: its ranks in rows of its last axis. One that holds nothing of the tensor is hollow. */
   drawMesh(picture) {
     const { shape, ranks, hosts } = picture[this.side];
     const columns = shape.at(-1);
-    const small = ranks.length > 96;
-    const cells = ranks.map((rank, place) => {
+    const small = ranks.length > SMALL;
+    this.ranks = ranks.map((rank, place) => {
       const fill = this.colour(hosts[place]);
-      const words = `rank ${rank}, ${this.view.model.host_word} ${hosts[place]}`;
-      return h("span", { class: "mw-tr-rank", "data-places": place, title: words, style: { background: fill, color: ink(rgb(fill)) } }, small ? "" : String(rank));
+      const style = { "--fill": fill, "--ink": ink(rgb(fill)) };
+      return h("span", { class: "mw-tr-rank", "data-places": place, "data-empty": !this.boxOf.has(place), style }, small ? "" : String(rank));
     });
     this.mesh.toggleAttribute("data-small", small);
     this.mesh.style.setProperty("--columns", Math.min(columns, 64));
-    this.mesh.replaceChildren(...cells);
+    this.mesh.style.setProperty("--widest", `${Math.max(26, 8 + 7 * String(Math.max(...ranks)).length)}px`);
+    this.mesh.replaceChildren(...this.ranks);
     const lines = shape.length > 1 ? `axis ${shape.length - 1} →, ${shape.length > 2 ? "the others" : "axis 0"} ↓` : "axis 0 →";
     this.caption.replaceChildren(`mesh ${shape.join(" × ")}`, h("br"), lines);
   }
 
   cells() {
     const side = this.picture[this.side];
-    const drawChips = side.ranks.length <= MOST_CHIPS;
-    return side.boxes.map((box) => {
-      const hosts = [...new Set(box.places.map((place) => side.hosts[place]))];
-      const group = s("g", { class: "mw-tr-box", "data-places": box.places.join(" ") });
-      box.rects.forEach((rect, number) => {
+    this.groups = side.boxes.map((box, number) => {
+      const group = s("g", this.attributes(number));
+      const fills = this.fills(box);
+      box.rects.forEach((rect, part) => {
         const at = this.at(rect);
-        hosts.forEach((host, stripe) => {
-          const width = at.width / hosts.length;
-          group.append(s("rect", { ...at, x: at.x + stripe * width, width, class: "mw-tr-tint", fill: this.colour(host) }));
+        fills.forEach((fill, stripe) => {
+          const width = at.width / fills.length;
+          group.append(s("rect", { ...at, x: at.x + stripe * width, width, class: "mw-tr-tint", fill }));
         });
-        group.append(s("rect", { ...at, class: "mw-tr-edge", "stroke-width": edge(at) }));
-        if (drawChips && (!number || box.rects.length * box.places.length <= FEW_CHIPS)) group.append(...this.chips(at, box, side));
+        group.append(s("rect", { ...at, class: "mw-tr-edge", "stroke-width": between(at) }));
+        if (!part || box.rects.length * box.places.length <= FEW_CHIPS) group.append(...this.chips(at, box, side));
       });
       return group;
     });
+    return this.groups;
   }
 
   chips(at, { places }, { ranks, hosts }) {
@@ -152,7 +207,7 @@ export class Cut extends Grid {
       const [x, y] = corner(number);
       const fill = this.colour(hosts[place]);
       return [
-        s("rect", { x, y, width: size, height: CHIP.height, rx: 3, fill, class: "mw-tr-chip", "data-rank": ranks[place] }),
+        s("rect", { x, y, width: size, height: CHIP.height, rx: 3, class: "mw-tr-chip", "data-rank": ranks[place], style: { "--fill": fill } }),
         text(x + size / 2, y + CHIP.height - 4, String(ranks[place]), "mw-tr-chip-words mw-tr-middle", ink(rgb(fill))),
       ];
     });
@@ -170,16 +225,19 @@ export class Cut extends Grid {
 
   over(event) {
     const found = this.placesAt(event);
-    const group = event.target.closest(".mw-tr-box");
+    const group = event.target.closest("[data-places]");
     if (group) group.dataset.tip = this.words(found.places);
     this.view.hover(found);
   }
 
-  /** A box in words; the tip that stands beside it is written when somebody looks. */
+  /** A box or a rank in words; the tip that stands beside it is written when somebody looks. */
   words(places) {
-    const { boxes, ranks } = this.picture[this.side];
-    const box = boxes.find((each) => each.places[0] === places[0]);
-    return `[${box.box}], ${box.size}, on ${places.length === 1 ? "rank" : "ranks"} ${some(places.map((place) => ranks[place]))}`;
+    const { ranks, hosts } = this.picture[this.side];
+    const box = this.boxOf.get(places[0]);
+    const held = box ? `[${box.box}], ${box.size}` : "holds nothing of this tensor";
+    if (places.length > 1) return `${held}, on ranks ${some(places.map((place) => ranks[place]))}`;
+    const rank = `rank ${ranks[places[0]]}, ${this.view.model.host_word} ${hosts[places[0]]}`;
+    return box ? `${held}, on ${rank}` : `${rank} ${held}`;
   }
 
   click(event) {
@@ -187,10 +245,27 @@ export class Cut extends Grid {
     if (found) this.view.pin(found);
   }
 
+  /** Arrows walk the ranks, and each is kept in the light as a press on it would. */
+  key(event) {
+    if (!this.picture || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { pinned } = this.view;
+    const isOwn = pinned?.side === this.side && pinned.places.length === 1;
+    const { shape } = this.picture[this.side];
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: shape.at(-1), ArrowUp: -shape.at(-1) }[event.key];
+    if (event.key === "Escape" && pinned) this.view.pin(null);
+    else if (step) {
+      const place = isOwn ? pinned.places[0] + step : 0;
+      if (this.ranks[place]) this.view.pin({ side: this.side, places: [place] });
+      this.ranks[place]?.scrollIntoView({ block: "nearest" });
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
   /** Light the boxes that have to do with `tasks`, and the rank that sends. */
   light(tasks, shown) {
     if (!this.picture) return;
-    const side = this.picture[this.side];
+    const { ranks } = this.picture[this.side];
     const touched = new Set();
     const senders = new Set();
     for (const number of tasks ?? []) {
@@ -199,11 +274,14 @@ export class Cut extends Grid {
       if (this.side === "source" && shown.task !== undefined) senders.add(task.sender);
     }
     const own = shown?.side === this.side ? new Set(shown.places) : null;
-    for (const each of this.element.querySelectorAll("[data-places]")) {
-      const places = each.dataset.places.split(" ").map(Number);
-      each.toggleAttribute("data-on", places.some((place) => (own ? own.has(place) : touched.has(side.ranks[place]))));
-      each.toggleAttribute("data-sends", each.classList.contains("mw-tr-rank") && senders.has(side.ranks[places[0]]));
-    }
+    const isOn = (place) => (own ? own.has(place) : touched.has(ranks[place]));
+    this.ranks.forEach((each, place) => {
+      each.toggleAttribute("data-on", isOn(place));
+      each.toggleAttribute("data-sends", senders.has(ranks[place]));
+    });
+    const boxOn = this.pieces.map(({ places }) => places.some(isOn));
+    if (this.isCrowd) return this.crowd.paint((piece) => (!tasks ? STRENGTH.tint : boxOn[piece] ? STRENGTH.strong : STRENGTH.faint));
+    this.groups?.forEach((group, number) => group.toggleAttribute("data-on", boxOn[number]));
     for (const chip of this.svg.querySelectorAll(".mw-tr-chip")) chip.toggleAttribute("data-sends", senders.has(Number(chip.dataset.rank)));
   }
 }
@@ -215,22 +293,39 @@ export class Tasks extends Grid {
     this.about = h("span", { class: "mw-quiet" });
   }
 
+  draw(picture) {
+    const stays = picture.tasks.some((task) => !task.receivers.length) && "outlined: stays";
+    this.about.textContent = [`colour: its sender's ${this.view.model.host_word}`, stays, ...nested(picture)].filter(Boolean).join("; ");
+    this.about.dataset.tip = this.about.textContent; // where the card is too narrow for it
+    super.draw(picture);
+  }
+
+  get pieces() {
+    return this.picture.tasks;
+  }
+
+  fills({ host }) {
+    return [this.colour(host)];
+  }
+
+  attributes(task) {
+    return { class: `mw-tr-task${this.pieces[task].receivers.length ? "" : " mw-tr-stays"}`, "data-task": task };
+  }
+
   cells() {
-    const { tasks } = this.picture;
-    this.about.textContent = [`colour: the ${this.view.model.host_word} that sends it`, ...nested(this.picture)].join("; ");
-    const letter = tasks.length < MOST_CHIPS;
-    this.groups = tasks.map((task, number) => {
-      const fill = this.colour(task.host);
-      const letters = ink(rgb(fill));
-      const group = s("g", { class: "mw-tr-task", "data-task": number });
+    this.groups = this.pieces.map((task, number) => {
+      const [fill] = this.fills(task);
+      const stays = !task.receivers.length;
+      const letters = stays ? null : ink(rgb(fill));
+      const group = s("g", { ...this.attributes(number), style: { "--fill": fill } });
       task.rects.forEach((rect, part) => {
         const at = this.at(rect);
-        group.append(s("rect", { ...at, fill, class: "mw-tr-cell", "stroke-width": edge(at) }));
-        if (part || !letter) return;
+        group.append(s("rect", { ...(stays ? inset(at) : at), class: "mw-tr-cell", "stroke-width": between(at) }));
+        if (part) return;
         const [x, y] = [at.x + at.width / 2, at.y + at.height / 2];
         const roomy = at.height > 30 && at.width > 64;
         if (at.width > 7 + 7 * String(number).length && at.height > 12) group.append(text(x, y + (roomy ? -1 : 4), String(number), "mw-tr-number mw-tr-middle", letters));
-        if (roomy) group.append(text(x, y + 13, task.size, "mw-tr-size mw-tr-middle", letters));
+        if (roomy) group.append(text(x, y + 13, stays ? "stays" : task.size, "mw-tr-size mw-tr-middle", letters));
       });
       return group;
     });
@@ -249,8 +344,9 @@ export class Tasks extends Grid {
   }
 
   light(tasks) {
-    for (const each of this.svg.querySelectorAll("[data-on]")) if (!tasks?.has(Number(each.dataset.task))) each.removeAttribute("data-on");
-    for (const task of tasks ?? []) this.groups[task]?.setAttribute("data-on", "");
+    if (!this.picture) return;
+    if (this.isCrowd) return this.crowd.paint((task) => (!tasks || tasks.has(task) ? 1 : STRENGTH.pale));
+    this.groups?.forEach((group, number) => group.toggleAttribute("data-on", Boolean(tasks?.has(number))));
   }
 }
 
@@ -259,8 +355,7 @@ function nested({ rows, columns }) {
   return [rows, columns].flatMap(([outer, ...inner]) => inner.map(({ dim }) => `dim ${dim} inside dim ${outer.dim}`));
 }
 
-/** Between pieces, thinner where these are small. */
-const edge = ({ width, height }) => clamp(Math.min(width, height) / 10, 0.5, 2);
+const inset = ({ x, y, width, height }) => ({ x: x + 1.5, y: y + 1.5, width: Math.max(0, width - 3), height: Math.max(0, height - 3) });
 
 export function some(ranks) {
   return ranks.length > 8 ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more` : ranks.join(", ") || "nobody";

@@ -1,24 +1,30 @@
 // The links' timeline: a lane for each host and direction, a bar for each unit task that holds it, and, where a bar
 // is wide enough or looked at, every message behind it. Python says when each begins and ends.
 
-import { clamp, h, perFrame } from "static/canvas.js";
+import { clamp, count, h, perFrame } from "static/canvas.js";
 import { css, ink, mix, rgb } from "static/palette.js";
+import { tool } from "static/shell.js";
 import { some } from "static/transfer_grid.js";
 
 const NAMES = 116; // CSS pixels of the lanes' names
 const AXIS = 20;
 const ROW = { least: 13, most: 34 };
-const STRIP = 10; // CSS pixels of an opened bar that its name takes, where there is room for it
+const STRIP = 11; // CSS pixels of an opened bar that its name takes, where there is room for it
 const WIDE = 120; // CSS pixels of a bar from which on it shows its chunks
 const MOST_ASKED = 40; // tasks whose chunks are asked for at once
 const DRAG_PX = 4;
 const DEEPEST = 1e6; // times the whole
 const WAYS = { tx: "sends", rx: "receives", in: "inside" };
+const HELP = `A bar is a unit task for as long as it holds the lane, in the colour of the host that sends it; in wide bars, and in the one that is looked at, each message bears the number of its chunk.
+Wheel zooms, drag moves, double-click shows all, Alt and wheel scroll the lanes.
+Keys: J K to the next task, F fits it, Escape lets it go, W S zoom, A D move, arrows scroll, 0 shows all.`;
 
 export class Lanes {
   constructor(view) {
     this.view = view;
     this.about = h("span", { class: "mw-quiet" });
+    this.help = tool("How to read the links", { glyph: "help", tip: HELP });
+    this.help.setAttribute("aria-description", HELP);
     this.canvas = h("canvas", {});
     this.tip = h("div", { class: "mw-tr-tip", "aria-hidden": "true", hidden: true });
     this.probe = h("span", { class: "mw-tr-probe" });
@@ -57,7 +63,7 @@ export class Lanes {
     this.bars = picture.held.task.map((_, bar) => bar);
     const { makespan, bound, optimal, strategy, ordering } = picture;
     this.about.textContent = `${strategy}, ${ordering}: ${makespan}${optimal ? "" : `, bound ${bound}`}`;
-    this.element.setAttribute("aria-label", `${picture.tasks.length} unit tasks on ${picture.lanes.length} lanes, ${makespan}. J and K walk the tasks, Enter pins, W and S zoom, A and D move, 0 shows all.`);
+    this.element.setAttribute("aria-label", `${count(picture.tasks.length, "unit task")} on ${picture.lanes.length} lanes, ${makespan}. J and K walk the tasks, F fits one, Escape lets it go, W and S zoom, A and D move, 0 shows all.`);
     this.tip.hidden = true;
     this.repaint();
   }
@@ -119,10 +125,10 @@ export class Lanes {
     this.width = clientWidth - NAMES - 12;
     this.colours = this.readColours();
     this.shades = new Map();
-    const count = this.picture.lanes.length || 1;
-    this.row = clamp(Math.floor((clientHeight - AXIS - 4) / count), ROW.least, ROW.most);
+    const lanes = this.picture.lanes.length || 1;
+    this.row = clamp(Math.floor((clientHeight - AXIS - 4) / lanes), ROW.least, ROW.most);
     this.room = clientHeight - AXIS;
-    this.scroll = clamp(this.scroll, 0, Math.max(0, count * this.row - this.room));
+    this.scroll = clamp(this.scroll, 0, Math.max(0, lanes * this.row - this.room));
     this.paintLanes(context);
     if (!this.picture.lanes.length) return this.paintNothing(context, clientWidth, clientHeight);
     context.save();
@@ -210,27 +216,27 @@ export class Lanes {
   paintBar(context, bar) {
     const { held, tasks } = this.picture;
     const lane = held.lane[bar];
-    const [left, right] = [this.x(held.start_s[bar]), this.x(held.end_s[bar])];
+    const [left, right] = [this.x(held.start_s[bar]), this.x(held.end_s[bar])].map((x) => Math.round(x)); // whole pixels are filled many times faster
     if (right < NAMES || left > NAMES + this.width + 12 || !this.isSeen(lane)) return;
     const task = held.task[bar];
     const isLit = !this.lit || this.lit.has(task);
     if (right - left > WIDE) this.ask(task);
     const opened = this.isOpened(task, right - left);
     const { fill, letters } = this.shade(tasks[task].host, opened ? 0.72 : isLit ? 0.1 * (tasks[task].place % 2) : 0.75);
-    const [y, width] = [this.top(lane) + 1.5, Math.max(1, right - left - 1)];
+    const [y, width] = [this.top(lane) + 1, Math.max(1, right - left - 1)];
     context.fillStyle = fill;
-    context.fillRect(left, y, width, this.row - 3);
+    context.fillRect(left, y, width, this.row - 2);
     if (task === this.shownTask) {
       context.strokeStyle = css(this.colours.text);
       context.lineWidth = 1.5;
-      context.strokeRect(left + 0.75, y + 0.75, width - 1.5, this.row - 4.5);
+      context.strokeRect(left + 0.75, y + 0.75, width - 1.5, this.row - 3.5);
     }
     const shown = [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
     const name = opened && shown[1] - shown[0] > 50 ? `task ${task}` : String(task);
     if (shown[1] - shown[0] < 8 + 7 * name.length || (opened && !this.strip)) return;
-    context.fillStyle = opened ? css(this.colours.text) : isLit ? letters : css(this.colours.muted);
+    context.fillStyle = opened || !isLit ? css(this.colours.text) : letters;
     context.textAlign = opened ? "left" : "center";
-    context.font = opened ? "600 9px system-ui, sans-serif" : "600 11px system-ui, sans-serif";
+    context.font = opened ? "600 10px system-ui, sans-serif" : "600 11px system-ui, sans-serif";
     if (opened) context.fillText(name, shown[0] + 4, y + STRIP / 2 + 0.5);
     else context.fillText(name, (shown[0] + shown[1]) / 2, y + this.row / 2 - 1);
   }

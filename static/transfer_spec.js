@@ -2,8 +2,21 @@
 // use the arrows: left and right to the next dim, up and down in the order of cuts, Delete to replicate.
 
 import { h } from "static/canvas.js";
+import { tool } from "static/shell.js";
 
 const DRAG_PX = 4; // a press that moves less is no drag
+const HELP = `How the tensor lies on the mesh, told for each of its dims:
+R: whole on every rank (replicated)
+S0: cut into as many pieces as mesh axis 0 is long (sharded), one for each place along that axis
+S01: cut by axis 0, and each piece by axis 1; S10 is the other way round
+Of an uneven cut the last pieces are shorter, or empty. Drag an axis to the dim that it shall cut.`;
+
+/** What the letters of a spec mean, where they stand. */
+export function help(side) {
+  const element = tool(`What S0, S01 and R mean, ${side}`, { glyph: "help", tip: HELP });
+  element.setAttribute("aria-description", HELP);
+  return element;
+}
 
 export class Spec {
   constructor(view, side) {
@@ -35,25 +48,40 @@ export class Spec {
     const cutting = new Set(cuts.flat());
     const resting = shape.map((_, axis) => axis).filter((axis) => !cutting.has(axis));
     const focused = this.element.getRootNode().activeElement?.closest?.(".mw-tr-axis")?.dataset.axis;
-    const dims = cuts.map((axes, dim) => this.slot(dim, [h("span", { class: "mw-tr-dim" }, `dim ${dim}`), h("code", {}, spec[dim]), h("b", {}, picture.shape[dim].toLocaleString("en"))], axes));
+    const { axes: axisNames = [], dims: dimNames = [] } = this.view.model.names;
+    this.names = axisNames.length === shape.length ? axisNames : []; // of what crosses a boundary, until it is made something else
+    const called = dimNames.length === cuts.length ? dimNames : [];
+    const dims = cuts.map((axes, dim) => this.slot(dim, [h("span", { class: "mw-tr-dim" }, `dim ${dim}`), h("code", {}, spec[dim]), h("b", {}, `${picture.shape[dim].toLocaleString("en")} ${called[dim] ?? ""}`)], axes));
     this.slots.replaceChildren(...dims, this.slot(null, [h("span", { class: "mw-tr-dim" }, "replicate")], resting));
+    this.mark();
     if (focused !== undefined) this.chips().find((chip) => chip.dataset.axis === focused)?.focus();
   }
 
   slot(dim, words, axes) {
     const chips = axes.map((axis) => this.chip(axis, dim));
-    return h("div", { class: "mw-tr-slot", "data-dim": dim === null ? "none" : dim }, h("div", { class: "mw-tr-slot-words" }, ...words), h("div", { class: "mw-tr-slot-axes" }, ...chips));
+    const tip = dim === null ? "Axes that cut nothing: along them, ranks hold the same" : this.meaning(dim, axes);
+    return h("div", { class: "mw-tr-slot", "data-dim": dim === null ? "none" : dim }, h("div", { class: "mw-tr-slot-words", "data-tip": tip }, ...words), h("div", { class: "mw-tr-slot-axes" }, ...chips));
+  }
+
+  /** What stands in the spec for a dim, in words. */
+  meaning(dim, axes) {
+    if (!axes.length) return `R: no axis cuts dim ${dim}, so that each rank has all of it`;
+    const [outer, ...inner] = axes.map((axis) => `axis ${axis}`);
+    const then = inner.map((axis, place) => `, then ${axis} each piece into ${this.shape[axes[place + 1]]}`).join("");
+    const all = inner.length ? `: ${axes.reduce((product, axis) => product * this.shape[axis], 1)} in all` : "";
+    return `S${axes.join("")}: ${outer} cuts dim ${dim} into ${this.shape[axes[0]]}${then}${all}`;
   }
 
   chip(axis, dim) {
     const does = dim === null ? "replicates" : `cuts dim ${dim}`;
-    const label = `${this.side} axis ${axis} of ${this.shape[axis]}, ${does}`;
+    const name = this.names[axis] ? ` (${this.names[axis]})` : "";
+    const label = `${this.side} axis ${axis}${name} of ${this.shape[axis]}, ${does}`;
     const tip = "Drag it to a dim; or ← → to the next dim, ↑ ↓ in the order of cuts, Delete to replicate";
-    return h("button", { type: "button", class: "mw-tr-axis", "data-axis": axis, "data-tip": tip, "aria-label": label }, h("i", {}, `${axis}`), `× ${this.shape[axis]}`);
+    return h("button", { type: "button", class: "mw-tr-axis", "data-axis": axis, "data-tip": tip, "aria-label": label }, h("i", {}, `${axis}`), `${this.names[axis] ?? ""} × ${this.shape[axis]}`);
   }
 
   chips() {
-    return [...this.element.querySelectorAll(".mw-tr-axis")];
+    return [...this.slots.querySelectorAll(".mw-tr-axis")];
   }
 
   place(axis, dim, at) {
@@ -69,31 +97,38 @@ export class Spec {
   press(event) {
     const chip = event.target.closest(".mw-tr-axis");
     if (!chip || event.button !== 0) return;
-    chip.setPointerCapture(event.pointerId);
-    const drag = { chip, x: event.clientX, y: event.clientY, ghost: null };
+    this.element.setPointerCapture(event.pointerId); // not the chip: what was done before may draw all chips anew
+    const drag = { axis: chip.dataset.axis, chip, x: event.clientX, y: event.clientY, ghost: null };
     const listening = new AbortController();
     const { signal } = listening;
     const end = () => {
       listening.abort();
       drag.ghost?.remove();
-      delete chip.dataset.dragged;
+      this.dragged = null;
+      this.mark();
       this.aim(null);
     };
-    chip.addEventListener("pointermove", (move) => this.move(drag, move), { signal });
-    chip.addEventListener("pointercancel", end, { signal });
+    this.element.addEventListener("pointermove", (move) => this.move(drag, move), { signal });
+    this.element.addEventListener("pointercancel", end, { signal });
     window.addEventListener("keydown", (key) => key.key === "Escape" && (key.stopPropagation(), key.preventDefault(), end()), { signal, capture: true });
-    chip.addEventListener("pointerup", (up) => {
+    this.element.addEventListener("pointerup", (up) => {
       const slot = drag.ghost && this.slotAt(up);
       end();
-      if (slot) this.drop(Number(chip.dataset.axis), slot, up.clientX);
+      if (slot && drag.axis < this.shape.length) this.drop(Number(drag.axis), slot, up.clientX);
     }, { signal }); // prettier-ignore
+  }
+
+  /** Pale is the chip that is on its way. */
+  mark() {
+    for (const chip of this.chips()) chip.toggleAttribute("data-dragged", chip.dataset.axis === this.dragged);
   }
 
   move(drag, { clientX, clientY }) {
     if (!drag.ghost && Math.hypot(clientX - drag.x, clientY - drag.y) < DRAG_PX) return;
     if (!drag.ghost) {
       drag.ghost = h("div", { class: "mw-tr-axis mw-tr-ghost", "aria-hidden": "true" }, ...[...drag.chip.childNodes].map((node) => node.cloneNode(true)));
-      drag.chip.dataset.dragged = "";
+      this.dragged = drag.axis;
+      this.mark();
       this.element.append(drag.ghost);
       this.view.tips.hide();
     }

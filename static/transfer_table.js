@@ -3,21 +3,32 @@
 import { h } from "static/canvas.js";
 import { icon } from "static/shell.js";
 
+/** What a cell can tell, and what is said of it once all are there. */
+const TIMES = {
+  makespan: { title: "planned", about: "✓ no order of this strategy is shorter" },
+  played: { title: "played", about: "messages one by one, as the timeline of an iteration has them" },
+};
+
 export class Table {
   constructor(view) {
     this.view = view;
     this.about = h("span", { class: "mw-quiet" });
     this.element = h("div", { class: "mw-tr-plans" });
     this.element.addEventListener("keydown", (event) => this.key(event));
+    const options = Object.entries(TIMES).map(([value, { title }]) => h("option", { value }, title));
+    this.time = h("select", { class: "mw-tr-time", "aria-label": "Time of a plan" }, ...options);
+    this.time.addEventListener("change", () => this.draw());
+    this.time.addEventListener("keydown", (event) => event.stopPropagation());
   }
 
   draw() {
     const { model } = this.view;
     const { rows, done } = model.table;
+    const time = this.time.value;
     const found = new Map(rows.map((row) => [`${row.strategy} ${row.ordering}`, row]));
-    const most = Math.max(...rows.map((row) => row.makespan_s));
-    const least = rows.toSorted((one, other) => one.makespan_s - other.makespan_s)[0]?.time; // as a person reads it
-    this.about.textContent = done ? "✓ no order of this strategy is shorter" : `${rows.length} of ${model.strategies.length * model.orderings.length} planned`;
+    const most = Math.max(...rows.map((row) => row[`${time}_s`]));
+    const least = rows.toSorted((one, other) => one[`${time}_s`] - other[`${time}_s`])[0]?.[time]; // as a person reads it
+    this.about.textContent = done ? TIMES[time].about : `${rows.length} of ${model.strategies.length * model.orderings.length} planned`;
     const focused = this.element.getRootNode().activeElement?.dataset?.plan;
     const head = h("tr", {}, h("td", {}), ...model.orderings.map(({ title, help }) => h("th", { scope: "col", "data-tip": help }, title)));
     const body = model.strategies.map(({ name, title, help }) => {
@@ -37,12 +48,14 @@ export class Table {
   cell(row, { title, ordering }, least, most) {
     if (!row) return h("span", { class: "mw-tr-wait" }, "…");
     const { picture } = this.view;
+    const time = this.time.value;
     const isChosen = picture?.strategy === row.strategy && picture.ordering === row.ordering;
-    const isBest = row.time === least;
-    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.time}${isBest ? ", the shortest of all" : ""}${row.optimal ? ", no order is shorter" : `, bound ${row.bound}`}`;
+    const isBest = row[time] === least;
+    const proof = row.optimal ? "no order is shorter" : `bound ${row.bound}`;
+    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.makespan} planned (${proof}), ${row.played} played${isBest ? "; the shortest of all" : ""}`;
     const cell = h("button", { type: "button", class: "mw-tr-plan", "data-plan": `${row.strategy} ${row.ordering}`, "aria-pressed": String(isChosen), "aria-label": words, "data-tip": words, "data-best": isBest });
-    cell.style.setProperty("--part", most ? row.makespan_s / most : 0);
-    cell.append(h("span", {}, row.time), row.optimal ? icon("check") : "");
+    cell.style.setProperty("--part", most ? row[`${time}_s`] / most : 0);
+    cell.append(h("span", {}, row[time]), row.optimal && time === "makespan" ? icon("check") : "");
     cell.addEventListener("click", () => this.view.send("choose", { strategy: row.strategy, ordering: row.ordering }));
     return cell;
   }

@@ -85,7 +85,7 @@ def _hosts_reader(side: str) -> Callable[[str, Document], list[int]]:
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[*x×]\s*", "*", text.strip()))):
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
-                raise InputError(f"{_cut(part)} should be hosts such as 0*4 1*4, or 4 a host")
+                raise InputError(f"{_cut(text)} should be hosts such as 0*4 1*4, or 4 a host")
             if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MOST_DEVICES:
                 raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)

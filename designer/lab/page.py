@@ -6,14 +6,13 @@ import json
 
 import panel as pn
 
-from designer.canvases._canvas import read_static
+from designer.assets import HEAD, read_static
 from designer.lab import edits
 from designer.lab.bench import Bench
 from designer.views.transfer import TransferView
 from engine.design.transfer_spec import parse_transfer
 
 FIRST_CASE = "rows"
-THEME = f"{{% block postamble %}}<script>{read_static('theme.js')}</script>{{% endblock %}}"
 
 
 def lab_page() -> pn.viewable.Viewable:
@@ -21,7 +20,7 @@ def lab_page() -> pn.viewable.Viewable:
     pn.config.raw_css = [read_static("app.css")]
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
-    document.template = THEME
+    document.template = HEAD
     return pn.Column(lab(), sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import panel as pn
 import param
 
-from designer.canvases._canvas import read_static, shared_modules
+from designer.assets import module, read_static
 from designer.lab import edits
 from designer.lab.bench import Bench
 from designer.views._overlay import Overlay
 from engine.design.transfer_spec import TransferSpec
-from engine.errors import InputError, Problem
+from engine.errors import DesignError, InputError, Problem
 from engine.reshard import compared
 from engine.transfer import orderings, strategies
 from engine.units import quantity
@@ -25,10 +26,6 @@ LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 TOLD_EVERY_S = 0.15  # of plans that come in one after another
 KEPT_TABLES = 8
 MANY_TASKS, AFTER_MANY_S = 500, 1.0  # so long all plans of many tasks wait, that the picture comes first
-MODULES = (
-    "canvas.js", "palette.js", "shell.js", "transfer_bar.js", "transfer_form.js", "transfer_grid.js", "transfer_lanes.js",
-    "transfer_spec.js", "transfer_table.js",
-)  # fmt: skip
 
 
 class TransferView(Overlay):
@@ -41,6 +38,9 @@ class TransferView(Overlay):
     shown = param.Boolean(default=True, doc="Whether it is open, where it lies over another page.")
     title = param.String(default="Transfer lab")
     host_word = param.String(default="host")
+    names = param.Dict(
+        default={}, doc="What the axes and dims are called, where they have names: of a boundary's tensor."
+    )
     packed = param.String(default="", doc="The picture as JSON, which travels many times faster than its parts would.")
     stale = param.Boolean(default=False, doc="Whether the picture is of an earlier document, since this one is wrong.")
     fields = param.Dict(default={}, doc="What stands in each field of the form.")
@@ -55,8 +55,7 @@ class TransferView(Overlay):
     cases = param.List(default=[], doc="Name and title of transfers to start from.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
 
-    _esm = read_static("transfer.js")
-    _importmap: ClassVar = shared_modules(*MODULES)
+    _esm = module("transfer.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("transfer.css")]
     _gestures = ("place", "set", "choose", "undo", "redo", "save", "open", "case", "link", "hops", "close", "take")
 
@@ -88,9 +87,9 @@ class TransferView(Overlay):
         if self.shown:
             self._compare_anew()
 
-    def open(self, title: str, host_word: str) -> None:
+    def open(self, title: str, host_word: str, names: Mapping[str, list[str]]) -> None:
         """Show what is on the bench, under another title."""
-        self.param.update(title=title, host_word=host_word)
+        self.param.update(title=title, host_word=host_word, names=dict(names))
         self._draw()  # first: nobody sees what was shown before
         self._open()
 
@@ -122,7 +121,7 @@ class TransferView(Overlay):
         for side in edits.SIDES:
             for box in data[side]["boxes"]:
                 box["size"] = quantity(box["elements"] * item, "B")
-        times = {name: quantity(data[f"{name}_s"], "s") for name in ("makespan", "bound")}
+        times = {name: quantity(data[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
         return {**data, **times, "size": quantity(data["bytes"], "B"), "number": self._number}
 
     # every strategy with every ordering, beside the page
@@ -149,7 +148,8 @@ class TransferView(Overlay):
         for row in compared(spec):
             if self._asked is not spec:
                 return  # another is asked for
-            rows.append({**row, "time": quantity(row["makespan_s"], "s"), "bound": quantity(row["bound_s"], "s")})
+            words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
+            rows.append({**row, **words})
             if time.monotonic() - told > TOLD_EVERY_S and self._is_watched():
                 told = time.monotonic()
                 self._tell_rows(spec, list(rows), done=False)
@@ -202,7 +202,8 @@ class TransferView(Overlay):
         text = gesture["text"]
         if not isinstance(text, str) or len(text) > LARGEST_FILE_BYTES:
             raise InputError(f"the page opens text of up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
-        self.bench.load(text, f"open {str(gesture['file'])[:60]}")
+        with _told_where(str(gesture["file"])[:60]):
+            self.bench.load(text, f"open {str(gesture['file'])[:60]}")
 
     def _on_case(self, gesture: Mapping[str, Any]) -> None:
         known = edits.cases()
@@ -214,7 +215,8 @@ class TransferView(Overlay):
 
     def _on_link(self, gesture: Mapping[str, Any]) -> None:
         found = edits.read_link(str(gesture["fragment"]))
-        self.bench.load(found.text, "open a link", found.strategy, found.ordering)
+        with _told_where("the link"):
+            self.bench.load(found.text, "open a link", found.strategy, found.ordering)
 
     def _on_hops(self, gesture: Mapping[str, Any]) -> None:
         """Every message behind a unit task, as long as that is what the page shows."""
@@ -229,6 +231,20 @@ class TransferView(Overlay):
 
 
 # ---- plain functions ----
+
+
+@contextmanager
+def _told_where(what: str) -> Iterator[None]:
+    """
+    Raises:
+        InputError: ``what`` holds no sound transfer; with the first place that is wrong, which no field of the page is.
+    """
+    try:
+        yield
+    except DesignError as error:
+        first, *others = error.problems
+        more = f" (and {len(others)} more)" if others else ""
+        raise InputError(f"{what} was not opened: {first}{more}") from None
 
 
 def by_field(problems: Iterable[Problem]) -> dict[str, str]:

@@ -90,9 +90,15 @@ def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable
 
     page.wait_for_function("location.hash.endsWith('&strategy=send-recv&ordering=naive')")
     page.keyboard.press("Control+z")
-    page.keyboard.press("Control+z")
-    eventually(page, lambda: lab.spec[0] == ["S1", "R", "R"])
+    eventually(page, lambda: lab.spec[0] == ["S1", "S0", "R"])
+    lab.tasks(8)
+    press_and_drag(page, centre(lab.chip("destination", 1)), centre(lab.slot("destination", 2)))
+    page.keyboard.press("Control+z")  # all chips are drawn anew while one is held
     lab.tasks(4)
+    assert lab.spec[0] == ["S1", "R", "R"]
+    page.mouse.up()
+    eventually(page, lambda: lab.spec[1] == ["S0", "R", "S1"])
+    expect(page.locator(".mw-tr-ghost")).to_have_count(0)
 
 
 def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callable[..., Shown]) -> None:
@@ -135,6 +141,11 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     eventually(page, lambda: lab.view.bench.drawing.plan.strategy == "local-allgather")
     page.locator('[data-plan="broadcast ensemble"]').click()
     expect(page.locator('[data-plan="broadcast ensemble"]')).to_have_attribute("aria-pressed", "true")
+    naive = page.locator('[data-plan="broadcast naive"]')
+    expect(naive).to_have_text("133 ms")
+    page.get_by_label("Time of a plan").select_option("played")
+    expect(naive).to_have_text("66.1 ms")  # its order keeps no NIC waiting for another
+    page.get_by_label("Time of a plan").select_option("planned")
 
     page.locator('.mw-tr-task[data-task="3"]').click()
     eventually(page, lambda: lab.lanes("lanes.hops.get(3)?.lane.length ?? 0") > 4)
@@ -161,11 +172,89 @@ def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., S
     document["destination"]["spec"] = ["S7", "R"]
     lab = shown(edits.as_link(document, "broadcast", "dfs"))
 
-    expect(lab.page.locator(".mw-tr-general")).to_contain_text("S7 names axis 7, and the mesh has axes 0 to 1")
+    general = lab.page.locator(".mw-tr-general")
+    expect(general).to_contain_text(
+        "the link was not opened: destination.spec[0]: S7 names axis 7, and the mesh has axes"
+    )
     lab.tasks(4)
     with lab.page.expect_download() as download:
         lab.page.get_by_role("button", name="Save").click()
     assert json.loads(Path(download.value.path()).read_text())["tensor"]["shape"] == [13312, 6144]
+
+
+CONTRASTS = """elements => {
+    const luminance = (colour) => {
+        const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map((each) => {
+            const part = colour.startsWith("rgb") ? each / 255 : Number(each);
+            return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    return elements.map((element) => {
+        const [letters, ground] = [element.querySelector("text"), element.querySelector("rect")].map((each) => getComputedStyle(each ?? element));
+        const [low, high] = (element.localName === "span" ? [letters.color, ground.backgroundColor] : [letters.fill, ground.fill]).map(luminance).sort((one, other) => one - other);
+        return getComputedStyle(element).opacity === "1" ? (high + 0.05) / (low + 0.05) : 0;
+    });
+}"""
+"""Of the letters of unit tasks and ranks, by WCAG 2; what is seen through has none."""
+
+
+def test_what_is_not_looked_at_can_be_read_and_the_letters_of_a_spec_are_explained(shown: Callable[..., Shown]) -> None:
+    lab = shown()
+    page = lab.page
+    page.locator('.mw-tr-task[data-task="1"]').click()
+    expect(page.locator(".mw-tr-task:not([data-on])")).to_have_count(3)
+    for theme in ("light", "dark"):
+        page.evaluate("theme => (document.documentElement.dataset.theme = theme)", theme)
+        found = page.locator(".mw-tr-task, .mw-tr-rank").evaluate_all(CONTRASTS)
+        assert len(found) == 4 + 10 and min(found) >= 4.5, (theme, found)
+
+    tip = page.locator(".mw-tip:popover-open")
+    lab.slot("source", 1).locator(".mw-tr-slot-words").hover()
+    expect(tip).to_have_text("R: no axis cuts dim 1, so that each rank has all of it")
+    lab.chip("source", 1).press("ArrowRight")  # to the first dim, as its inner cut
+    eventually(page, lambda: lab.spec[0] == ["S01", "R"])
+    lab.slot("source", 0).locator(".mw-tr-slot-words").hover()
+    expect(tip).to_have_text("S01: axis 0 cuts dim 0 into 2, then axis 1 each piece into 2: 4 in all")
+    page.get_by_role("button", name="What S0, S01 and R mean, source").hover()
+    expect(tip).to_contain_text("S10 is the other way round")
+
+
+def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Callable[..., Shown]) -> None:
+    from designer.lab import edits
+
+    document = edits.case([4], [4], [3, 4], ("S0 R", "R S0"), per_host=2)
+    document["destination"] |= {"ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1]}  # the same devices, cut otherwise
+    lab = shown(edits.as_link(document, "broadcast", "ensemble"))
+    page = lab.page
+    lab.tasks(12)
+    expect(page.locator(".mw-tr-stays")).to_have_count(3)
+    expect(page.locator('[data-card="source"] .mw-tr-rank[data-empty]')).to_have_text("3", use_inner_text=True)
+    mesh = page.get_by_role("group", name="Ranks of the source mesh")
+    for key in ("ArrowRight", "ArrowRight"):
+        mesh.press(key)
+    expect(page.locator(".mw-sr")).to_have_text("[1:2, 0:4], 16 B, on rank 1, host 0")
+    expect(page.locator(".mw-tr-task[data-on]")).to_have_count(4)
+    mesh.press("Escape")
+    expect(page.locator(".mw-tr-task[data-on]")).to_have_count(0)
+
+
+def test_very_many_tasks_are_one_picture_in_which_each_can_be_pointed_at(shown: Callable[..., Shown]) -> None:
+    from designer.lab import edits
+
+    page = shown().page
+    document = edits.case([32], [32], [64, 64], ("S0 R", "R S0"))
+    page.evaluate("fragment => (location.hash = fragment)", edits.as_link(document, "broadcast", "naive"))
+    expect(page.locator(".mw-tr-figures")).to_contain_text("in 1024 tasks")
+    expect(page.locator(".mw-tr-task")).to_have_count(0)  # no element for any of them
+    x, y = centre(page.locator('[data-card="tasks"] .mw-tr-crowd'))
+    page.mouse.move(x, y)
+    expect(page.locator(".mw-tr-task")).to_have_count(1)
+    page.mouse.click(x, y)
+    expect(page.locator(".mw-sr")).to_contain_text("Task ")
+    expect(page.locator(".mw-tr-rank[data-on]")).to_have_count(2)
+    page.mouse.move(x + 40, y)
+    expect(page.locator(".mw-tr-task")).to_have_count(1)
 
 
 # ---- on the designer's page ----
@@ -175,12 +264,13 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     page = whole_page(read_design("14-tensor-parallel"))
     page.wait_for_function("window.meshwaveTimeline.arrows.length > 0")
     arrow = page.evaluate("window.meshwaveTimeline.arrows[0]")
-    page.mouse.click(arrow["x"], arrow["y"])
+    page.mouse.dblclick(arrow["x"], arrow["y"])  # opens it once
 
     dialog = page.get_by_role("dialog", name="Transfer")
     dialog.wait_for()
     expect(dialog.get_by_role("heading", level=1)).to_have_text("Activation of microbatch 0, stage 0: mesh A to mesh B")
     dialog.locator(".mw-tr-task").first.wait_for()
+    expect(dialog.get_by_role("button", name="source axis 1 (tp) of 2, replicates")).to_be_visible()
     take = dialog.get_by_role("button", name="Use this plan in the design")
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()
