@@ -25,6 +25,8 @@ Chip = tuple[int, int]
 """An expert, and the place that holds it."""
 FIRST_EXPERTS = 8
 """Of a model that gets experts by one click."""
+GROUPS = ("ep", "esp")
+"""The settings that are sizes of the experts' groups."""
 LARGEST_LOAD = 1e6
 """Of one expert, in even shares; beyond it nothing changes to the eye."""
 
@@ -147,7 +149,7 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
     """
     section = {**design.experts.model_dump(mode="json"), key: value}
     common = gcd(*sizes(design))
-    if key in ("ep", "esp") and common % value == 0 and common % (section["ep"] * section["esp"]):
+    if key in GROUPS and common % value == 0 and common % (section["ep"] * section["esp"]):
         other = "esp" if key == "ep" else "ep"
         section[other] = max(size for size in divisors(common // value) if size <= section[other])
     if key == "schedule" and value != "deepspeed":
@@ -158,6 +160,16 @@ def with_setting(design: Design, key: str, value: Any) -> dict[str, Any]:
         section["esp"] = 1
     changed = design.model_copy(update={"experts": Experts.model_validate_json(json.dumps(section))})
     return {**section, "placement": section["placement"] if fits(changed) else None}
+
+
+def idle(design: Design) -> str:
+    """Why ``ep`` and ``esp`` play no part under the schedule; empty where they do. Both are kept for the next one."""
+    if not folded(design):
+        return ""
+    sizes = sorted({mesh.tp for mesh in design.meshes})
+    over = f"{' or '.join(map(str, sizes))} device{'s' * (sizes != [1])}"
+    title = expert_schedules[design.experts.schedule].title
+    return f"{title} spreads whole experts over the {over} of a tensor-parallel group, so that ep and esp play no part"
 
 
 def fits(design: Design) -> bool:
@@ -202,7 +214,7 @@ def drawn_layer(design: Design, rank: int) -> Layer:
     """The expert layer on a mesh, with homes in any case.
 
     Raises:
-        InputError: the model has no experts, or their groups do not fit onto the mesh.
+        InputError: the model has no experts, their groups do not fit onto the mesh, or not each has a load.
     """
     if design.model.moe is None:
         raise InputError("this model has no experts; add them first")
@@ -211,8 +223,12 @@ def drawn_layer(design: Design, rank: int) -> Layer:
     if not folded(design) and len(mesh.devices) % size:
         have = f"{len(mesh.devices)} device{'s' * (len(mesh.devices) != 1)}"
         raise InputError(
-            f"groups of ep {experts.ep} x esp {experts.esp} devices do not divide the {have} of mesh {mesh.name}"
+            f"groups of ep {experts.ep} x esp {experts.esp} devices do not divide the {have} of mesh {mesh.name}; "
+            "choose an ep and an esp that do"
         )
+    if isinstance(experts.load, tuple) and len(experts.load) != design.model.moe.experts:
+        given = f"{len(experts.load)} of {design.model.moe.experts} experts"
+        raise InputError(f"there are loads for {given}; give one an expert, or choose another load")
     if not fits(design):
         raise InputError("the homes that are given are not of these experts and places; put them in equal blocks")
     layer = expert_layer(design, mesh)

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal, NotRequired, TypedDict, get_args
 import param
 
 from designer import edits, expert_edits
-from designer.canvases._canvas import Canvas, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas
 from designer.session import Session
 from engine.cost.presets import presets
 from engine.cost.profile import USUAL, profiles
@@ -95,7 +96,9 @@ def fields(design: Design) -> list[Section]:
         node = schema["properties"][key]
         part = _part(node, document[key])
         found = [*_preset_fields(key, document[key]), *_tag_fields(key, node, document[key])]
-        found += _expert_fields(document) if key == "experts" else _fields(part, document[key], key, "", _tag(node))
+        found += (
+            _expert_fields(design, document) if key == "experts" else _fields(part, document[key], key, "", _tag(node))
+        )
         found = [_of_profiles(field) if field["path"] == PROFILE else field for field in found]
         found.sort(key=lambda field: field["kind"] in LISTS)  # what is wide and seldom used comes last
         section = Section(key=key, title=titled(key), help=_line(part.get("description", "")), fields=found)
@@ -127,17 +130,20 @@ def _fields(part: Json, values: Json, path: str, group: str, skip: str = "") -> 
             yield from _field(name, node, values.get(name), f"{path}.{name}", group)
 
 
-def _expert_fields(document: Json) -> Iterator[Field]:
+def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
     """The experts of the model, to be switched on and off, and how their layer lies on devices and is scheduled.
 
     Where the model has none, only what is set in vain is shown beside the switch.
     """
+    idle = expert_edits.idle(design) if design.model.moe is not None else ""
     schema, experts = _schema()["$defs"], document["experts"]
     has_experts = document["model"]["moe"] is not None
     yield from _field("moe", schema["Model"]["properties"]["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
     for name, node in schema["Experts"]["properties"].items():
         if (has_experts or experts[name] != node["default"]) and not _misplaced(f"experts.{name}", experts):
-            yield from _field(name, node, experts[name], f"experts.{name}", "Layer")
+            for field in _field(name, node, experts[name], f"experts.{name}", "Layer"):
+                plays_no_part = idle and name in expert_edits.GROUPS
+                yield {**field, "hint": "plays no part", "help": f"{field['help']} {idle}."} if plays_no_part else field
 
 
 EXPERTS_SWITCH = "model.moe"
@@ -569,7 +575,10 @@ def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> 
 
 def _expert_setting(design: Design, path: str, value: Any, label: str) -> Edit:
     """A size of the experts' groups, or their schedule, with what has to follow it."""
-    return "experts", expert_edits.with_setting(design, path.rpartition(".")[2], value), label
+    key = path.rpartition(".")[2]
+    if key in expert_edits.GROUPS and value != 1 and (idle := expert_edits.idle(design)):
+        raise InputError(idle)
+    return "experts", expert_edits.with_setting(design, key, value), label
 
 
 def _expert_homes(design: Design, path: str, value: Any, label: str) -> Edit:
@@ -626,8 +635,7 @@ class Form(Canvas):
     problems = param.Dict(default={}, doc="Path of a field to the problems shown at it.")
     turned = param.Integer(default=0, doc="Changes when another design is put in place: what was refused is forgotten.")
 
-    _esm = read_static("form.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js")
+    _esm = module("form.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("form.css")]
     _gestures = ("change", "act")
 

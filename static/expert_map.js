@@ -41,8 +41,8 @@ export class ExpertMap {
     const { across, axes } = this.found;
     const named = (depth) => {
       const outer = size(this.found, across.slice(0, depth));
-      const { word, values } = axes[across[depth]];
-      return Array.from({ length: outer * values.length }, (_, at) => h("span", {}, `${word} ${values[at % values.length]}`));
+      const { word, help, values } = axes[across[depth]];
+      return Array.from({ length: outer * values.length }, (_, at) => h("span", { "data-tip": `${word}: ${help}` }, `${word} ${values[at % values.length]}`));
     };
     const line = (depth) => h("div", { class: "mw-em-head", "aria-hidden": "true" }, h("span", {}), h("div", { class: "mw-em-heads" }, ...named(depth)));
     return h("div", {}, line(0), line(1));
@@ -51,15 +51,16 @@ export class ExpertMap {
   rows() {
     const rows = [];
     for (let first = 0; first < this.cells.length; first += this.columns) {
-      const named = this.axisWords(first, this.found.down);
-      rows.push(h("div", { class: "mw-em-row", role: "row", "data-first": first && (first / this.columns) % 4 === 0 ? "" : null }, h("span", { class: "mw-em-name", role: "rowheader" }, named), h("div", { class: "mw-em-cells", role: "presentation" }, ...this.cells.slice(first, first + this.columns))));
+      const named = this.found.down.flatMap((name) => [h("span", { "data-tip": `${this.found.axes[name].word}: ${this.found.axes[name].help}` }, this.axisWords(first, [name])), " "]);
+      rows.push(h("div", { class: "mw-em-row", role: "row", "data-first": first && (first / this.columns) % 4 === 0 ? "" : null }, h("span", { class: "mw-em-name", role: "rowheader" }, ...named), h("div", { class: "mw-em-cells", role: "presentation" }, ...this.cells.slice(first, first + this.columns))));
     }
     return rows;
   }
 
   cell(cell) {
     const colour = this.measure === "winner" ? this.won(cell) : this.gained(this.found[this.measure][cell]);
-    return h("div", { class: "mw-em-cell", role: "gridcell", "data-cell": cell, tabindex: cell === this.at ? 0 : -1, "aria-label": this.about(cell), style: { background: colour } });
+    const beyond = this.measure === "deepspeed" && (this.found.deepspeed[cell] < this.found.printed[0] || this.found.deepspeed[cell] > this.found.printed[1]);
+    return h("div", { class: "mw-em-cell", role: "gridcell", "data-cell": cell, "data-beyond": beyond ? "" : null, tabindex: cell === this.at ? 0 : -1, "aria-label": this.about(cell), style: { "background-color": colour } });
   }
 
   won(cell) {
@@ -81,7 +82,7 @@ export class ExpertMap {
     const swatch = (colour, words) => h("span", {}, h("i", { style: { background: colour } }), words);
     if (this.measure === "winner") return h("div", { class: "mw-legend" }, ...schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
     const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
-    const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`) : null;
+    const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`, h("i", { class: "mw-em-cell", "data-beyond": "" }), "beyond it") : null;
     return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
   }
 

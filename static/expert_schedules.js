@@ -2,6 +2,7 @@
 
 import { followTheme, h, s, send } from "static/canvas.js";
 import { ExpertMap } from "static/expert_map.js";
+import { explained } from "static/expert_words.js";
 import { Overlay, Tips, tool } from "static/shell.js";
 
 const BOX = { width: 300, lane: 20, gap: 3 };
@@ -27,13 +28,13 @@ class ExpertSchedules {
   }
 
   build() {
-    const { words } = this.model;
+    const { words, help } = this.model;
     const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
     this.about = h("p", { class: "mw-dialog-about" });
     this.refusal = h("span", { class: "mw-dialog-refusal", role: "alert" });
     this.grid = h("div", { class: "mw-es-cards", role: "group", "aria-label": "Expert schedules" });
     this.grid.addEventListener("keydown", (event) => this.key(event));
-    const legend = h("div", { class: "mw-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", {}, h("i", { style: { "--kind": `var(--step-${kind})` } }), word)));
+    const legend = h("div", { class: "mw-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", { "data-tip": help[kind] }, h("i", { style: { "--kind": `var(--step-${kind})` } }), word)));
     this.tabs = [["layer", "This layer"], ["map", "1,296 layers"]].map(([tab, text]) => h("button", { type: "button", role: "tab", class: "mw-es-tab", "data-tab": tab, onclick: () => this.turn(tab) }, text));
     this.legend = legend;
     this.dialog = h(
@@ -85,11 +86,11 @@ class ExpertSchedules {
   }
 
   card(card) {
-    const { name, title, help, present, best, reason, layout, change, choice } = card;
+    const { name, title, help, present, best, reason, layout, change, choice, terms } = card;
     const marks = [present && h("span", { class: "mw-es-mark", "data-kind": "now" }, "now"), best && h("span", { class: "mw-es-mark", "data-kind": "best" }, "fastest")];
     const head = h("div", { class: "mw-es-head" }, h("strong", {}, title), ...marks.filter(Boolean), h("span", { class: "mw-grow" }), layout ? h("span", { class: "mw-quiet" }, layout) : "");
     const spoken = reason ? `${title}: cannot run this layer. ${reason}` : `${title}${present ? ", what you have" : ""}: ${card.time}, between nodes ${card.inter}, inside ${card.intra}, memory ${card.memory}`;
-    const body = reason ? [h("p", { class: "mw-es-help" }, help), h("p", { class: "mw-es-reason" }, reason)] : [drawLayer(card, this.model.lanes), ...figures(card, change), h("p", { class: "mw-es-help" }, choice || help)];
+    const body = reason ? [h("p", { class: "mw-es-help" }, help), h("p", { class: "mw-es-reason" }, reason)] : [drawLayer(card, this.model), ...figures(card, change, this.model.help), h("p", { class: "mw-es-help" }, ...explained(choice || help, terms))];
     const pick = h("button", { class: "mw-choice mw-es-card", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, "data-name": name, tabindex: -1 }, head, ...body);
     pick.toggleAttribute("data-refused", Boolean(reason));
     pick.addEventListener("click", () => (present ? this.overlay.close() : send(this.model, { type: "choose", name })));
@@ -126,7 +127,7 @@ class ExpertSchedules {
 }
 
 /** Three lanes of one device: computing, links inside its node, links to others; the forward, then the backward. */
-function drawLayer({ picture, axis }, lanes) {
+function drawLayer({ picture, axis }, { lanes, help }) {
   const height = lanes.length * (BOX.lane + BOX.gap);
   const svg = s("svg", { class: "mw-es-picture", viewBox: `0 0 ${BOX.width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const scale = BOX.width / axis;
@@ -137,14 +138,14 @@ function drawLayer({ picture, axis }, lanes) {
   });
   const turn = picture.turn * scale;
   svg.append(s("line", { class: "mw-es-turn", x1: turn, x2: turn, y1: 0, y2: height }));
-  return h("div", { class: "mw-es-lanes" }, h("div", { class: "mw-es-names" }, ...lanes.map((lane) => h("span", {}, lane))), svg);
+  return h("div", { class: "mw-es-lanes", "data-tip": help.lanes }, h("div", { class: "mw-es-names" }, ...lanes.map((lane) => h("span", {}, lane))), svg);
 }
 
-function figures({ time, parts, inter, intra, memory, buffers }, change) {
+function figures({ time, parts, inter, intra, memory, buffers }, change, help) {
   const better = change?.startsWith("-");
-  const row = (name, value, small) => [h("dt", {}, name), h("dd", {}, value, small ? h("span", { class: "mw-quiet" }, ` ${small}`) : "")];
+  const row = (key, name, value, small) => [h("dt", { "data-tip": help[key] }, name), h("dd", {}, value, small ? h("span", { class: "mw-quiet" }, ` ${small}`) : "")];
   return [
-    h("div", { class: "mw-es-time" }, h("strong", {}, time), h("span", { class: "mw-quiet" }, ` ${parts}`), h("span", { class: "mw-grow" }), h("span", { class: "mw-es-change", "data-better": better ? "" : null }, change ?? "")),
-    h("dl", {}, ...row("Between nodes", inter, "a device, forward"), ...row("Inside nodes", intra, "a device, forward"), ...row("Memory", memory, `+ ${buffers} of buffers`)),
+    h("div", { class: "mw-es-time", "data-tip": help.time }, h("strong", {}, time), h("span", { class: "mw-quiet" }, ` ${parts}`), h("span", { class: "mw-grow" }), h("span", { class: "mw-es-change", "data-better": better ? "" : null }, change ?? "")),
+    h("dl", {}, ...row("inter", "Between nodes", inter, "a device, forward"), ...row("intra", "Inside nodes", intra, "a device, forward"), ...row("memory", "Memory", memory, `+ ${buffers} of buffers`)),
   ];
 }

@@ -1,13 +1,22 @@
 // Experts as chips on the devices that hold them. What is drawn and what a gesture means comes from Python;
 // the hand (experts_hand.js) and the keys (experts_keys.js) pick chips up and put them down.
 
-import { Notice, button, followTheme, h, openMenu, perFrame, send, stepper } from "static/canvas.js";
+import { Notice, button, count, followTheme, h, openMenu, perFrame, send, stepper } from "static/canvas.js";
+import { explained, walkTips } from "static/expert_words.js";
 import { Hand, keyOf, parse } from "static/experts_hand.js";
 import { Keys } from "static/experts_keys.js";
 import { paneSwitch } from "static/panes.js";
+import { Tips } from "static/shell.js";
 
-const CHIP = { most: 32, least: 6, gap: 3 }; // px
-const PLACE = { width: 190, height: 150, least: [34, 24], pad: 4, head: 15, gap: 4 };
+const CHIP = { most: 64, least: 6, numbered: 14, digit: 6, large: 30, told: 44 }; // px; from the last two its number is large, and its share is told
+const PLACE = { width: 172, least: [34, 24], gap: 4 };
+const AROUND = [
+  // what stands around the chips of a place, the most first, as long as the chips have at least this size
+  { headed: true, barred: true, footed: true, least: 26, wide: 112, edge: 6, high: 41, gap: 4 },
+  { headed: true, barred: true, footed: false, least: 20, wide: 72, edge: 6, high: 26, gap: 4 },
+  { headed: true, barred: false, footed: false, least: 16, wide: 48, edge: 4, high: 17, gap: 3 },
+  { headed: false, barred: false, footed: false, least: 0, wide: 0, edge: 3, high: 0, gap: 2 },
+];
 const NODE = { pad: 6, head: 15, gap: 8 };
 const LEVELS = 7;
 const KINDS = { mp: "same tokens", esp: "same experts, cut up", ep: "other experts" };
@@ -53,19 +62,24 @@ class Experts {
 
   build() {
     this.controls = h("div", { class: "mw-bar mw-xcontrols" });
-    this.room = stepper({ label: "replicas a device", one: "replica a device", min: 0, onchange: (value) => this.setRoom(value), onrefuse: (reason, at) => this.sayAt(at, reason) });
+    this.room = stepper({ label: "replicas", one: "replica a device", min: 0, onchange: (value) => this.setRoom(value), onrefuse: (reason, at) => this.sayAt(at, reason) });
+    this.room.title = "Replicas that balancing may add to each device";
     this.blocks = button("Equal blocks", { title: "Experts in order, as many on each device (Shift+B)", onclick: () => this.send("blocks") });
     this.blocks.refuse = (reason) => this.sayAt(this.blocks, reason);
     this.balancer = button("Balance", { kind: "mw-primary", title: "Place the experts by their load, with replicas of the hottest (B)", onclick: () => this.balance() });
     this.tools = h("div", { class: "mw-bar mw-xtools" }, this.blocks, this.room, this.balancer);
     this.head = h("div", { class: "mw-bar mw-head" }, paneSwitch("experts", (pane) => this.send("pane", { pane })), this.controls, h("span", { class: "mw-grow" }), this.tools);
     this.board = h("div", { class: "mw-xboard", role: "listbox", "aria-multiselectable": "true", "aria-label": "experts on devices: arrows move, Space picks up, Enter puts down, R replicates, Delete removes a replica" });
-    this.side = h("aside", { class: "mw-xside", "aria-label": "What the layer costs" });
+    this.costs = h("div", { class: "mw-xcosts" });
+    this.reachTips = walkTips(this.costs);
+    const compare = button("Compare schedules", { title: "All expert schedules for this layer, side by side", onclick: () => this.send("compare") });
+    this.side = h("aside", { class: "mw-xside", "aria-label": "What the layer costs" }, h("div", { class: "mw-bar" }, h("h3", {}, "Layer, forward"), h("span", { class: "mw-grow" }), compare), this.costs);
     this.words = h("span", { class: "mw-quiet mw-grow", role: "status" });
     this.foot = h("div", { class: "mw-bar mw-xfoot" }, this.words, legend());
     this.body = h("div", { class: "mw-xbody" }, this.board, this.side);
     this.root = h("section", { class: "mw-canvas mw-experts", "aria-label": "Experts on devices" }, this.head, this.body, this.foot);
     this.notice = new Notice(this.root);
+    this.tips = new Tips(this.root);
     this.hand = new Hand(this);
     this.keys = new Keys(this);
     this.root.mw = this;
@@ -241,12 +255,12 @@ class Experts {
     this.chips.clear();
     this.tags.clear();
     this.selected.clear();
-    this.side.replaceChildren();
+    this.costs.replaceChildren();
     this.words.textContent = "";
   }
 
   drawControls() {
-    const { meshes, mesh, controls, most_extra: most = 0, equal } = this.picture;
+    const { meshes, mesh, controls, most_extra: most = this.extra, equal } = this.picture;
     const held = this.root.getRootNode().activeElement?.dataset?.control;
     const items = meshes.map((name, rank) => ({ value: rank, text: name }));
     const chosen = { key: "mesh", label: "mesh", value: mesh, text: meshes[mesh], options: items, help: "The mesh whose devices are shown; all meshes hold their experts alike" };
@@ -274,14 +288,15 @@ class Experts {
     const nodes = new Map();
     places.forEach((place, number) => nodes.set(place.node, [...(nodes.get(place.node) ?? []), number]));
     const most = Math.max(...[...nodes.values()].map((own) => own.length));
-    const layout = arrange(this.board.clientWidth, this.board.clientHeight, nodes.size, most);
-    const size = chipSize(layout, Math.max(1, ...places.map(({ held }) => held.length)));
+    const fullest = Math.max(1, ...places.map(({ held }) => held.length));
+    const layout = arrange(this.board.clientWidth, this.board.clientHeight, nodes.size, most, fullest);
     this.chips.clear();
     this.tags.clear();
-    this.root.dataset.heads = layout.headed ? (layout.width < 26 * esp + 44 ? "load" : "all") : "none";
-    const style = { "--place-w": `${layout.width}px`, "--place-h": `${layout.height}px`, "--columns": layout.columns, "--node-columns": layout.nodeColumns };
+    this.outlined = this.hovered = null; // of what is gone
+    this.root.dataset.heads = layout.headed ? (layout.width < 22 * esp + 48 ? "load" : "all") : "none";
+    const style = { "--place-edge": `${layout.edge - 1}px`, "--chip-gap": `${layout.gap}px`, "--place-w": `${layout.width}px`, "--place-h": `${layout.height}px`, "--columns": layout.columns, "--node-columns": layout.nodeColumns };
     for (const [name, value] of Object.entries(style)) this.board.style.setProperty(name, value);
-    const panels = [...nodes].map(([node, own]) => h("div", { class: "mw-xnode", role: "group", "aria-label": `node ${node}` }, h("div", { class: "mw-xnode-head" }, `node ${node}`), h("div", { class: "mw-xplaces" }, ...own.map((number) => this.place(number, places[number], size, esp)))));
+    const panels = [...nodes].map(([node, own]) => h("div", { class: "mw-xnode", role: "group", "aria-label": `node ${node}` }, h("div", { class: "mw-xnode-head" }, `node ${node}`), h("div", { class: "mw-xplaces" }, ...own.map((number) => this.place(number, places[number], layout, esp)))));
     this.board.replaceChildren(...panels);
     this.selected = new Set([...this.selected].filter((key) => this.chips.has(key)));
     if (!this.element(this.at)) this.at = this.elsewhere();
@@ -296,12 +311,14 @@ class Experts {
     return keys.find((key) => expert && key.startsWith(expert)) ?? keys[0] ?? -1;
   }
 
-  place(number, { name, devices, held, level, load, memory }, size, esp) {
+  place(number, { name, devices, held, level, load, share, bar, memory }, { size, width, barred, footed }, esp) {
     const tags = devices.map((device) => this.tag(device, esp === 1));
-    const words = `${name}: ${held.length} expert${held.length === 1 ? "" : "s"}, load ${load}, ${memory} a layer`;
+    const experts = count(held.length, "expert");
+    const words = footed ? `${name}, ${memory} a layer` : `${name}: ${experts}, ${share} of the load (${load}), ${memory} a layer`;
     const head = h("div", { class: "mw-xplace-head" }, h("span", { class: "mw-xtags" }, ...tags), h("span", { class: "mw-xload" }, load));
     const chips = held.map((expert) => this.chip(expert, number, name, size));
-    const box = h("div", { class: "mw-xplace", "data-place": number, "data-words": words, role: held.length ? "presentation" : "option", "aria-label": held.length ? null : `${name}, no experts`, "aria-selected": held.length ? null : "false", tabindex: held.length ? null : -1, style: { "--load": `var(--load-${level})` } }, head, h("div", { class: "mw-xchips" }, ...chips));
+    const parts = [head, barred ? loadBar(bar, this.picture.even) : null, h("div", { class: "mw-xchips" }, ...chips), footed ? h("div", { class: "mw-xplace-foot" }, [experts, share, width < PLACE.width ? "" : memory].filter(Boolean).join(" · ")) : null];
+    const box = h("div", { class: "mw-xplace", "data-place": number, "data-words": words, role: held.length ? "presentation" : "option", "aria-label": held.length ? null : `${name}, no experts`, "aria-selected": held.length ? null : "false", tabindex: held.length ? null : -1, style: { "--load": `var(--load-${level})` } }, ...parts);
     return box;
   }
 
@@ -312,21 +329,23 @@ class Experts {
   }
 
   chip(expert, place, name, size) {
-    const { level, size: share, words, copies } = this.picture.experts[expert];
-    const side = Math.max(CHIP.least, Math.round(size * (0.62 + 0.38 * share)));
-    const chip = h("div", { class: "mw-xchip", role: "option", tabindex: -1, "data-key": keyOf(expert, place), "data-expert": expert, "aria-selected": "false", "aria-label": `${words}; here on ${name}`, style: { width: `${side}px`, height: `${side}px`, "--load": `var(--load-${level})`, "--on-load": `var(--on-load-${level})` } }, side >= 14 ? h("span", {}, String(expert)) : "");
+    const { level, size: part, share, words, copies } = this.picture.experts[expert];
+    const side = Math.max(CHIP.least, Math.round(size * (0.62 + 0.38 * part)));
+    const told = [side >= Math.max(CHIP.numbered, CHIP.digit * String(expert).length + 4) && h("b", {}, String(expert)), side >= CHIP.told && h("small", {}, share)].filter(Boolean);
+    const chip = h("div", { class: "mw-xchip", role: "option", tabindex: -1, "data-key": keyOf(expert, place), "data-expert": expert, "aria-selected": "false", "aria-label": `${words}; here on ${name}`, style: { width: `${side}px`, height: `${side}px`, "--load": `var(--load-${level})`, "--on-load": `var(--on-load-${level})` } }, ...told);
     chip.toggleAttribute("data-copied", copies > 1);
     chip.toggleAttribute("data-small", side < 19);
+    chip.toggleAttribute("data-large", side >= CHIP.large);
     this.chips.set(keyOf(expert, place), chip);
     return chip;
   }
 
   drawSide() {
-    const { figures, reason, problem, about } = this.picture;
-    const rows = figures.flatMap(({ key, label, value, small }) => [h("dt", {}, label), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
-    const compare = button("Compare schedules", { title: "All expert schedules for this layer, side by side", onclick: () => this.send("compare") });
-    const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, reason), ...about.map((sentence) => h("p", { class: "mw-quiet" }, sentence))];
-    this.side.replaceChildren(h("div", { class: "mw-bar" }, h("h3", {}, "Layer, forward"), h("span", { class: "mw-grow" }), compare), h("dl", {}, ...rows), ...words.filter(Boolean));
+    const { figures, reason, problem, about, terms } = this.picture;
+    const rows = figures.flatMap(({ key, label, value, small, help }) => [h("dt", {}, h("span", { "data-tip": help }, label)), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
+    const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, ...explained(reason, terms)), ...about.map((sentence) => h("p", { class: "mw-quiet" }, ...explained(sentence, reason ? {} : terms)))];
+    this.costs.replaceChildren(h("dl", {}, ...rows), ...words.filter(Boolean));
+    this.reachTips();
   }
 
   // ── words ──
@@ -401,39 +420,52 @@ class Experts {
 
 // ── geometry ────────────────────────────────────────────────────────────────────────────────
 
-/** How nodes and the places in them are put into rows, so that places are large; at least as large as can be used. */
-function arrange(width, height, nodes, places) {
+/** How nodes and the places in them are put into rows, so that chips are large; places have the size that these need. */
+function arrange(width, height, nodes, places, fullest) {
   let best = null;
   for (let nodeColumns = 1; nodeColumns <= nodes; nodeColumns++) {
     for (let columns = 1; columns <= places; columns++) {
       const rows = { node: Math.ceil(nodes / nodeColumns), place: Math.ceil(places / columns) };
       const node = [(width - (nodeColumns - 1) * NODE.gap) / nodeColumns, (height - (rows.node - 1) * NODE.gap) / rows.node];
-      const wide = (node[0] - 2 * NODE.pad - 2 - (columns - 1) * PLACE.gap) / columns;
-      const high = (node[1] - 2 * NODE.pad - 2 - NODE.head - (rows.place - 1) * PLACE.gap) / rows.place;
-      const [w, t] = [Math.min(wide, PLACE.width), Math.min(high, PLACE.height)];
-      const fits = w >= PLACE.least[0] && t >= PLACE.least[1];
-      const score = (fits ? 1e6 : 0) + Math.max(0, Math.min(w, 1.9 * t)) * Math.max(0, Math.min(t, 1.3 * w));
-      if (!best || score > best.score) best = { score, columns, nodeColumns, width: Math.floor(Math.max(w, PLACE.least[0])), height: Math.floor(Math.max(t, PLACE.least[1])) };
+      const wide = Math.floor((node[0] - 2 * NODE.pad - 2 - (columns - 1) * PLACE.gap) / columns);
+      const high = Math.floor((node[1] - NODE.pad - 2 - NODE.head - (rows.place - 1) * PLACE.gap) / rows.place);
+      const fits = wide >= PLACE.least[0] && high >= PLACE.least[1];
+      const placed = { columns, nodeColumns, ...inside(Math.max(wide, PLACE.least[0]), Math.max(high, PLACE.least[1]), fullest) };
+      const score = (fits ? 1e6 : 0) + 1e3 * placed.size + Math.min(wide, PLACE.width) + Math.min(high, PLACE.width);
+      if (!best || score > best.score) best = { ...placed, score };
     }
   }
-  return { ...best, headed: best.height >= 38 };
+  return best;
 }
 
-/** The largest chips of which the fullest place has room for all. */
-function chipSize({ width, height, headed }, most) {
-  const [wide, high] = [width - 2 * PLACE.pad - 2, height - 2 * PLACE.pad - 2 - (headed ? PLACE.head : 0)];
-  for (let size = CHIP.most; size > CHIP.least; size--) {
-    const fit = (room) => Math.floor((room + CHIP.gap) / (size + CHIP.gap));
-    if (fit(wide) * fit(high) >= most) return size;
+/** What a place of at most this width and height shows, the largest chips of which the fullest one has room for all, and
+    what it needs of the room that it has. */
+function inside(wide, high, fullest) {
+  for (const around of AROUND) {
+    const { edge, gap } = around;
+    const room = [wide - 2 * edge, high - 2 * edge - around.high];
+    const across = (size) => Math.max(1, Math.floor((room[0] + gap) / (size + gap)));
+    const taken = (number, size) => number * (size + gap) - gap;
+    const down = (size) => taken(Math.ceil(fullest / across(size)), size);
+    let size = CHIP.most;
+    while (size > CHIP.least && (size > room[0] || down(size) > room[1])) size--;
+    if (size < around.least || wide < around.wide) continue;
+    const width = Math.min(wide, Math.max(PLACE.width, taken(Math.min(across(size), fullest + 1), size) + 2 * edge));
+    return { ...around, size, width, height: Math.min(high, down(size) + 2 * edge + around.high) };
   }
-  return CHIP.least;
 }
 
 // ── small pieces ────────────────────────────────────────────────────────────────────────────
 
 const some = (group) => (group.length > 9 ? `${group.slice(0, 8).join(" ")} … ${group.at(-1)}` : group.join(" "));
 
+/** How much of the longest bar a load is, with a tick at an even share. */
+function loadBar(part, even) {
+  const percent = (share) => `${(100 * share).toFixed(2)}%`;
+  return h("div", { class: "mw-xbar", "aria-hidden": "true" }, h("i", { style: { width: percent(part) } }), h("b", { style: { left: percent(even) } }));
+}
+
 function legend() {
   const swatches = Array.from({ length: LEVELS }, (_, level) => h("i", { style: { background: `var(--load-${level})` } }));
-  return h("span", { class: "mw-xlegend", "aria-hidden": "true" }, "less", ...swatches, "more than an even share");
+  return h("span", { class: "mw-xlegend", "aria-hidden": "true", "data-tip": "The load of an expert, and of a device, against an even share: what it had if all had the same. The tick in the bar of a device is an even share." }, "less", ...swatches, "more", h("span", {}, " than an even share"));
 }

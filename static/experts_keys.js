@@ -10,6 +10,7 @@ export class Keys {
     this.experts = experts;
     experts.root.addEventListener("keydown", (event) => this.key(event));
     experts.board.addEventListener("focusin", (event) => this.focused(event.target));
+    experts.board.addEventListener("focusout", () => experts.outline(null));
   }
 
   key(event) {
@@ -84,6 +85,8 @@ export class Keys {
     const keys = selects ? [...experts.selected, from, experts.at] : [experts.at];
     experts.select([...new Set(keys)].filter((key) => experts.chips.has(key)));
     experts.at = next.dataset.key ?? experts.at;
+    const place = next.closest(".mw-xplace").dataset.place;
+    experts.outline(experts.picture.places[place].devices[0]);
   }
 
   // ── carrying ──

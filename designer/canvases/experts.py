@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
@@ -12,7 +13,8 @@ import param
 from numpy.typing import NDArray
 
 from designer import expert_edits as edits
-from designer.canvases._canvas import Canvas, Edit, read_static, shared_modules
+from designer.assets import module, read_static
+from designer.canvases._canvas import Canvas, Edit
 from designer.routed import Routed
 from engine.cost.expert_blocks import expert_parameters
 from engine.cost.flops import PRECISIONS, optimizer_state_bytes
@@ -27,6 +29,8 @@ Floats = NDArray[np.float64]
 MOST_DRAWN = 20_000
 """Chips; more are no longer told apart."""
 MOST_EXTRA = 4
+LEAST_SCALE = 2.0
+"""Even shares that the bar of a device's load can hold at least, so that a balanced one fills half of it."""
 
 
 def _load_colours() -> str:
@@ -49,9 +53,10 @@ class ExpertsCanvas(Canvas):
 
     picture = param.Dict(default={"state": "none"}, doc="What is drawn; see picture_of().")
 
-    _esm = read_static("experts.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "panes.js", "experts_hand.js", "experts_keys.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("experts.css"), _load_colours()]
+    _esm = module("experts.js")
+    _stylesheets: ClassVar = [
+        read_static("canvas.css"), read_static("shell.css"), read_static("experts.css"), _load_colours(),
+    ]  # fmt: skip
     _gestures = (
         "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane",
     )  # fmt: skip
@@ -253,18 +258,21 @@ def offer(design: Design) -> str:
 
 def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
     """Places with what they hold and carry, and experts with how hot they are."""
-    load = device_load(layer, expert_schedule(design).places)
+    load = device_load(layer, expert_schedule(design).places)[:: layer.esp]  # of each place
     homes, copies = _placed(layer), layer.holders(layer.ep)
     names = place_names(layer, devices)
     each = expert_bytes(design, layer)
+    longest = max(LEAST_SCALE, float(load.max()))
     places = [
         {
             "name": names[place],
             "devices": [int(device) for device in devices[place * layer.esp : (place + 1) * layer.esp]],
             "node": layer.node(place * layer.esp),
             "held": list(held),
-            "level": level(float(load[place * layer.esp])),
-            "load": f"{load[place * layer.esp]:.3g}×",
+            "level": level(float(load[place])),
+            "load": f"{load[place]:.3g}×",
+            "share": f"{100 * load[place] / layer.ep:.3g} %",
+            "bar": float(load[place]) / longest,
             "memory": quantity(each * len(held), "B"),
         }
         for place, held in enumerate(homes)
@@ -274,6 +282,7 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
         {
             "level": level(share * layer.experts),
             "size": (share / hottest) ** 0.5 if hottest else 1.0,
+            "share": f"{100 * share:.3g} %",
             "words": f"expert {expert}: {100 * share:.3g} % of visits, {share * layer.experts:.3g}× an even share"
             + (
                 f", on {len(copies[expert])} {'places' if layer.esp > 1 else 'devices'}"
@@ -284,7 +293,14 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
         }
         for expert, share in enumerate(layer.shares)
     ]
-    return {"places": places, "experts": experts, "groups": groups(layer, devices), "esp": layer.esp}
+    return {
+        "places": places,
+        "experts": experts,
+        "groups": groups(layer, devices),
+        "esp": layer.esp,
+        "even": 1 / longest,
+        "terms": terms(design, layer),
+    }
 
 
 def groups(layer: Layer, devices: Sequence[int]) -> dict[str, list[list[int]]]:
@@ -308,8 +324,50 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
         ("time", "Time", quantity(known.forward_s, "s"), f"+ {quantity(known.backward_s, 's')} backward"),
     ]
     return {
-        "figures": [{"key": key, "label": label, "value": value, "small": small} for key, label, value, small in rows],
-        "reason": known.price.choice.reason if known.price.choice else "",
+        "figures": [
+            {"key": key, "label": label, "value": value, "small": small, "help": FIGURE_HELP[key]}
+            for key, label, value, small in rows
+        ],
+        "reason": in_titles(known.price.choice.reason) if known.price.choice else "",
+    }
+
+
+def in_titles(sentence: str) -> str:
+    """``sentence`` with schedules called as the page calls them."""
+    names = "|".join(map(re.escape, sorted(by_age(), key=len, reverse=True)))
+    return re.sub(rf"(?<![\w-])({names})(?![\w-])", lambda found: expert_schedules[found[1]].title, sentence)
+
+
+FIGURE_HELP = {
+    "load": "Tokens that the fullest device computes, over the mean of all: 1× is balanced",
+    "inter": "Bytes that all devices together send to other nodes in the forward of one layer; ≤ is the most of any",
+    "intra": "Bytes that all devices together send inside their nodes in the forward of one layer; ≤ is the most of any",
+    "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device that holds most",
+    "time": "From the first step of the layer to its last one on the slowest device, for one microbatch",
+}
+
+
+def terms(design: Design, layer: Layer) -> dict[str, str]:
+    """Words of the papers that sentences about this layer use, explained with its own numbers."""
+    item = f"{layer.hidden:,} numbers of {layer.item_bytes} B"
+    room = (
+        "No token is dropped, so that it is what the hottest one needs"
+        if layer.capacity_factor is None
+        else f"Capacity factor {layer.capacity_factor:g} × top {layer.top_k} × tokens ÷ experts; "
+        "a token that finds none free is dropped there"
+    )
+    return {
+        "D": f"D: the slots of all experts, {layer.experts} × {layer.capacity:,} slots of {item}: "
+        f"{quantity(layer.slots_bytes, 'B')}, whether they are filled or not",
+        "X": f"X: the tokens that come into the layer, {layer.tokens:,} of {item}: {quantity(layer.input_bytes, 'B')}",
+        "slots": f"Slot: room for one token at one expert; an expert has {layer.capacity:,}. {room}",
+        "S1": "S1: each tensor-parallel device takes its part of the tokens, before the gate, and gathers them at the end",
+        "S2": "S2: each tensor-parallel device takes its part of the slots, behind the gate, and gathers them as they come back",
+        "gather": "Gather: the tensor-parallel devices bring their parts together again, inside their node",
+        "exchange": "Exchange: every device sends tokens to those that hold their experts, and gets results back",
+        "gate": "Gate: the small network that chooses the experts of each token",
+        **{key: f"{key}: {HELP[key]}" for key in ("ep", "esp")},
+        "dropped": "Dropped: a token that finds no free slot passes its expert by",
     }
 
 
@@ -378,12 +436,11 @@ def place_names(layer: Layer, devices: Sequence[int]) -> list[str]:
 def controls(design: Design, routed: Sequence[Routed] = ()) -> list[dict[str, Any]]:
     """The settings of the experts: each with its words, its value and what it can be set to."""
     experts = design.experts
-    inside = folded(design)
-    whole = "PPMoE keeps whole experts on the devices of a tensor-parallel group" if inside else ""
+    idle = edits.idle(design)
     return [
         _control("schedule", "schedule", experts.schedule, _schedules()),
-        _control("ep", "ep", experts.ep, [] if inside else _sizes(design, "ep"), whole),
-        _control("esp", "esp", experts.esp, [] if inside else _sizes(design, "esp"), whole),
+        _control("ep", "ep", experts.ep, [] if idle else _sizes(design, "ep"), idle),
+        _control("esp", "esp", experts.esp, [] if idle else _sizes(design, "esp"), idle),
         _control(
             "degree", "chunks", experts.degree, [_option(None, "automatic"), *(_option(n, str(n)) for n in DEGREES)]
         ),
@@ -453,7 +510,7 @@ def _placed(layer: Layer) -> Homes:
 
 
 def _busiest(sent: Floats) -> str:
-    return f"≤ {quantity(sent.max(), 'B')} a device" if sent.any() else ""
+    return f"≤ {quantity(sent.max(), 'B')} each" if sent.any() else ""
 
 
 def _chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:

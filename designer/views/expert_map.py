@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.moe import expert_schedules
-from engine.moe_comparison import GRID, RANKS, RANKS_PER_NODE, SPREAD, Grid, grid, grid_as_data
+from engine.moe_comparison import GRID, GRID_MEMORY_BYTES, RANKS, RANKS_PER_NODE, SPREAD, Grid, grid, grid_as_data
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
 """The axes of the rows; the others are those of the columns."""
@@ -22,6 +23,16 @@ WORDS = {
     "sequence": "L",
     "hidden": "M",
     "width": "H/M",
+}
+HELP = {
+    "mp": "Tensor-parallel devices, which hold the same tokens",
+    "esp": "Devices that share one expert, each a part of its width",
+    "top_k": "Experts that a token visits",
+    "capacity_factor": "Capacity factor: room at the experts, over what an even load needs",
+    "batch": "Samples of a microbatch",
+    "sequence": "Tokens of a sample",
+    "hidden": "Width of a token",
+    "width": "Width of an expert, over the width of a token",
 }
 MEASURES = {
     "winner": "Fastest",
@@ -39,7 +50,7 @@ def map_of_layers() -> dict[str, Any]:
     times = np.array([found.seconds[name] for name in SPREAD])
     best = np.sort(times, axis=0)
     return {
-        "axes": {name: {"word": WORDS[name], "values": list(GRID[name])} for name in GRID},
+        "axes": {name: {"word": WORDS[name], "help": HELP[name], "values": list(GRID[name])} for name in GRID},
         "down": list(DOWN),
         "across": across,
         "schedules": [{"name": name, "title": expert_schedules[name].title} for name in SPREAD],
@@ -56,17 +67,24 @@ def map_of_layers() -> dict[str, Any]:
 def _notes(found: Grid, printed: Sequence[float]) -> list[str]:
     gain, modern = found.gain(), found.gain("a2a-allgather")
     low, high = printed
-    wins = np.bincount(found.winner, minlength=len(SPREAD))
-    ranked = [
-        f"{expert_schedules[SPREAD[at]].title} {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at]
-    ]
     within = np.mean((gain >= low) & (gain <= high))
     return [
-        f"Fastest of {len(gain):,}: {', '.join(ranked)}.",
+        f"Fastest of {len(gain):,} among schedules that need the same memory: {_ranked(found.winner, SPREAD)}. Among all "
+        f"{len(found.names)}, where the experts of a layer fit a device of {GRID_MEMORY_BYTES / 1e9:.0f} GB: "
+        f"{_ranked(found.fastest, found.names)}.",
         f"Parm's choice is {gain.min():.2f}× to {gain.max():.2f}× as fast as DeepSpeed-MoE, {np.median(gain):.2f}× in the "
         f"middle. Its paper measured {low}× to {high}× over as many layers; {100 * within:.0f} % of these lie in that range.",
         f"Against the order of today's systems, which exchange first and gather afterwards, it is {modern.min():.2f}× to "
         f"{modern.max():.2f}× as fast.",
         f"Predicted, forward and backward with experts and gate, on {RANKS} devices, {RANKS_PER_NODE} a node, with links "
         "as FSMoE's second testbed was fitted. Which layers the paper took is not known, so this grid is ours.",
+        "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
+
+
+def _ranked(fastest: NDArray[np.int64], names: Sequence[str]) -> str:
+    """In how many layers each schedule is the fastest, most first."""
+    wins = np.bincount(fastest, minlength=len(names))
+    return ", ".join(
+        f"{expert_schedules[names[at]].title} {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at]
+    )

@@ -11,8 +11,8 @@ import panel as pn
 import param
 
 from designer import expert_edits as edits
-from designer.canvases._canvas import read_static, shared_modules
-from designer.canvases.experts import Known
+from designer.assets import module, read_static
+from designer.canvases.experts import FIGURE_HELP, Known, in_titles, terms
 from designer.session import Session
 from designer.views._overlay import Overlay
 from designer.views.expert_map import map_of_layers
@@ -39,6 +39,19 @@ WORDS = {
 COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
 OF_SCHEDULES = {"deepspeed": "STEP", "a2a-allgather": "B", "parm-s1": "F", "parm-s2": "W"}
 LANES = ("compute", "in the node", "between nodes")
+HELP = {
+    "experts": "The feed-forward networks of the experts that the device holds",
+    "dispatch": "Tokens on their way to the devices that hold their experts",
+    "combine": "Results on their way back to the tokens",
+    "gather": "Devices that share tokens or an expert bring their parts together: all-gather, reduce-scatter, all-reduce",
+    "other": "The gate chooses experts, and tokens are put in the order of these",
+    "lanes": "One device, the one that is done last: what it computes, and what its links inside its node and to other "
+    "nodes carry; the forward, then the backward behind the dotted line. All cards have one scale.",
+    "time": "A forward and a backward of the layer, on the slowest device",
+    "inter": "What the device that sends most sends to other nodes, in the forward of one layer",
+    "intra": "What the device that sends most sends inside its node, in the forward of one layer",
+    "memory": f"{FIGURE_HELP['memory']}; its buffers hold what is exchanged, as it leaves and as it comes in",
+}
 
 
 def _kind_colours() -> str:
@@ -55,11 +68,11 @@ class ExpertSchedules(Overlay):
     about = param.String(default="", doc="Which layer it is.")
     cards = param.List(default=[], doc="See cards().")
     words = param.Dict(default=WORDS, constant=True, doc="What each kind of step is called.")
+    help = param.Dict(default=HELP, constant=True, doc="What each kind of step, lane and figure is.")
     lanes = param.List(default=list(LANES), constant=True)
     map = param.Dict(default={}, doc="See map_of_layers(); empty until somebody asks for it.")
 
-    _esm = read_static("expert_schedules.js")
-    _importmap: ClassVar = shared_modules("canvas.js", "shell.js", "expert_map.js")
+    _esm = module("expert_schedules.js")
     _stylesheets: ClassVar = [
         read_static("canvas.css"), read_static("shell.css"), read_static("expert_schedules.css"), _kind_colours(),
     ]  # fmt: skip
@@ -169,7 +182,8 @@ def card(design: Design, rank: int, name: str) -> dict[str, Any]:
         "intra": quantity(inside, "B"),
         "memory": quantity(known.memory, "B"),
         "buffers": quantity(_buffers(price), "B"),
-        "choice": price.choice.reason if price.choice else "",
+        "choice": in_titles(price.choice.reason) if price.choice else "",
+        "terms": terms(changed, layer),
         "layout": _layout(design, changed, layer),
         "picture": picture(price),
     }

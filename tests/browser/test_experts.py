@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from engine.moe import by_age
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 from tests.browser.test_canvases import document
 
@@ -224,6 +225,47 @@ def test_balance_and_equal_blocks_in_one_click_each(shown: Callable[..., Shown])
     expect(page.page.locator(".mw-xchip[data-copied]")).to_have_count(0)
 
 
+def test_a_device_says_how_many_experts_it_has_and_what_part_of_the_load(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document(load="zipf"))
+    expect(page.place(0).locator(".mw-xplace-foot")).to_contain_text("2 experts · 55.2 %")
+    expect(page.chip(0)).to_have_text("036.8 %")
+    bars = page.page.locator(".mw-xbar i").evaluate_all("all => all.map((each) => parseFloat(each.style.width))")
+    assert bars[0] == 100 and bars == sorted(bars, reverse=True)  # the fullest has the longest
+
+    page.chip(0).click()
+    page.page.keyboard.press("ArrowRight")
+    assert page.focused == "1@0"
+    label, chip = page.place(0).locator(".mw-xdevice").bounding_box(), page.chip(1).bounding_box()
+    assert label and chip and chip["y"] - 3 >= label["y"] + label["height"]  # its ring leaves the label alone
+
+
+def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document(dp=4, tp=2, ep=4, esp=2))
+    tip = page.page.locator(".mw-experts .mw-tip")
+    page.page.locator(".mw-xreason .mw-term", has_text=re.compile("^D$")).hover()
+    tip.filter(has_text="D: the slots of all experts, 8 × ").wait_for()
+
+    page.page.get_by_role("button", name="Compare schedules").focus()
+    page.page.keyboard.press("Tab")
+    tip.filter(has_text="1× is balanced").wait_for()
+    page.page.keyboard.press("ArrowDown")
+    tip.filter(has_text="send to other nodes").wait_for()
+    page.page.keyboard.press("Tab")
+    assert page.focused != "SPAN"  # one stop for them all
+
+
+def test_what_cannot_be_laid_out_says_why_and_what_was_set_stays(shown: Callable[..., Shown]) -> None:
+    page = shown(experts_document())
+    page.page.get_by_role("button", name="one replica a device more").click()
+    page.session.edit("experts.ep", 3, "ep 3")
+    page.page.get_by_role("alert").filter(
+        has_text="ep 3 x esp 1 devices do not divide the 4 devices of mesh A"
+    ).wait_for()
+    page.session.undo()
+    page.chip(0).wait_for()
+    expect(page.page.get_by_label("replicas")).to_have_value("2")
+
+
 def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document())
     for control, item, key, value in (
@@ -252,6 +294,11 @@ def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> N
     eventually(page.page, lambda: inside("mp") == inside("esp") == [2, 3])
     assert inside("ep") == [0, 2, 4, 6]
     page.page.get_by_text("ep (other experts) 0 2 4 6").wait_for()
+
+    page.page.mouse.move(2, 2)
+    page.chip(2).focus()
+    page.page.keyboard.press("ArrowRight")  # and of where the keyboard goes
+    eventually(page.page, lambda: inside("mp") == [2, 3])
 
 
 def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> None:
@@ -288,6 +335,11 @@ def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
     assert box and box["width"] > 1000 and box["y"] + box["height"] < 900
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
     page.locator(".mw-cluster").wait_for(state="hidden")
+    page.set_viewport_size({"width": 1280, "height": 720})  # nothing of the bar is cut off
+    right_of = "each => each.getBoundingClientRect().right"
+    eventually(page, lambda: page.locator(".mw-experts").evaluate(right_of) < 1000)
+    button = page.get_by_role("button", name="Balance", exact=True).filter(visible=True)
+    eventually(page, lambda: button.evaluate(right_of) < page.locator(".mw-experts").evaluate(right_of))
 
     page.keyboard.press("ArrowRight")  # the keyboard is there at once
     page.keyboard.press("Space")
@@ -324,7 +376,7 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.wait_for()
     cards = dialog.locator(".mw-es-card")
     cards.first.wait_for()
-    expect(cards).to_have_count(7)
+    expect(cards).to_have_count(len(by_age()))
     expect(cards.first.locator("[data-kind=best]")).to_have_count(1)
     eventually(page, lambda: focused(page, "at.ariaCurrent") == "true")  # the present one has the keyboard
     assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40
@@ -345,6 +397,7 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.wait_for(state="hidden")
     page.get_by_role("button", name="Undo: experts: schedule Parm S2").wait_for()
     page.locator('[data-control="schedule"]', has_text="Parm S2").wait_for()
+    eventually(page, lambda: focused(page, "at.ariaLabel") == "Compare schedules")  # the keyboard is where it was
     page.keyboard.press("Control+z")
     page.locator('[data-control="schedule"]', has_text="Parm, automatic").wait_for()
 
@@ -377,6 +430,21 @@ def test_the_form_has_the_experts_and_tells_what_is_wrong_at_their_fields(whole:
     homes.press("Control+Enter")
     at_homes.wait_for(state="detached")
     page.get_by_role("button", name="Undo: homes of the experts").wait_for()
+
+    section.get_by_label("Layer Schedule").select_option(label="PPMoE")  # the form and the canvas say the same
+    section.locator('[data-path="experts.ep"] .mw-hint', has_text="plays no part").wait_for()
+    section.get_by_label("Layer EP").fill("4")
+    section.get_by_label("Layer EP").press("Enter")
+    at_ep.filter(has_text="PPMoE spreads whole experts over the 1 device").wait_for()
+    page.get_by_role("button", name="Experts", exact=True).click()
+    control = page.locator('[data-control="ep"]')
+    expect(control).to_have_attribute("title", re.compile("^PPMoE spreads whole experts over the 1 device "))
+    control.click(force=True)
+    page.locator(".mw-experts .mw-notice", has_text="ep and esp play no part").wait_for()
+    page.keyboard.press("Control+z")
+    control.filter(has_text="2").and_(page.locator('[aria-disabled="false"]')).wait_for()
+    expect(section.locator('[data-path="experts.ep"] .mw-hint')).not_to_have_text("plays no part")
+    at_ep.wait_for(state="detached")
 
     section.get_by_label("MoE", exact=True).uncheck()
     page.get_by_role("button", name="Undo: take the experts out of the model").wait_for()

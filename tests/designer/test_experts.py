@@ -9,6 +9,7 @@ import pytest
 
 from designer import expert_edits as edits
 from designer.canvases.experts import ExpertsCanvas, Known, picture_of
+from designer.forms import change, fields
 from designer.session import Session
 from designer.views.expert_map import map_of_layers
 from designer.views.expert_schedules import ExpertSchedules, card, cards
@@ -209,6 +210,43 @@ def test_ppmoe_has_places_of_its_own_whose_replicas_share_the_tokens() -> None:
     assert [place["load"] for place in opened.canvas.picture["places"]] == ["0.75×", "0.75×", "1.5×", "1×"]
 
 
+def test_what_plays_no_part_is_said_alike_by_the_canvas_and_the_form() -> None:
+    opened = design(dp=2, tp=4, schedule="ppmoe")
+    reason = (
+        "PPMoE spreads whole experts over the 4 devices of a tensor-parallel group, so that ep and esp play no part"
+    )
+    found = {control["key"]: control for control in picture_of(opened, 0)["controls"]}
+    shown = {field["path"]: field for section in fields(opened) for field in section["fields"]}
+
+    for key in ("ep", "esp"):
+        assert found[key]["reason"] == reason and found[key]["options"] == []
+        assert shown[f"experts.{key}"]["hint"] == "plays no part" and reason in shown[f"experts.{key}"]["help"]
+        with pytest.raises(InputError, match="play no part"):
+            change(opened, shown[f"experts.{key}"], "2")
+        assert change(opened, shown[f"experts.{key}"], "1")[1][key] == 1  # what a problem may ask for
+    back = edits.with_setting(opened, "schedule", "parm-auto")
+    assert (back["ep"], back["esp"]) == (opened.experts.ep, opened.experts.esp)
+
+
+def test_devices_have_their_part_of_the_load() -> None:
+    picture = picture_of(design(load="zipf"), 0)
+    parts = [float(place["share"][:-2]) for place in picture["places"]]
+    assert sum(parts) == pytest.approx(100, abs=0.2)
+    bars = [place["bar"] for place in picture["places"]]
+    assert max(bars) == 1.0  # the fullest has the longest, and an even share its tick
+    assert bars[0] / picture["even"] == pytest.approx(parts[0] / 25, rel=0.01)
+    even = picture_of(design(), 0)
+    assert {place["bar"] for place in even["places"]} == {even["even"]} == {0.5}
+
+
+def test_words_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
+    opened = design(dp=4, tp=2, ep=4, esp=2)
+    layer, terms = edits.drawn_layer(opened, 0), picture_of(opened, 0)["terms"]
+    assert f"8 × {layer.capacity} slots" in terms["D"] and quantity(layer.slots_bytes, "B") in terms["D"]
+    assert quantity(layer.input_bytes, "B") in terms["X"]
+    assert "capacity factor" in terms["slots"].lower()
+
+
 def test_what_the_schedule_cannot_run_is_said_and_the_controls_stay() -> None:
     picture = picture_of(design(dp=8, experts=8, schedule="expert-parallel", ep=4, esp=2), 0)
 
@@ -221,7 +259,18 @@ def test_groups_that_do_not_divide_a_mesh_are_said() -> None:
     picture = picture_of(design(dp=6, ep=4), 0)
 
     assert picture["state"] == "unfit"
-    assert picture["reason"] == "groups of ep 4 x esp 1 devices do not divide the 6 devices of mesh A"
+    said = "groups of ep 4 x esp 1 devices do not divide the 6 devices of mesh A; choose an ep and an esp that do"
+    assert picture["reason"] == said
+
+
+def test_loads_that_are_not_one_an_expert_are_said_and_another_can_be_chosen() -> None:
+    opened = Opened(design(load=[1.0, 2.0, 3.0]))
+
+    assert opened.canvas.picture["state"] == "unfit"
+    assert opened.canvas.picture["reason"].startswith("there are loads for 3 of 8 experts; give one an expert")
+    assert {entry["reason"] for entry in cards(opened.session.design, 0)} == {f"{opened.canvas.picture['reason']}."}
+    assert opened.do("setting", key="load", value="zipf") is None
+    assert opened.canvas.picture["state"] == "ready"
 
 
 def test_more_experts_than_a_place_for_each_are_placed_by_hand() -> None:
@@ -272,6 +321,8 @@ def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None
     assert times == sorted(times)
     assert [entry["name"] for entry in found if entry["present"]] == ["parm-auto"]
     assert next(entry for entry in found if entry["name"] == "parm-auto")["choice"].startswith("S")
+    automatic = next(entry for entry in found if entry["name"] == "auto")["choice"]
+    assert "PPMoE is left out" in automatic and "ppmoe" not in automatic  # schedules are called by their titles
     assert next(entry for entry in found if entry["name"] == "expert-parallel")["layout"] == "ep 8, esp 1"
 
 
@@ -327,6 +378,7 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
 def test_what_the_map_says_has_the_papers_range_beside() -> None:
     notes = " ".join(map_of_layers()["notes"])
     assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
+    assert all(f"{axis['word']}: " in notes and axis["help"] for axis in map_of_layers()["axes"].values())
 
 
 def test_what_a_load_does_not_change_is_said() -> None:
