@@ -1,8 +1,9 @@
 """Who may use the designer: whoever has the link with the token, on this machine alone.
 
 The page starts processes, so a page of somebody else must not reach it through the browser: the
-Host of every request and the Origin of every websocket are checked, and the token of the link is
-kept in a cookie that other sites cannot send.
+Host of every request for a page and the Origin of every websocket are checked, and the token of the link is
+kept in a cookie that other sites cannot send. Scripts and styles alone go to whoever asks: they hold nothing
+of a user.
 """
 
 from __future__ import annotations

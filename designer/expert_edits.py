@@ -227,8 +227,8 @@ def drawn_layer(design: Design, rank: int) -> Layer:
             "choose an ep and an esp that do"
         )
     if isinstance(experts.load, tuple) and len(experts.load) != design.model.moe.experts:
-        given = f"{len(experts.load)} of {design.model.moe.experts} experts"
-        raise InputError(f"there are loads for {given}; give one an expert, or choose another load")
+        given = f"{len(experts.load)} loads are given for {design.model.moe.experts} experts"
+        raise InputError(f"{given}; give one an expert, or choose another load")
     if not fits(design):
         raise InputError("the homes that are given are not of these experts and places; put them in equal blocks")
     layer = expert_layer(design, mesh)

@@ -10,7 +10,9 @@ import threading
 import webbrowser
 from asyncio import new_event_loop, set_event_loop
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from errno import EADDRINUSE
 from pathlib import Path
 from types import FrameType
 
@@ -20,11 +22,12 @@ from designer.access import TokenAccess, new_token
 from designer.app import Studio, page, warm_up
 from designer.lab.page import lab_page
 from engine.design import Design, load_design
-from engine.errors import InputError, RunError
+from engine.errors import InputError
 from engine.resources import find_design
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
+TRIES = 20
 STARTS_WITHIN_S = 120.0
 FIRST_EXAMPLE = "01-first-wave"
 
@@ -39,10 +42,10 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     if home:
         os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
     first = read_design(design)
-    port = free_port(port)
+    free_port(port)  # said before anything else takes time
     token = new_token()
     studio = Studio(first)
-    server = start(studio, port, token)
+    server, port = start_somewhere(studio, port, token)
     link = f"http://{ADDRESS}:{port}/?token={token}"
     print(
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.",
@@ -78,27 +81,44 @@ def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
     )
 
 
+def start_somewhere(studio: Studio, wanted: int | None, token: str) -> tuple[pn.io.server.Server, int]:
+    """:func:`start` on the port that is ``wanted``, or else on a free one; which another may take a moment before.
+
+    Raises:
+        InputError: there is none.
+    """
+    for _ in range(TRIES):
+        port = free_port(wanted)
+        try:
+            return start(studio, port, token), port
+        except OSError as error:
+            if error.errno != EADDRINUSE or wanted is not None:
+                raise
+    raise InputError("every port that was free was taken a moment later; choose one by --port")
+
+
 @contextmanager
 def served(design: Design, token: str) -> Iterator[str]:
     """Serve the designer from a thread of this process while the context lasts; gives the link.
 
     For tests and measurements: they look at the page and at Python's objects in one process.
     """
-    port, ready, parts = free_port(None), threading.Event(), []
+    begun: Future[tuple[Studio, pn.io.server.Server, int]] = Future()
 
     def run() -> None:
         set_event_loop(new_event_loop())
-        studio = Studio(design)
-        server = start(studio, port, token)
-        parts.extend((studio, server))
-        server.io_loop.add_callback(ready.set)
+        try:
+            studio = Studio(design)
+            server, port = start_somewhere(studio, None, token)
+        except BaseException as error:
+            begun.set_exception(error)
+            return
+        server.io_loop.add_callback(begun.set_result, (studio, server, port))
         server.io_loop.start()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    if not ready.wait(STARTS_WITHIN_S):
-        raise RunError(f"the designer did not start within {STARTS_WITHIN_S:.0f} s")
-    studio, server = parts
+    studio, server, port = begun.result(STARTS_WITHIN_S)
     try:
         yield f"http://{ADDRESS}:{port}/?token={token}"
     finally:

@@ -7,7 +7,7 @@ export function explained(text, terms = {}) {
   const left = new Set(Object.keys(terms));
   if (!left.size) return [text];
   const words = new RegExp(`\\b(${[...left].join("|")})\\b`);
-  return text.split(words).map((part) => (left.delete(part) ? h("span", { class: "mw-term", "data-tip": terms[part] }, part) : part));
+  return text.split(words).map((part) => (left.delete(part) ? h("span", { class: "mw-term", "data-tip": terms[part], "aria-description": terms[part] }, part) : part));
 }
 
 /** One stop of the keyboard for all that explains itself in `box`: arrows go from one to the next. */
@@ -18,7 +18,7 @@ export function walkTips(box) {
     const all = tips();
     const at = all.indexOf(event.target);
     if (!step || at < 0) return;
-    all[at].tabIndex = -1;
+    for (const each of all) each.tabIndex = -1; // a press may have put the keyboard on any
     const next = all.at((at + step) % all.length);
     next.tabIndex = 0;
     next.focus();

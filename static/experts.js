@@ -342,10 +342,13 @@ class Experts {
 
   drawSide() {
     const { figures, reason, problem, about, terms } = this.picture;
-    const rows = figures.flatMap(({ key, label, value, small, help }) => [h("dt", {}, h("span", { "data-tip": help }, label)), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
+    const rows = figures.flatMap(({ key, label, value, small, help }) => [h("dt", {}, h("span", { "data-tip": help, "aria-description": help }, label)), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
     const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, ...explained(reason, terms)), ...about.map((sentence) => h("p", { class: "mw-quiet" }, ...explained(sentence, reason ? {} : terms)))];
+    const tips = () => [...this.costs.querySelectorAll("[data-tip]")];
+    const at = tips().indexOf(this.root.getRootNode().activeElement);
     this.costs.replaceChildren(h("dl", {}, ...rows), ...words.filter(Boolean));
     this.reachTips();
+    if (at >= 0) tips()[Math.min(at, tips().length - 1)]?.focus();
   }
 
   // ── words ──

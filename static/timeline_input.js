@@ -5,12 +5,14 @@ import { AXIS } from "static/timeline_layout.js";
 import { laneAt, placeAt } from "static/timeline_place.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
+const DOUBLE_MS = 500; // between the presses of a double click
 const LINE_PX = 16; // what a wheel that counts in lines scrolls by
 const PAGE_PX = 400;
 
 export class Input {
   constructor(chart) {
     this.chart = chart;
+    this.opened = -Infinity; // when an arrow was pressed last
     this.keys = keysOf(chart);
     const listen = (type, then, options) => chart.stage.addEventListener(type, (event) => chart.isDrawn && then.call(this, event), options);
     listen("wheel", this._wheel, { passive: false });
@@ -73,25 +75,28 @@ export class Input {
   _up(event) {
     const { drag } = this;
     this._stopDrag();
-    if (drag && !drag.moved) this._click(this._at(event));
+    if (drag && !drag.moved) this._click(this._at(event), event.timeStamp);
   }
 
   /** A press that did not move: a mark on the axis, a lane to keep by its name, else a pin. */
-  _click(at) {
+  _click(at, when) {
     const { chart } = this;
     const { frame } = chart;
     const lane = laneAt(chart, at);
     if (at.y < AXIS && at.x >= frame.left && at.x <= frame.right) chart.marks.toggle(frame.tick(at.x));
     else if (at.x < frame.left && lane) chart.keep(lane);
-    else this._choose(placeAt(chart, at));
+    else this._choose(placeAt(chart, at), when);
   }
 
-  /** Pin a place; an arrow opens its transfer too. */
-  _choose(place) {
+  /** Pin a place; an arrow opens its transfer too, at the first press of a double click. */
+  _choose(place, when) {
     const { chart } = this;
     const opens = place?.span >= 0 && place.layer.isTransfer(place.span) && chart.depth.canOpen(place);
     if (!opens || !isAt(chart.pinned, place)) chart.pin(place);
-    if (opens) chart.depth.open(place);
+    if (opens && when - this.opened > DOUBLE_MS) {
+      this.opened = when;
+      chart.depth.open(place);
+    }
   }
 
   _stopDrag() {

@@ -65,9 +65,9 @@ class Transfer {
     this.body = h(
       "div",
       { class: "mw-tr-body" },
-      card("source", "Source", [this.specs[0].element, source.element], help("source")),
+      card("source", "Source", [this.specs[0].element, source.element], help(this, "source")),
       card("tasks", "Unit tasks", [tasks.element], tasks.about),
-      card("destination", "Destination", [this.specs[1].element, destination.element], help("destination")),
+      card("destination", "Destination", [this.specs[1].element, destination.element], help(this, "destination")),
       h("section", { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" }, this.form.element),
       card("lanes", "Links", [this.lanes.element], this.lanes.about, this.lanes.help),
       card("plans", "Plans side by side", [this.table.element], this.table.time, this.table.about),

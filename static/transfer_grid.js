@@ -294,7 +294,8 @@ export class Tasks extends Grid {
   }
 
   draw(picture) {
-    const stays = picture.tasks.some((task) => !task.receivers.length) && "outlined: stays";
+    this.picture = picture;
+    const stays = picture.tasks.some((task) => !task.receivers.length) && (this.isCrowd ? "pale: stays" : "outlined: stays");
     this.about.textContent = [`colour: its sender's ${this.view.model.host_word}`, stays, ...nested(picture)].filter(Boolean).join("; ");
     this.about.dataset.tip = this.about.textContent; // where the card is too narrow for it
     super.draw(picture);
@@ -345,7 +346,7 @@ export class Tasks extends Grid {
 
   light(tasks) {
     if (!this.picture) return;
-    if (this.isCrowd) return this.crowd.paint((task) => (!tasks || tasks.has(task) ? 1 : STRENGTH.pale));
+    if (this.isCrowd) return this.crowd.paint((task) => (this.pieces[task].receivers.length && (!tasks || tasks.has(task)) ? 1 : STRENGTH.pale));
     this.groups?.forEach((group, number) => group.toggleAttribute("data-on", Boolean(tasks?.has(number))));
   }
 }

@@ -23,7 +23,7 @@ export class Lanes {
   constructor(view) {
     this.view = view;
     this.about = h("span", { class: "mw-quiet" });
-    this.help = tool("How to read the links", { glyph: "help", tip: HELP });
+    this.help = tool("How to read the links", { glyph: "help", tip: HELP, onclick: () => this.view.tips.over(this.help, 0) });
     this.help.setAttribute("aria-description", HELP);
     this.canvas = h("canvas", {});
     this.tip = h("div", { class: "mw-tr-tip", "aria-hidden": "true", hidden: true });

@@ -12,8 +12,8 @@ S01: cut by axis 0, and each piece by axis 1; S10 is the other way round
 Of an uneven cut the last pieces are shorter, or empty. Drag an axis to the dim that it shall cut.`;
 
 /** What the letters of a spec mean, where they stand. */
-export function help(side) {
-  const element = tool(`What S0, S01 and R mean, ${side}`, { glyph: "help", tip: HELP });
+export function help(view, side) {
+  const element = tool(`What S0, S01 and R mean, ${side}`, { glyph: "help", tip: HELP, onclick: (event) => view.tips.over(event.currentTarget, 0) });
   element.setAttribute("aria-description", HELP);
   return element;
 }
@@ -47,7 +47,8 @@ export class Spec {
     this.refused = null;
     const cutting = new Set(cuts.flat());
     const resting = shape.map((_, axis) => axis).filter((axis) => !cutting.has(axis));
-    const focused = this.element.getRootNode().activeElement?.closest?.(".mw-tr-axis")?.dataset.axis;
+    const at = this.element.getRootNode().activeElement;
+    const focused = this.slots.contains(at) ? at.closest(".mw-tr-axis")?.dataset.axis : undefined; // not that of the other mesh
     const { axes: axisNames = [], dims: dimNames = [] } = this.view.model.names;
     this.names = axisNames.length === shape.length ? axisNames : []; // of what crosses a boundary, until it is made something else
     const called = dimNames.length === cuts.length ? dimNames : [];

@@ -18,7 +18,7 @@ export class Table {
     const options = Object.entries(TIMES).map(([value, { title }]) => h("option", { value }, title));
     this.time = h("select", { class: "mw-tr-time", "aria-label": "Time of a plan" }, ...options);
     this.time.addEventListener("change", () => this.draw());
-    this.time.addEventListener("keydown", (event) => event.stopPropagation());
+    this.time.value = view.model.mode === "over" ? "played" : "makespan"; // a design is priced by what is played
   }
 
   draw() {
@@ -52,7 +52,7 @@ export class Table {
     const isChosen = picture?.strategy === row.strategy && picture.ordering === row.ordering;
     const isBest = row[time] === least;
     const proof = row.optimal ? "no order is shorter" : `bound ${row.bound}`;
-    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.makespan} planned (${proof}), ${row.played} played${isBest ? "; the shortest of all" : ""}`;
+    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.makespan} planned (${proof}), ${row.played} played${isBest ? `; of all the shortest ${TIMES[time].title}` : ""}`;
     const cell = h("button", { type: "button", class: "mw-tr-plan", "data-plan": `${row.strategy} ${row.ordering}`, "aria-pressed": String(isChosen), "aria-label": words, "data-tip": words, "data-best": isBest });
     cell.style.setProperty("--part", most ? row[`${time}_s`] / most : 0);
     cell.append(h("span", {}, row[time]), row.optimal && time === "makespan" ? icon("check") : "");

@@ -230,7 +230,7 @@ def picture_of(design: Design, rank: int, routed: Sequence[Routed] = ()) -> dict
         **_drawn(design, layer, devices),
         "state": "ready",
         "about": [*([f"One of {alike} groups, all alike."] if alike > 1 else []), *slots(design, layer)],
-        "problem": found.message if found else "",
+        "problem": in_titles(found.message) if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
         **figures(design, rank, layer if found is None else None),
@@ -238,11 +238,14 @@ def picture_of(design: Design, rank: int, routed: Sequence[Routed] = ()) -> dict
 
 
 def slots(design: Design, layer: Layer) -> list[str]:
-    """What a load that is not even changes, and what it does not: slots are computed and sent filled or not."""
+    """What a load that is not even changes, and what it does not: with a capacity slots are computed filled or not."""
     if layer.load is None or (folded(design) and layer.capacity_factor is None):
         return []
     if layer.capacity_factor is None:
-        return ["Every expert has as many slots as the hottest one needs, filled or not, wherever it lies."]
+        return [
+            "Experts compute the tokens that they get, so the fullest device sets the pace; what is exchanged is padded "
+            "to the hottest expert."
+        ]
     return [
         f"Every expert has {layer.capacity:,} slots, filled or not: its load decides what is dropped, not how long it takes."
     ]
@@ -339,7 +342,7 @@ def in_titles(sentence: str) -> str:
 
 
 FIGURE_HELP = {
-    "load": "Tokens that the fullest device computes, over the mean of all: 1× is balanced",
+    "load": "Tokens that go to the fullest device, over the mean of all: 1× is balanced",
     "inter": "Bytes that all devices together send to other nodes in the forward of one layer; ≤ is the most of any",
     "intra": "Bytes that all devices together send inside their nodes in the forward of one layer; ≤ is the most of any",
     "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device that holds most",

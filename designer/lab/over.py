@@ -28,7 +28,6 @@ class Crossings:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._shown: tuple[int, Action] | None = None
         nothing = parse_transfer(json.dumps(edits.case([1], [1], [1], ("R", "R"))))
         self.view = TransferView(Bench(nothing), on_take=self._take, mode="over", shown=False)
         session.param.watch(lambda *_: self._tell_design(), "design")
@@ -40,16 +39,12 @@ class Crossings:
         Raises:
             InputError: it sends nothing so.
         """
-        if self.view.shown and self._shown == (rank, action):
-            return  # the second press of a double click
         design, (peer, tensors) = prediction.design, message(prediction, rank, action)
         spec = crossing_spec(design, rank, peer, tensors)
         self.view.bench.open(spec, design.transfer.strategy, design.transfer.ordering)
-        self._shown = rank, action
         self.view.open(title(design, rank, peer, action), "device" if is_by_device(design, spec) else "host", NAMES)
 
     def _tell_design(self) -> None:
-        self._shown = None  # the same arrow may carry something else now
         has = self._session.design.transfer
         self.view.design_has = [has.strategy, has.ordering]
 

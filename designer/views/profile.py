@@ -111,12 +111,11 @@ class Profiles(Overlay):
             return
         cost = self._session.design.cost
         used = cost.profile if isinstance(cost, CalibratedCost) else ""
-        found = _read(self.chosen)
-        unread = [_why_not(self.chosen)] if self.chosen else []
+        found, why_not = _read(self.chosen) if self.chosen else (None, "")
         self.param.update(
             kept=listed(profiles(), used),
             used=bool(self.chosen) and used == self.chosen,
-            machine=machine_words(found) if found else unread,
+            machine=machine_words(found) if found else [why_not] * bool(why_not),
             charts=charts(found) if found else [],
             warnings=[problem.message for problem in outside(self._session.design, found)] if found else [],
         )
@@ -141,21 +140,12 @@ class Profiles(Overlay):
         self._calibrating.stop()
 
 
-def _read(name: str) -> Profile | None:
-    """None where its file is none, which its place in the list says."""
+def _read(name: str) -> tuple[Profile | None, str]:
+    """A profile; or none, why it cannot be read, and what to do."""
     try:
-        return load_named(name) if name else None
-    except InputError:
-        return None
-
-
-def _why_not(name: str) -> str:
-    """Why a profile cannot be read, and what to do."""
-    try:
-        load_named(name)
+        return load_named(name), ""
     except InputError as error:
-        return f"{name} cannot be read: {error}. Measure this machine under that name, or look at another one"
-    return ""
+        return None, f"{name} cannot be read: {error}. Measure this machine under that name, or look at another one"
 
 
 # ---- plain functions ----
@@ -171,7 +161,7 @@ def _title(name: str) -> str:
 
 
 def _note(name: str) -> str:
-    found = _read(name)
+    found, _ = _read(name)
     if found is None:
         return "cannot be read"
     made = found.machine.made_s

@@ -148,7 +148,7 @@ class Search:
         expected, took = (float(seconds[part.rows].sum()) for seconds in (self._costs.seconds, self._measured))
         times = took / expected if expected else None
         share = effect / self._error_s
-        how = _how(times) if times else f"{duration(took, self._unit)} where nothing was predicted"
+        how = _how(times) if times is not None else f"{duration(took, self._unit)} where nothing was predicted"
         words = f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {_share(share)}"
         return Cause(words, part.name, share, effect, times)
 
@@ -157,7 +157,7 @@ def _how(times: float) -> str:
     """``4.52% longer than predicted``"""
     if times >= MANY_TIMES:
         return f"{number(times)} times what was predicted"
-    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'shorter'} than predicted"
+    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'less'} than predicted"
 
 
 def _share(share: float) -> str:

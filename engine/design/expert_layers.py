@@ -117,7 +117,7 @@ def _deciding(design: Design, mesh: Mesh) -> Mesh:
     is_open = expert_schedule(design).chooses or design.experts.degree is None
     if not is_open or not _has_replicas(design):
         return mesh
-    alike = [other for other in design.meshes if other.axes == mesh.axes]
+    alike = [other for other in design.meshes if other.tp == mesh.tp]  # with another tp they cannot be replicas
     return max(alike, key=lambda other: len(set(expert_layer(design, other).nodes or ())))
 
 

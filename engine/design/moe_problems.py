@@ -261,8 +261,10 @@ def _padded(layer: Layer, places: str) -> Iterator[Problem]:
         message = (
             f"with a capacity experts compute all of their slots, whatever is in them: on this placement the fullest "
             f"device computes {fullest:.3g} even shares of them, of the tokens {load:.3g}; set model.moe.capacity_factor "
-            "to null, so that tokens alone are computed, or place the experts in equal blocks"
+            "to null, so that tokens alone are computed"
         )
+        if layer.experts % layer.ep == 0:
+            message += ", or place the experts in equal blocks"
         yield Problem("experts.placement", "placement_slots", message, "warning")
 
 

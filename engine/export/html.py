@@ -61,9 +61,9 @@ def _page(prediction: Prediction) -> Iterator[str]:
 def _timeline(prediction: Prediction) -> str:
     """A drawing in both themes; a picture where blocks are too many for a drawing."""
     timeline, unit = prediction.timeline, prediction.costs.unit
-    if int(timeline.is_work.sum()) > MOST_BLOCKS:
+    if 2 * int(timeline.is_work.sum()) > MOST_BLOCKS:  # drawn in either theme
         picture = base64.b64encode(png(timeline, title="Predicted timeline", unit=unit, width=2880)).decode()
-        return f'<img alt="The timeline" src="data:image/png;base64,{picture}">'
+        return f'<img alt="The timeline" draggable="false" src="data:image/png;base64,{picture}">'
     light, dark = _drawing(prediction, "light"), _drawing(prediction, "dark")
     return of_both_themes(light, dark, prediction.design.name or "Timeline")
 
@@ -109,7 +109,8 @@ def _style() -> str:
         "body{margin:0;background:var(--background);color:var(--text);font:14px/1.5 system-ui,sans-serif}"
         "main{max-width:1440px;margin:auto;padding:16px}h1{font-size:20px;margin:0}"
         ".keys{color:var(--muted);margin:0 0 12px}"
-        "#timeline{overflow:hidden;border:1px solid var(--line);border-radius:6px;cursor:grab;touch-action:none}"
+        "#timeline{overflow:hidden;border:1px solid var(--line);border-radius:6px;cursor:grab;"
+        "touch-action:pan-y;user-select:none}"
         "#timeline svg,#timeline img{display:block;width:100%;height:auto;transform-origin:0 0}"
         "dl{display:flex;flex-wrap:wrap;gap:8px 32px}dt{color:var(--muted)}dd{margin:0;font-size:18px}"
         "table{border-collapse:collapse}th,td{text-align:right;padding:2px 12px;border-bottom:1px solid var(--line)}"
@@ -134,17 +135,18 @@ function show() {
 function zoom(factor, at) {
   const before = scale;
   scale = Math.min(Math.max(scale * factor, 1), 200);
+  if (scale === before) return false;
   x = at[0] - (at[0] - x) * scale / before;
   y = at[1] - (at[1] - y) * scale / before;
   show();
+  return true;
 }
 function within(event) {
   const box = frame.getBoundingClientRect();
   return [event.clientX - box.left, event.clientY - box.top];
 }
 frame.addEventListener("wheel", (event) => {
-  event.preventDefault();
-  zoom(Math.exp(-event.deltaY / 300), within(event));
+  if (zoom(Math.exp(-event.deltaY / 300), within(event))) event.preventDefault();
 }, { passive: false });
 frame.addEventListener("pointerdown", (event) => {
   held = [event.clientX - x, event.clientY - y];
@@ -159,6 +161,7 @@ frame.addEventListener("pointermove", (event) => {
 for (const end of ["pointerup", "pointercancel"]) frame.addEventListener(end, () => (held = null));
 frame.addEventListener("dblclick", () => { scale = 1; show(); });
 frame.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const box = frame.getBoundingClientRect(), middle = [box.width / 2, box.height / 2];
   const moves = { ArrowLeft: [80, 0], ArrowRight: [-80, 0], ArrowUp: [0, 80], ArrowDown: [0, -80] };
   if (event.key === "+" || event.key === "=") zoom(1.3, middle);

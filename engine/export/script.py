@@ -85,7 +85,9 @@ def _doc(prediction: Prediction) -> list[str]:
         "",
         f"    torchrun --standalone --nproc-per-node {len(devices)} {file}",
     ]
-    if len(nodes) > 1 and len(set(nodes.values())) == 1:
+    if len(set(nodes.values())) > 1:
+        lines += ["", f"on one machine: the {len(nodes)} nodes of the design have unlike numbers of devices."]
+    elif len(nodes) > 1:
         each = f"--nnodes {len(nodes)} --nproc-per-node {next(iter(nodes.values()))}"
         lines += [
             "",

@@ -70,7 +70,10 @@ ALIKE = 1.02
 
 
 def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
-    """[places] the experts of each, so that the fullest device has the least to do.
+    """[places] the experts of each, so that the fullest device is sent the fewest tokens.
+
+    Without a capacity its time follows them. With one all slots are computed, so that it follows those
+    (:func:`device_rows`), which a design is warned of.
 
     A place has slots for an even share of the experts and up to ``extra`` more, for replicas. Of the
     placements that are equally balanced the one with the fewest visits to other nodes wins, then

@@ -44,13 +44,8 @@ def left_out(layer: Layer) -> Iterator[tuple[str, str]]:
         schedule = expert_schedules[name]()
         problem = next(schedule.problems(layer), None)
         if schedule.places == "mp" and not _is_one_input(layer):
-            yield (
-                name,
-                (
-                    f"it keeps whole experts on the {layer.mp} device{'s' * (layer.mp > 1)} of a tensor-parallel group, and "
-                    f"they lie on ep={layer.ep} x esp={layer.esp}"
-                ),
-            )
+            group = f"the {layer.mp} device{'s' * (layer.mp > 1)} of a tensor-parallel group"
+            yield name, f"it keeps whole experts on {group}, and they lie on ep={layer.ep} x esp={layer.esp}"
         elif problem is not None:
             yield name, problem.message.partition(";")[0]
         elif schedule.gate_sees_part and layer.mp > 1 and layer.may_drop:

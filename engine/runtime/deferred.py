@@ -56,7 +56,7 @@ class Defers(nn.Module):
         inputs from now on until :meth:`forget_copies`."""
 
     def forget_copies(self) -> None:
-        """The weights are about to change."""
+        """The weights have changed, or are about to."""
 
 
 class Linear(Defers, nn.Linear):

@@ -30,10 +30,13 @@ def main(design: str, program: str) -> NoReturn:
         job = _job(design, program, options)
         options.out.mkdir(parents=True, exist_ok=True)
     except (InputError, OSError) as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         sys.exit(2)
-    os.environ["RANK"] = str(_process(job.design, int(os.environ["RANK"])))
-    if os.environ["RANK"] == "0":
+    process = _process(job.design, int(os.environ["RANK"]))
+    os.environ["RANK"] = str(process)
+    _clear(options.out, process)
+    if process == 0:
         (options.out / "design.json").write_text(job.design.to_json(), "utf-8")
         (options.out / "program.json").write_text(unpacked(program), "utf-8")
     else:
@@ -49,6 +52,13 @@ def _process(design: Design, rank: int) -> int:
     """
     devices = [device for mesh in design.meshes for device in mesh.devices]
     return devices.index(sorted(devices)[rank])
+
+
+def _clear(folder: Path, process: int) -> None:
+    """Take away what this process left of an earlier run in the same folder, which a run would go on writing to."""
+    own = list(folder.glob(f"*-{process}.*"))
+    for path in [*own, folder / "metrics.jsonl", folder / "clocks.json"] if process == 0 else own:
+        path.unlink(missing_ok=True)
 
 
 def _options() -> argparse.Namespace:

@@ -106,7 +106,7 @@ class LocalStage:
         return saved.x.grad, self._later.take()
 
     def forget(self) -> None:
-        """The weights are about to change: let go of their copies."""
+        """The weights have changed: let go of their copies."""
         if self._mixed:
             self._is_cast = False
             for part in self._weighted:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -80,8 +81,9 @@ class Wire(ABC):
     stage 2, ``backward(2, 0)`` the gradient of its input; what skips stages names the other one too.
 
     What is sent is held until an answer to it has come, since gloo does not say otherwise that a message is gone, or
-    to the end of the step. To wait for it then takes no time; and were a process of the other mesh late, nobody would
-    wait for ever, since what is answered is received before the answer is sent.
+    to the end of the step. The process that answered has taken it, so that to wait for it takes no time. Others of the
+    other mesh may still be on their way to it where a plan cuts it among them: whatever they need for that comes before
+    the answer in the order of the program, and this process has sent its part of it, so nobody waits for ever.
     """
 
     _carrier: Carrier  # brings the bytes of what is cut and put together again
@@ -130,12 +132,12 @@ class Wire(ABC):
         resharding = self._resharding(rank, self._rank, self._tensors(made))
         if resharding is None:
             return self._receiver(made, self._layout.process(rank, self._lane))
-        tag, passing = self._first_tag(made), self._passing
+        tag, passing, by_host = self._first_tag(made), self._passing, self._device.type == "cpu"
 
         def receive() -> Pending:
             passing[:] = [moving for moving in passing if not moving.is_gone()]
             passing.append(resharding.start(tag=tag))
-            return _Resharded(passing[-1])
+            return _Resharded(passing[-1], by_host)
 
         return receive
 
@@ -332,8 +334,9 @@ class _Answer(Pending):
 
 
 class _Resharded(Pending):
-    def __init__(self, moving: Moving) -> None:
-        self._moving = moving
+    def __init__(self, moving: Moving, by_host: bool) -> None:
+        """``by_host``: the host's clock stamps all of this run; else only stamps of the GPU's say when it arrived."""
+        self._moving, self._by_host = moving, by_host
 
     def wait(self) -> Tensor:
         shard = self._moving.received()
@@ -342,7 +345,8 @@ class _Resharded(Pending):
 
     @property
     def arrived(self) -> Stamp | None:
-        return self._moving.arrived
+        arrived = self._moving.arrived
+        return None if isinstance(arrived, int) and not self._by_host else arrived
 
 
 class _Here(Pending):
@@ -428,8 +432,8 @@ class NcclWire(Wire):
         group, leaving = self._lanes[self._process, process], self._leaving
 
         def send(tensor: Tensor) -> Leaving:
-            for gone in [name for name, each in leaving.items() if each.is_gone()]:
-                del leaving[gone]  # no answer is needed: the GPU says so
+            for gone in list(takewhile(lambda name: leaving[name].is_gone(), leaving)):
+                del leaving[gone]  # no answer is needed: the GPU says so; the oldest go first
             tensor = tensor.contiguous()
             return _Sent(dist.isend(tensor, process, group=group), tensor)
 

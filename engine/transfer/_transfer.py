@@ -10,7 +10,7 @@ from engine.transfer._boxes import Box, Mesh, boxes
 from engine.transfer._links import Links
 from engine.transfer._moves import Move, moves
 from engine.transfer._plan import Plan, plan
-from engine.transfer._played import played_seconds
+from engine.transfer._played import MOST_PLAYED, played_seconds
 from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
 from engine.transfer.strategies import strategies
 
@@ -87,7 +87,10 @@ def transfer(
         plan(tensor, source, destination, links, strategy=name, ordering=ordering, chunks=chunks) for name in tried
     )
     made = [Transfer(tensor, source, destination, links, each) for each in plans]
-    return min(made, key=lambda each: each.played_s) if len(made) > 1 else made[0]
+    if len(made) == 1:
+        return made[0]
+    all_play = all(len(each.moves) <= MOST_PLAYED for each in made)  # else the two kinds of seconds would be compared
+    return min(made, key=lambda each: each.played_s if all_play else each.plan.makespan_s)
 
 
 def _boxes(side: Side, tensor: Tensor) -> dict[int, Box]:

@@ -38,7 +38,7 @@ LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer.spl
 PLANNING_NEEDS = {"numpy", "pydantic", "pydantic_core"}
 """All that planning and predicting may import beyond the standard library."""
 
-DRAWING = {"panel", "panel_material_ui", "bokeh", "param", "tornado"}
+DRAWING = {"panel", "bokeh", "param", "tornado"}
 
 
 class Import(NamedTuple):

@@ -13,7 +13,7 @@ WITHOUT_HEAVY_LIBRARIES = """
     import importlib, pkgutil, sys
 
     class Absent:
-        names = {"torch", "panel", "panel_material_ui", "bokeh", "param", "tornado", "pandas", "PIL"}
+        names = {"torch", "panel", "bokeh", "param", "tornado", "pandas", "PIL"}
 
         def find_spec(self, name, path=None, target=None):
             if name.partition(".")[0] in self.names:

@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING
 from engine.export import exports
 from engine.predict import predict
 from tests._strategies import Drawn
-from tests.conftest import new_context, watch
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 SHEET = "document.querySelector('#timeline').firstElementChild.getBoundingClientRect()"
 
 
-def test_an_exported_page_zooms_and_moves(browser: Browser, tmp_path: Path) -> None:
+def test_an_exported_page_zooms_and_moves(page: Page, complaints: list[str], tmp_path: Path) -> None:
     design = Drawn({"schedule": "1f1b", "microbatches": 8}, 4).design()
     (tmp_path / "page.html").write_bytes(exports["html"].make(predict(design)))
-    complaints: list[str] = []
-    page = new_context(browser).new_page()
-    watch(page, complaints)
     page.goto((tmp_path / "page.html").as_uri())
     whole = page.evaluate(f"{SHEET}.width")
 
@@ -38,4 +34,3 @@ def test_an_exported_page_zooms_and_moves(browser: Browser, tmp_path: Path) -> N
 
     assert (round(moved - left), again) == (50, whole)
     assert complaints == []
-    page.close()

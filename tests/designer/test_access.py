@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ from tornado.websocket import websocket_connect
 
 from designer.access import TokenAccess, new_token
 from designer.app import Studio
-from designer.server import free_port, read_design, start
+from designer.assets import HEAD
+from designer.server import read_design, start_somewhere
 
 TOKEN = "a-token-for-tests"
 
@@ -23,13 +25,14 @@ TOKEN = "a-token-for-tests"
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A designer that is served as ``meshwave serve`` does; its port."""
-    port, stops = free_port(None), []
+    ports, stops = [], []
     ready = threading.Event()
 
     def serve() -> None:
         asyncio.set_event_loop(asyncio.new_event_loop())
         studio = Studio(read_design(None))
-        server = start(studio, port, TOKEN)
+        server, port = start_somewhere(studio, None, TOKEN)
+        ports.append(port)
         stops.append(lambda: server.io_loop.add_callback(server.io_loop.stop))
         server.io_loop.add_callback(ready.set)
         server.io_loop.start()
@@ -39,8 +42,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        assert ready.wait(20)
-        yield port
+        assert ready.wait(60)
+        yield ports[0]
         stops[0]()
         thread.join(10)
 
@@ -68,6 +71,19 @@ def websocket_status(port: int, **headers: str) -> int:
 
     with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
         return elsewhere.submit(asyncio.run, knock()).result()
+
+
+def test_modules_go_to_whoever_asks_for_those_of_this_version_and_nothing_else_does(port: int) -> None:
+    url = re.search(r'href="(/assets/\w+/modules.js)"', HEAD)
+    assert url is not None
+    with urlopen(f"http://127.0.0.1:{port}{url[1]}", timeout=20) as answer:
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert answer.headers["Content-Type"].startswith("text/javascript")
+        assert b"export {" in answer.read()
+    version = url[1].split("/")[2]
+    for path in ("/assets/0123456789abcdef/modules.js", f"/assets/{version}/theme.js", f"/assets/{version}/app.css"):
+        assert status(port, path) in (403, 404)
 
 
 def test_the_link_lets_in(port: int) -> None:

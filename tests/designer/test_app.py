@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from designer.app import DRAFTS_KEPT_S, Draft, Studio
+from designer.app import DRAFTS_KEPT_S, Draft, Studio, warm_up
 from designer.main import main
 from engine.design import load_design
 from engine.launch import launchers
@@ -34,6 +34,12 @@ def studio(folder: Path) -> Iterator[Studio]:
 
 def rename(draft: Draft, name: str) -> None:
     draft.session.edit("name", name, "rename")
+
+
+def test_the_page_that_is_built_to_warm_up_listens_to_nothing_afterwards(studio: Studio) -> None:
+    warm_up(studio, load_design(example("01-first-wave")))
+
+    assert studio.calibrating._listeners == []
 
 
 def test_a_tab_that_was_reloaded_keeps_its_draft(studio: Studio) -> None:

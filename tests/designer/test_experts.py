@@ -267,7 +267,7 @@ def test_loads_that_are_not_one_an_expert_are_said_and_another_can_be_chosen() -
     opened = Opened(design(load=[1.0, 2.0, 3.0]))
 
     assert opened.canvas.picture["state"] == "unfit"
-    assert opened.canvas.picture["reason"].startswith("there are loads for 3 of 8 experts; give one an expert")
+    assert opened.canvas.picture["reason"].startswith("3 loads are given for 8 experts; give one an expert")
     assert {entry["reason"] for entry in cards(opened.session.design, 0)} == {f"{opened.canvas.picture['reason']}."}
     assert opened.do("setting", key="load", value="zipf") is None
     assert opened.canvas.picture["state"] == "ready"
@@ -382,7 +382,7 @@ def test_what_the_map_says_has_the_papers_range_beside() -> None:
 
 
 def test_what_a_load_does_not_change_is_said() -> None:
-    """Slots are computed and sent filled or not."""
+    """With a capacity slots are computed filled or not."""
     assert picture_of(design(), 0)["about"] == []
     padded = picture_of(design(load="zipf"), 0)["about"]
     assert padded == [
@@ -391,6 +391,6 @@ def test_what_a_load_does_not_change_is_said() -> None:
     document = design(load="zipf").model_dump(mode="json")
     document["model"]["moe"]["capacity_factor"] = None
     (dropless,) = picture_of(parse_design(document, draft=True), 0)["about"]
-    assert dropless.startswith("Every expert has as many slots as the hottest one needs")
+    assert dropless.startswith("Experts compute the tokens that they get, so the fullest device sets the pace")
     grouped = picture_of(design(dp=8, ep=4), 0)["about"]
     assert grouped == ["One of 2 groups, all alike."]

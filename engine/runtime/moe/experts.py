@@ -4,7 +4,7 @@ Cut in ``esp`` an expert is column-parallel, then row-parallel, as in Megatron: 
 the first matrix and the rows of the second one that belong to them, and its result is one summand.
 The second bias lies on the first shard alone, so that it is added once.
 
-Rows are padded to the slots of an expert. What comes back to an empty slot is a zero gradient, which
+With a capacity rows are padded to the slots of an expert. What comes back to an empty slot is a zero gradient, which
 adds nothing to that of a bias either.
 """
 
@@ -117,7 +117,7 @@ class FeedForward:
         self._copies = {name: _cast(weight, dtype) for name, weight in self._together.items()}
 
     def forget(self) -> None:
-        """Let go of the copy; the weights are about to change."""
+        """Let go of the copy: the weights have changed, or the step is over."""
         self._copies = None
 
     @contextmanager

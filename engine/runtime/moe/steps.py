@@ -102,7 +102,7 @@ class Steps:
 
     def start(self, step: Step, x: Tensor, at: At = OUTSIDE) -> Arrives:
         """Begin a step; what stays on the device is done when it is asked for."""
-        if step.op in VIEWS or (step.collective and self.groups[step.group].size == 1):
+        if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # it looks at what is there
             return self._do[step.op](step, x)
         ends = self.begins(step.op, at)
         arrives = self._do[step.op](step, x)

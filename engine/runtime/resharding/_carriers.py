@@ -260,6 +260,9 @@ class NcclCarrier(Carrier):
             else:
                 dist.recv(token, source, group=group)
         torch.cuda.synchronize(device)
+        # One for all transfers, so that its notes may be a little late: torch has 32 streams and then hands out the same
+        # again, and one that waits for an arrival must never be one that something is sent in.
+        self._arriving = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
         lanes = [
@@ -267,14 +270,12 @@ class NcclCarrier(Carrier):
             for lane in (part.inside, part.outside)
             if lane
         ]
-        arriving = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # a transfer comes after the one before
-        return lambda data, tag: self._carry(part, lanes, arriving, data)
+        return lambda data, tag: self._carry(part, lanes, data)
 
     def _carry(
         self,
         part: Part,
         lanes: Sequence[tuple[list[Send], torch.cuda.Stream]],
-        arriving: torch.cuda.Stream,
         data: Sequence[Tensor],
     ) -> Under:
         me = part.process
@@ -294,7 +295,7 @@ class NcclCarrier(Carrier):
                     bytes_ = data[each.slice][each.start : each.stop]
                     gone.append(dist.isend(bytes_, each.target, group=self._groups[me, each.target]))
         came = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(arriving):
+        with torch.cuda.stream(self._arriving):
             _wait_all(arrivals)
             came.record()
         # Waiting lets the stream that the caller is on wait, which is the one that the bytes were made on.

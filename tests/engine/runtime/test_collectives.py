@@ -130,7 +130,7 @@ def test_the_command_writes_a_profile_and_prints_the_fit(tmp_path: Path, capsys:
         (["--rounds", "0"], "--rounds 0 cannot be"),
         (["--ranks", "1"], "nobody to talk to"),
         (["--ranks-per-node", "3"], "2 ranks cannot be 3 on each node"),
-        (["--profile", "nowhere.json"], "cannot read 'nowhere.json'"),
+        (["--profile", "nowhere.json"], "cannot read nowhere.json"),
         (["--parts", "block"], "--parts cannot be 'block'. Did you mean 'blocks'?"),
         (["--precision", "fp8"], "--precision cannot be 'fp8'"),
         (["--name", "../elsewhere"], "'../elsewhere' cannot be the name of a profile"),
