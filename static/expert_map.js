@@ -8,7 +8,7 @@ const STRENGTHS = [38, 58, 79, 100];
 
 export class ExpertMap {
   constructor() {
-    this.measure = "winner";
+    this.measure = "alike"; // a ranking, or a gain
     this.at = 0;
     this.words = h("p", { class: "mw-em-words", role: "status" });
     this.element = h("div", { class: "mw-em" });
@@ -17,11 +17,11 @@ export class ExpertMap {
   /** Draw what Python found; `found` is empty while it is still counting. */
   draw(found) {
     this.found = found;
-    if (!found.winner) return this.element.replaceChildren(h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"));
+    if (!found.rankings) return this.element.replaceChildren(h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"));
     const { measures, notes } = found;
     const segments = measures.map(({ key, text }) => h("button", { type: "button", class: "mw-segment", "aria-pressed": String(key === this.measure), onclick: () => this.turn(key) }, text));
     this.columns = size(found, found.across);
-    this.cells = found.winner.map((_, cell) => this.cell(cell));
+    this.cells = found.deepspeed.map((_, cell) => this.cell(cell));
     this.grid = h("div", { class: "mw-em-grid", role: "grid", "aria-label": "Layers: arrows walk", tabindex: -1, style: { "--columns": this.columns } }, ...this.rows());
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.grid.addEventListener("pointerover", (event) => event.target.dataset.cell && this.tell(Number(event.target.dataset.cell)));
@@ -58,15 +58,15 @@ export class ExpertMap {
   }
 
   cell(cell) {
-    const colour = this.measure === "winner" ? this.won(cell) : this.gained(this.found[this.measure][cell]);
+    const ranking = this.found.rankings[this.measure];
+    const colour = ranking ? this.won(ranking, cell) : this.gained(this.found[this.measure][cell]);
     const beyond = this.measure === "deepspeed" && (this.found.deepspeed[cell] < this.found.printed[0] || this.found.deepspeed[cell] > this.found.printed[1]);
     return h("div", { class: "mw-em-cell", role: "gridcell", "data-cell": cell, "data-beyond": beyond ? "" : null, tabindex: cell === this.at ? 0 : -1, "aria-label": this.about(cell), style: { "background-color": colour } });
   }
 
-  won(cell) {
-    const { winner, margin, schedules } = this.found;
-    const strength = STRENGTHS[MARGINS.filter((least) => margin[cell] >= least).length];
-    return `color-mix(in oklab, var(--schedule-${schedules[winner[cell]].name}) ${strength}%, var(--bg))`;
+  won({ best, lead, schedules }, cell) {
+    const strength = STRENGTHS[MARGINS.filter((least) => lead[cell] >= least).length];
+    return `color-mix(in oklab, var(--schedule-${schedules[best[cell]].name}) ${strength}%, var(--bg))`;
   }
 
   /** Faster is blue, slower orange, the stronger the more. */
@@ -78,9 +78,10 @@ export class ExpertMap {
   }
 
   legend() {
-    const { schedules, printed } = this.found;
+    const { rankings, printed } = this.found;
+    const ranking = rankings[this.measure];
     const swatch = (colour, words) => h("span", {}, h("i", { style: { background: colour } }), words);
-    if (this.measure === "winner") return h("div", { class: "mw-legend" }, ...schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
+    if (ranking) return h("div", { class: "mw-legend" }, ...ranking.schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
     const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
     const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`, h("i", { class: "mw-em-cell", "data-beyond": "" }), "beyond it") : null;
     return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
@@ -101,10 +102,11 @@ export class ExpertMap {
   }
 
   about(cell) {
-    const { winner, margin, schedules, down, across } = this.found;
-    const lead = `${((margin[cell] - 1) * 100).toFixed(margin[cell] < 1.1 ? 1 : 0)} %`;
+    const { rankings, down, across } = this.found;
+    const first = ({ best, lead, schedules }) => `${schedules[best[cell]].title} by ${((lead[cell] - 1) * 100).toFixed(lead[cell] < 1.1 ? 1 : 0)} %`;
+    const fastest = `fastest for the same memory ${first(rankings.alike)}, of all that fit ${first(rankings.fitting)}`;
     const gains = `Parm's choice ${this.found.deepspeed[cell].toFixed(2)}× DeepSpeed-MoE, ${this.found["a2a-allgather"][cell].toFixed(2)}× all-to-all, then all-gather`;
-    return `${this.axisWords(cell, [...down, ...across])}: ${schedules[winner[cell]].title} is the fastest, by ${lead}; ${gains}`;
+    return `${this.axisWords(cell, [...down, ...across])}: ${fastest}; ${gains}`;
   }
 
   tell(cell) {

@@ -35,7 +35,8 @@ HELP = {
     "width": "Width of an expert, over the width of a token",
 }
 MEASURES = {
-    "winner": "Fastest",
+    "alike": "Fastest for the same memory",
+    "fitting": "Fastest of all",
     "deepspeed": "Against DeepSpeed-MoE",
     "a2a-allgather": "Against all-to-all, then all-gather",
 }
@@ -47,20 +48,29 @@ def map_of_layers() -> dict[str, Any]:
     found, printed = grid(), grid_as_data()["printed"]
     across = [name for name in GRID if name not in DOWN]
     order = np.lexsort([found.axes[name] for name in reversed([*DOWN, *across])])
-    times = np.array([found.seconds[name] for name in SPREAD])
-    best = np.sort(times, axis=0)
+    first, second = np.sort([found.seconds[name] for name in SPREAD], axis=0)[:2]
     return {
         "axes": {name: {"word": WORDS[name], "help": HELP[name], "values": list(GRID[name])} for name in GRID},
         "down": list(DOWN),
         "across": across,
-        "schedules": [{"name": name, "title": expert_schedules[name].title} for name in SPREAD],
+        "rankings": {
+            "alike": _ranking(SPREAD, found.winner[order], (second / first)[order]),
+            "fitting": _ranking(found.names, found.fastest[order], found.lead[order]),
+        },
         "measures": [{"key": key, "text": text} for key, text in MEASURES.items()],
-        "winner": found.winner[order].tolist(),
-        "margin": (best[1] / best[0])[order].round(4).tolist(),
         "deepspeed": found.gain()[order].round(4).tolist(),
         "a2a-allgather": found.gain("a2a-allgather")[order].round(4).tolist(),
         "printed": printed,
         "notes": _notes(found, printed),
+    }
+
+
+def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.float64]) -> dict[str, Any]:
+    """Which of some schedules is the fastest of each layer, and how many times as long the next one takes."""
+    return {
+        "schedules": [{"name": name, "title": expert_schedules[name].title} for name in names],
+        "best": best.tolist(),
+        "lead": lead.round(4).tolist(),
     }
 
 

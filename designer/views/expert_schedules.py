@@ -37,7 +37,9 @@ WORDS = {
     "other": "gate and order",
 }
 COLOURS = {"experts": "F", "dispatch": "B", "combine": "I", "gather": "W", "other": "STEP"}
-OF_SCHEDULES = {"deepspeed": "STEP", "a2a-allgather": "B", "parm-s1": "F", "parm-s2": "W"}
+OF_SCHEDULES = {
+    "deepspeed": "STEP", "a2a-allgather": "B", "parm-s1": "F", "parm-s2": "W", "ppmoe": "I", "expert-parallel": "REDUCE_GRAD",
+}  # fmt: skip
 LANES = ("compute", "in the node", "between nodes")
 HELP = {
     "experts": "The feed-forward networks of the experts that the device holds",

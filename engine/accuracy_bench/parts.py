@@ -112,7 +112,8 @@ def _is_meant(case: Case, word: str, done: set[str]) -> bool:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the page and the picture of a file of results beside it."""
+    """Write the page and the picture of a file of results beside it: of what stands in the file, where numbers are short."""
+    results = read(path) or results
     write_whole(path.with_suffix(".md"), markdown(results).encode())
     if shown := [*rehearsed(results), *real(results)]:
         write_whole(path.with_suffix(".svg"), svg(shown).encode())

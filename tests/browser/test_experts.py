@@ -389,6 +389,8 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     dialog.locator(".mw-em-words", has_text="mp 2 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
+    dialog.get_by_role("button", name="Fastest of all").click()
+    dialog.locator(".mw-em .mw-legend", has_text="PPMoE").wait_for()
     dialog.get_by_role("button", name="Against DeepSpeed-MoE").click()
     dialog.get_by_text("the paper's: 1.13× to 5.77×").wait_for()
     dialog.get_by_role("tab", name="This layer").click()

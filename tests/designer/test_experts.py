@@ -362,7 +362,8 @@ def test_choosing_a_schedule_is_one_edit() -> None:
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
     found, of = map_of_layers(), grid()
 
-    assert len(found["winner"]) == 1296 == len(found["deepspeed"])
+    alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
+    assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
     names = [*found["down"], *found["across"]]
     sizes = [len(found["axes"][name]["values"]) for name in names]
     for cell in (0, 80, 81, 700, 1295):
@@ -370,9 +371,10 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
         point = {name: found["axes"][name]["values"][place] for name, place in at.items()}
         row = np.flatnonzero(np.all([of.axes[name] == value for name, value in point.items()], axis=0))
         assert len(row) == 1
-        assert found["winner"][cell] == of.winner[row[0]]
+        assert alike["best"][cell] == of.winner[row[0]]
+        assert fitting["schedules"][fitting["best"][cell]]["name"] == of.names[of.fastest[row[0]]]
         assert found["deepspeed"][cell] == pytest.approx(of.gain()[row[0]], abs=1e-4)
-    assert min(found["margin"]) >= 1
+    assert min(alike["lead"]) >= 1 <= min(fitting["lead"])
 
 
 def test_what_the_map_says_has_the_papers_range_beside() -> None:
