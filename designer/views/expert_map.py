@@ -35,10 +35,10 @@ HELP = {
     "width": "Width of an expert, over the width of a token",
 }
 MEASURES = {
-    "alike": "Fastest for the same memory",
+    "alike": "Fastest, same memory",
     "fitting": "Fastest of all",
     "deepspeed": "Against DeepSpeed-MoE",
-    "a2a-allgather": "Against all-to-all, then all-gather",
+    "a2a-allgather": "Against all-to-all",
 }
 
 
