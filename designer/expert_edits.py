@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.design import Design
 from engine.design.expert_layers import expert_layer, folded
-from engine.design.experts import Experts
+from engine.design.experts import Experts, load_problems
 from engine.design.moe_problems import expert_problems
 from engine.errors import InputError
 from engine.moe import Homes, Layer, contiguous, expert_schedules
@@ -226,9 +226,8 @@ def drawn_layer(design: Design, rank: int) -> Layer:
             f"groups of ep {experts.ep} x esp {experts.esp} devices do not divide the {have} of mesh {mesh.name}; "
             "choose an ep and an esp that do"
         )
-    if isinstance(experts.load, tuple) and len(experts.load) != design.model.moe.experts:
-        given = f"{len(experts.load)} loads are given for {design.model.moe.experts} experts"
-        raise InputError(f"{given}; give one an expert, or choose another load")
+    for problem in load_problems(experts.load, design.model.moe.experts):
+        raise InputError(f"{problem.message}, or choose another load")
     if not fits(design):
         raise InputError("the homes that are given are not of these experts and places; put them in equal blocks")
     layer = expert_layer(design, mesh)

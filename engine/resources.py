@@ -1,9 +1,8 @@
-"""Files: where those that come with Meshwave are, and how one is written whole; and what this machine is called."""
+"""Files: where those that come with Meshwave are, and how one is read and written whole."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import sys
 from difflib import get_close_matches
@@ -67,16 +66,6 @@ def home() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "meshwave"
     return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
-
-
-def processor() -> str:
-    """What the cores of this machine call themselves."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def read_whole(path: Path | str, what: str, most: int) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from engine.resources import processor
+from engine.machine import processor
 from engine.units import quantity
 
 LOOK_S = 0.25

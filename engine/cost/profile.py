@@ -23,8 +23,9 @@ from pydantic_core import PydanticCustomError
 from engine.design.cluster import Device
 from engine.design.reading import read_part
 from engine.errors import InputError, nearest
+from engine.machine import processor
 from engine.part import Part
-from engine.resources import home, processor, read_whole, write_whole
+from engine.resources import home, read_whole, write_whole
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 
 from engine.design.cluster import MOST_DEVICES, Rate
-from engine.design.experts import Load
+from engine.design.experts import Load, load_problems
 from engine.design.model import MOST_EXPERTS, Size
 from engine.design.reading import read_part
 from engine.errors import DesignError, Problem, nearest
@@ -124,11 +124,8 @@ def problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
         yield Problem(
             "ep", "ep_esp", f"ep={spec.ep} x esp={spec.esp} are {made} ranks, and there are {spec.ranks}; {fits}"
         )
-    elif isinstance(spec.load, tuple) and len(spec.load) != spec.experts:
-        message = f"there are loads for {len(spec.load)} of {spec.experts} experts; give one an expert"
-        yield Problem("load", "load_experts", message)
-    elif isinstance(spec.load, tuple) and not any(spec.load):
-        yield Problem("load", "load_nothing", "no expert is chosen by a load of zeros; give some of them a share")
+    elif wrong := [*load_problems(spec.load, spec.experts)]:
+        yield from wrong
     else:
         yield from spec.layer.problems()
     for key in spec.fit or ():

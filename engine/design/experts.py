@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from engine.errors import Problem
 from engine.moe import by_age
 from engine.part import Part
 
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
 else:
     ScheduleName = Literal[tuple(by_age())]
     """Every schedule that lies in its folder and is offered."""
+
+
+def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
+    """What is wrong with a list of loads for so many experts, at ``load``."""
+    if isinstance(load, tuple) and len(load) != experts:
+        message = f"the list of loads has {len(load)} for {experts} experts; give one an expert"
+        yield Problem("load", "load_experts", message)
+    elif isinstance(load, tuple) and not any(load):
+        message = 'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"'
+        yield Problem("load", "load_nothing", message)
 
 
 class Experts(Part):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.design.expert_layers import expert_layer, expert_schedule, folded, group_sizes, resolved
+from engine.design.experts import load_problems
 from engine.errors import Problem
 from engine.moe import Layer, device_load, device_rows, expert_schedules
 
@@ -135,14 +136,9 @@ def _other_groups_of_tokens(design: Design) -> Iterator[Problem]:
 
 
 def _load(design: Design) -> Iterator[Problem]:
-    moe, load = design.model.moe, design.experts.load
-    assert moe is not None
-    if isinstance(load, tuple) and len(load) != moe.experts:
-        message = f"there are loads for {len(load)} of {moe.experts} experts; give one an expert"
-        yield Problem("experts.load", "load_experts", message)
-    elif isinstance(load, tuple) and not any(load):
-        message = 'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"'
-        yield Problem("experts.load", "load_nothing", message)
+    assert design.model.moe is not None
+    for problem in load_problems(design.experts.load, design.model.moe.experts):
+        yield problem._replace(where=f"experts.{problem.where}")
 
 
 def _homes(design: Design) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
-    "errors units",
+    "errors units machine",
     "registry part resources",
     "program",
     "timeline",

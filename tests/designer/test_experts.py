@@ -267,7 +267,7 @@ def test_loads_that_are_not_one_an_expert_are_said_and_another_can_be_chosen() -
     opened = Opened(design(load=[1.0, 2.0, 3.0]))
 
     assert opened.canvas.picture["state"] == "unfit"
-    assert opened.canvas.picture["reason"].startswith("3 loads are given for 8 experts; give one an expert")
+    assert opened.canvas.picture["reason"].startswith("the list of loads has 3 for 8 experts; give one an expert")
     assert {entry["reason"] for entry in cards(opened.session.design, 0)} == {f"{opened.canvas.picture['reason']}."}
     assert opened.do("setting", key="load", value="zipf") is None
     assert opened.canvas.picture["state"] == "ready"

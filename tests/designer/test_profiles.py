@@ -16,7 +16,8 @@ from designer.views.profile import Profiles, axis, charts, listed, machine_words
 from engine.cost.profile import Measured, Profile, elsewhere, keep, profiles
 from engine.design import Design, load_design
 from engine.errors import InputError
-from engine.resources import example, processor
+from engine.machine import processor
+from engine.resources import example
 from engine.runtime.calibration import Told, Wanted
 from tests.engine.cost.profiles import known, of_a_run
 

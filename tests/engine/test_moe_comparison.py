@@ -115,8 +115,11 @@ def test_bytes_can_be_free() -> None:
         ({"experts": 6}, "ep: ep=4 does not divide 6 experts; use a divisor"),
         ({"ffn_hidden": 3}, "esp: esp=2 does not divide the experts' width of 3; use a divisor"),
         ({"top_k": 9}, "top_k: a token cannot visit 9 of 4 experts; use a top_k of 4 or less"),
-        ({"load": [1]}, "load: there are loads for 1 of 4 experts; give one an expert"),
-        ({"load": [0, 0, 0, 0]}, "load: no expert is chosen by a load of zeros; give some of them a share"),
+        ({"load": [1]}, "load: the list of loads has 1 for 4 experts; give one an expert"),
+        (
+            {"load": [0, 0, 0, 0]},
+            'load: no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"',
+        ),
         ({"hidden": 0}, "hidden: 0 should be at least 1"),
         ({"rank": 8}, "rank: there is no key 'rank' here. Did you mean 'ranks'? Known: "),
         ({"links": None}, "links: null should be an object with keys"),

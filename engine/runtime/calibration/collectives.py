@@ -23,7 +23,7 @@ from engine.cost.profile import (
     members,
 )
 from engine.errors import InputError
-from engine.resources import processor
+from engine.machine import processor
 from engine.runtime.shaped import Cluster, run
 
 COLLECTIVES: tuple[Name, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")

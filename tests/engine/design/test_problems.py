@@ -491,7 +491,7 @@ MODELS = [
         "a token cannot visit 9 of 8 experts; use a top_k of 8 or less",
     ),
     (put("experts.ep", 3), "experts.ep", "ep=3 does not divide 8 experts; use a divisor"),
-    (put("experts.load", [1.0]), "experts.load", "there are loads for 1 of 8 experts; give one an expert"),
+    (put("experts.load", [1.0]), "experts.load", "the list of loads has 1 for 8 experts; give one an expert"),
     (
         put("experts.load", [0.0] * 8),
         "experts.load",
