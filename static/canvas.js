@@ -87,14 +87,18 @@ export function followTheme(root) {
   return () => observer.disconnect();
 }
 
-/** Follow a pressed pointer wherever it goes; Escape, or losing it, cancels. Gives what ends it, once or more often. */
-export function trackPointer({ moved, released, cancel }) {
+/** Follow a pressed pointer wherever it goes; Escape, or losing it, cancels, and `pressed` hears of the other keys as they
+    go down and up. Gives what ends it, once or more often. */
+export function trackPointer({ moved, released, cancel, pressed = () => {} }) {
   const over = new AbortController();
-  const listen = (name, listener, capture = false) => window.addEventListener(name, listener, { signal: over.signal, capture });
-  listen("pointermove", moved);
-  listen("pointerup", released);
-  listen("pointercancel", cancel);
-  listen("keydown", (event) => event.key === "Escape" && (event.stopPropagation(), cancel()), true);
+  const key = (event) => {
+    if (event.key !== "Escape") return pressed(event);
+    event.stopPropagation();
+    event.preventDefault();
+    cancel();
+  };
+  const heard = { pointermove: moved, pointerup: released, pointercancel: cancel, keydown: key, keyup: pressed };
+  for (const [name, listener] of Object.entries(heard)) window.addEventListener(name, listener, { signal: over.signal, capture: true });
   return () => over.abort();
 }
 

@@ -1,6 +1,6 @@
 // The pointer on the experts: chips are dragged to another device, a band selects several, hovering tells.
 
-import { h } from "static/canvas.js";
+import { h, trackPointer } from "static/canvas.js";
 
 const DRAG_PX = 4; // a press that moves less is a click
 
@@ -51,21 +51,13 @@ export class Hand {
   }
 
   listen() {
-    const moved = (event) => this.move(event);
-    const released = (event) => this.up(event);
-    const lost = () => this.stop();
-    const pressed = (event) => {
-      if (event.key === "Escape") {
-        event.stopPropagation();
-        event.preventDefault();
-        this.stop();
-      } else if (event.key === "Control" || event.key === "Meta") {
-        this.turn(event.type === "keydown");
-      }
-    };
-    const heard = { pointermove: moved, pointerup: released, pointercancel: lost, keydown: pressed, keyup: pressed };
-    for (const [name, listener] of Object.entries(heard)) window.addEventListener(name, listener, true);
-    this.unlisten = () => Object.entries(heard).forEach(([name, listener]) => window.removeEventListener(name, listener, true));
+    this.unlisten?.();
+    this.unlisten = trackPointer({
+      moved: (event) => this.move(event),
+      released: (event) => this.up(event),
+      cancel: () => this.stop(),
+      pressed: ({ key, type }) => (key === "Control" || key === "Meta") && this.turn(type === "keydown"),
+    });
   }
 
   move(event) {
