@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -178,8 +179,12 @@ def serve() -> Iterator[Callable[..., str]]:
 
 @contextmanager
 def serving() -> Iterator[Callable[..., str]]:
-    """The same for as long as it is entered."""
+    """The same for as long as it is entered.
+
+    What a session raised in a callback fails at the end: nobody would see it but in the server's log.
+    """
     servers: list[Any] = []
+    raised = _Raised()
 
     def start(app: Any, **options: Any) -> str:
         import panel as pn
@@ -190,10 +195,38 @@ def serving() -> Iterator[Callable[..., str]]:
         _wait_for(port)
         return f"http://127.0.0.1:{port}/"
 
-    yield start
-    for server in servers:
-        server.stop()
-        server.join(PATIENCE_S)
+    logging.getLogger().addHandler(raised)
+    try:
+        yield start
+    finally:
+        logging.getLogger().removeHandler(raised)  # a server that stops may cut off what it does
+        for server in servers:
+            server.stop()
+            server.join(PATIENCE_S)
+        _forget_documents()
+    assert not raised.messages, "\n".join(raised.messages)
+
+
+class _Raised(logging.Handler):
+    """Exceptions that are logged, but for those of a socket whose page has gone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tornado.websocket import WebSocketClosedError
+
+        if record.exc_info and not isinstance(record.exc_info[1], WebSocketClosedError):
+            self.messages.append(logging.Formatter().format(record))
+
+
+def _forget_documents() -> None:
+    """Bokeh takes a document back from its list of current ones only where the callback did not raise; what is left
+    there would be taken for the session of any view that is made without one."""
+    from bokeh.io import doc
+
+    doc._PATCHED_CURDOCS.clear()
 
 
 def _free_port() -> int:

@@ -1,0 +1,36 @@
+"""What the tests' own server promises: an exception in a session is not overheard, and nothing of a session stays."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+
+import panel as pn
+import pytest
+from bokeh.document import Document
+
+from tests.conftest import PATIENCE_S, serving
+
+
+def test_what_a_callback_raises_is_told_and_its_document_is_forgotten() -> None:
+    kept: list[Document] = []
+    logged = threading.Event()
+
+    def raising() -> None:
+        kept[0].add_next_tick_callback(logged.set)
+        raise ValueError("in a callback")
+
+    def app() -> pn.pane.Str:
+        assert pn.state.curdoc is not None
+        kept.append(pn.state.curdoc)  # or it would be gone with its session
+        kept[0].add_next_tick_callback(raising)
+        return pn.pane.Str("served")
+
+    def visited() -> None:
+        with serving() as serve:
+            urllib.request.urlopen(serve(app)).read()
+            assert logged.wait(PATIENCE_S)
+
+    with pytest.raises(AssertionError, match="in a callback"):
+        visited()
+    assert pn.state.curdoc is None
