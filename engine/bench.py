@@ -23,6 +23,7 @@ import numpy as np
 
 from engine import accuracy_bench, papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
+from engine.machine import import_path
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.runtime.calibration.machine import gpus
@@ -151,8 +152,7 @@ def command() -> Figures:
 
     path = str(example("01-first-wave"))
     call = [sys.executable, "-m", "engine.cli", "simulate", path, "--json"]
-    root = str(Path(__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": root}
+    environment = {**os.environ, "PYTHONPATH": import_path()}
     return {
         "meshwave simulate of a small design_s": median_s(
             lambda: subprocess.run(call, env=environment, check=True, capture_output=True)
@@ -315,7 +315,7 @@ def _processes(count: int, module: str, folder: str) -> None:
     Raises:
         RunError: one failed; it holds the end of what that one said.
     """
-    shared = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "WORLD_SIZE": str(count)}
+    shared = {**os.environ, "PYTHONPATH": import_path(), "WORLD_SIZE": str(count)}
     shared |= {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(count)}
     processes = [
         subprocess.Popen(

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from engine.errors import InputError, MeshwaveError, RunError
+from engine.machine import import_path
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
 """Of a run folder whose processes get a network of their own."""
@@ -149,7 +150,7 @@ def missing() -> str | None:
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "engine.network"],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": import_path()},
             capture_output=True,
             text=True,
             check=False,

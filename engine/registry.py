@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from typing import TypeVar
 
 from engine.errors import InputError, nearest
@@ -25,6 +26,7 @@ class Registry(Mapping[str, Member]):
         self._package = package
         self._members: dict[str, Member] = {}
         self._loaded = False
+        self._loading: set[int] = set()  # threads that import the members now
 
     def register(self, name: str) -> Callable[[Member], Member]:
         """Decorate a member: ``@schedules.register("1f1b")``."""
@@ -38,13 +40,14 @@ class Registry(Mapping[str, Member]):
         return add
 
     def _load(self) -> dict[str, Member]:
-        if not self._loaded:
-            self._loaded = True  # a member may look at its neighbours while it is imported
+        thread = get_ident()
+        if not self._loaded and thread not in self._loading:  # a member may look at its neighbours while it is imported
+            self._loading.add(thread)
             try:
                 self._import_members()
-            except BaseException:
-                self._loaded = False  # so that a broken file is told again, not passed over
-                raise
+                self._loaded = True  # not before: a broken file is told again, and other threads wait for all of them
+            finally:
+                self._loading.discard(thread)
         return self._members
 
     def _import_members(self) -> None:

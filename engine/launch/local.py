@@ -28,6 +28,7 @@ from engine.launch.bundle import Bundle, process_count, write_private
 from engine.launch.hosts import network, ready
 from engine.launch.options import PLAIN, Options
 from engine.launch.record import Record, State
+from engine.machine import import_path
 from engine.network import FILE as NETWORK_FILE
 from engine.program.program import Program
 from engine.units import quantity
@@ -247,14 +248,12 @@ def environment(path: Path | None = None, given: Mapping[str, str] = os.environ)
     """
     passed = {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
-    others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
-    folders = [Path(engine.__file__).parents[1], *([path] if path else []), *others]
     return {
         "GLOO_SOCKET_IFNAME": loopback,
         "NCCL_SOCKET_IFNAME": loopback,
         **passed,
         "OMP_NUM_THREADS": "1",  # the cores go to processes
-        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONPATH": import_path(*([path] if path else []), given=given),
         "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
         "PYTHONUNBUFFERED": "1",  # a log is read while it is written
     }

@@ -29,6 +29,7 @@ from signal import SIG_IGN, SIGINT, SIGKILL, signal
 from typing import Any
 
 from engine.errors import InputError, MeshwaveError, RunError
+from engine.machine import import_path
 from engine.network import INTERFACE, MOST_PROCESSES, Network, Topology, die_with, make, missing
 from engine.units import quantity
 
@@ -129,13 +130,12 @@ def run(work: str, cluster: Cluster, argument: Any = None, say: Callable[[str], 
 @contextmanager
 def _started(folder: Path, gpus: bool) -> Iterator[subprocess.Popen[str]]:
     """The process that makes the network; at the end, however it comes, it is gone with all it started."""
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "engine.runtime.shaped", str(folder)],
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(paths),
+                "PYTHONPATH": import_path(),
                 "OMP_NUM_THREADS": "1",
                 **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             },

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from engine.errors import InputError
 from engine.registry import Registry
 from engine.schedules import Schedule, schedules
+from tests.conftest import PATIENCE_S
 
 
 @pytest.fixture
@@ -71,3 +75,19 @@ def test_the_schedules_of_this_version() -> None:
     others = ["1f1b", "chimera", "dualpipe", "dualpipe-v", "eager-1f1b", "gems", "gpipe", "hanayo", "interleaved-1f1b"]
     assert list(schedules) == sorted([*zero_bubble, *others, "looped-bfs", "auto", "custom"])
     assert all(issubclass(member, Schedule) for member in schedules.values())
+
+
+def test_whoever_looks_while_another_thread_imports_finds_all_members(animals: Registry[str], tmp_path: Path) -> None:
+    begun, going_on = threading.Event(), threading.Event()
+    sys.modules["zoo_for_tests"].wait = lambda: (begun.set(), going_on.wait(PATIENCE_S))  # type: ignore[attr-defined]
+    (tmp_path / "zoo_for_tests" / "owl.py").write_text(
+        "from zoo_for_tests import animals, wait\nwait()\nanimals.register('owl')('an owl')\n"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(list, animals)
+        assert begun.wait(PATIENCE_S)
+        second = pool.submit(lambda: "owl" in animals)
+        time.sleep(0.05)
+        going_on.set()
+
+        assert second.result(PATIENCE_S) and "owl" in first.result(PATIENCE_S)
