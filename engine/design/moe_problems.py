@@ -260,7 +260,7 @@ def _padded(layer: Layer, places: str) -> Iterator[Problem]:
             "to null, so that tokens alone are computed"
         )
         if layer.experts % layer.ep == 0:
-            message += ", or place the experts in equal blocks"
+            message += ", or balance the experts, which evens out slots first"
         yield Problem("experts.placement", "placement_slots", message, "warning")
 
 

@@ -70,29 +70,33 @@ ALIKE = 1.02
 
 
 def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
-    """[places] the experts of each, so that the fullest device is sent the fewest tokens.
-
-    Without a capacity its time follows them. With one all slots are computed, so that it follows those
-    (:func:`device_rows`), which a design is warned of.
+    """[places] the experts of each, so that the device with the most to do has the least (:func:`device_rows`).
 
     A place has slots for an even share of the experts and up to ``extra`` more, for replicas. Of the
-    placements that are equally balanced the one with the fewest visits to other nodes wins, then
-    the one with the fewest replicas. Deterministic, and never worse than equal blocks.
+    placements that are equally balanced the one wins whose fullest device is sent the fewest tokens, then the
+    one with the fewest visits to other nodes, then the one with the fewest replicas. Deterministic, and never
+    worse than equal blocks.
     """
     load = np.asarray(layer.shares)
     nodes = [layer.node(place * layer.esp) for place in range(layer.ep)]
+    weights = [load] if layer.capacity_factor is None else [load, np.ones_like(load)]  # slots are all alike
     blocks = contiguous(layer.experts, layer.ep)
     options = [blocks]
-    for more in range(min(extra, layer.experts) + 1):
-        options += [hierarchical(load, nodes, more), flat(load, layer.ep, more), shadowed(load, nodes, more)]
-    options = list(dict.fromkeys(options))
-    placed = [replace(layer, homes=homes) for homes in options]
-    fullest = [float(device_load(each, places).max()) for each in placed]
-    bound = min(min(fullest) * ALIKE, fullest[0]) + 1e-9
-    good = [at for at in range(len(options)) if fullest[at] <= bound]
-    return options[
-        min(good, key=lambda at: (round(crossing(placed[at], places), 9), sum(map(len, options[at])), fullest[at]))
-    ]
+    for weight in weights:
+        for more in range(min(extra, layer.experts) + 1):
+            options += [hierarchical(weight, nodes, more), flat(weight, layer.ep, more), shadowed(weight, nodes, more)]
+    good = [replace(layer, homes=homes) for homes in dict.fromkeys(options)]
+    for measure in (device_rows, device_load):
+        fullest = [float(measure(each, places).max()) for each in good]
+        of_blocks = float(measure(replace(layer, homes=blocks), places).max())
+        bound = max(min(fullest), min(min(fullest) * ALIKE, of_blocks)) + 1e-9
+        good = [each for each, most in zip(good, fullest, strict=True) if most <= bound]
+
+    def rank(placed: Layer) -> tuple[float, int, float]:
+        fullest = float(device_load(placed, places).max())
+        return round(crossing(placed, places), 9), sum(map(len, placed.homes or ())), fullest
+
+    return min(good, key=rank).homes or ()
 
 
 def hierarchical(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:

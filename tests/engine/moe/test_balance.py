@@ -10,13 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.moe import Homes, Layer, balance, crossing, device_load, shares
+from engine.moe import Homes, Layer, balance, crossing, device_load, device_rows, shares
 from engine.moe._balance import flat, hierarchical, replicas, shadowed
 
 loads = st.lists(st.floats(0, 100), min_size=1, max_size=24)
 
 
-def layer(load: list[float] | None, places: int, nodes: int = 1, experts: int = 0, esp: int = 1) -> Layer:
+def layer(
+    load: list[float] | None,
+    places: int,
+    nodes: int = 1,
+    experts: int = 0,
+    esp: int = 1,
+    capacity_factor: float | None = None,
+) -> Layer:
     experts = experts or len(load or ())
     per_node = -(-places * esp // nodes)
     return Layer(
@@ -27,6 +34,7 @@ def layer(load: list[float] | None, places: int, nodes: int = 1, experts: int = 
         tokens=64,
         hidden=8,
         ffn_hidden=16 * esp,
+        capacity_factor=capacity_factor,
         nodes=tuple(device // per_node for device in range(places * esp)),
         load=shares(load, experts),
     )
@@ -36,11 +44,11 @@ def blocks(experts: int, places: int) -> Homes:
     return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
-@given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.integers(0, 3))
-def test_every_expert_has_a_home_and_the_fullest_device_is_no_fuller_than_with_equal_blocks(
-    load: list[float], places: int, nodes: int, esp: int, extra: int
+@given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.integers(0, 3), st.sampled_from([None, 1.25]))
+def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_blocks(
+    load: list[float], places: int, nodes: int, esp: int, extra: int, capacity_factor: float | None
 ) -> None:
-    drawn = layer(load, places, nodes, esp=esp)
+    drawn = layer(load, places, nodes, esp=esp, capacity_factor=capacity_factor)
 
     homes = balance(drawn, extra)
 
@@ -48,8 +56,8 @@ def test_every_expert_has_a_home_and_the_fullest_device_is_no_fuller_than_with_e
     assert len(homes) == places
     assert {expert for held in homes for expert in held} == set(range(len(load)))
     assert all(len(set(held)) == len(held) <= most and list(held) == sorted(held) for held in homes)
-    equal = device_load(replace(drawn, homes=blocks(len(load), places)))
-    assert device_load(replace(drawn, homes=homes)).max() <= equal.max() + 1e-8
+    equal = device_rows(replace(drawn, homes=blocks(len(load), places)))
+    assert device_rows(replace(drawn, homes=homes)).max() <= equal.max() + 1e-8
     assert homes == balance(drawn, extra)
 
 
@@ -125,3 +133,22 @@ def test_a_device_has_the_load_of_its_place() -> None:
 def test_all_devices_together_have_all_the_load(load: list[float], places: int, nodes: int) -> None:
     drawn = layer(load, places, nodes)
     assert device_load(replace(drawn, homes=balance(drawn, 2))).mean() == pytest.approx(1)
+
+
+def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:
+    drawn = layer([9, 8, 7, 6, 1, 1, 1, 1], places=4, capacity_factor=1.0)
+    equal = replace(drawn, homes=blocks(8, 4))
+
+    alone, twice = (replace(drawn, homes=balance(drawn, extra)) for extra in (0, 1))
+
+    assert device_rows(alone).max() == device_rows(twice).max() == 1
+    assert device_load(alone).max() < device_load(equal).max()
+
+
+def test_with_a_capacity_replicas_even_out_what_does_not_divide() -> None:
+    drawn = layer([1] * 10, places=4, capacity_factor=1.0)
+
+    alone, twice = (device_rows(replace(drawn, homes=balance(drawn, extra))).max() for extra in (0, 1))
+
+    assert alone == pytest.approx(1.2)
+    assert twice == pytest.approx(1)
