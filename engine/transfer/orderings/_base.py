@@ -128,28 +128,31 @@ def dispatched(jobs: Sequence[Job], hosts: Sequence[int], nics: int = 1, noise: 
     first = [numbers[-1] for numbers in kinds]
     names = sorted({host for n in first for host in (*jobs[n].receivers, hosts[n])})
     column = {host: place for place, host in enumerate(names)}
-    needs = np.zeros((len(kinds), 2 * len(names)), np.bool_)
-    for row, number in enumerate(first):
-        needs[row, column[hosts[number]]] = True
-        needs[row, [len(names) + column[host] for host in jobs[number].receivers]] = True
+    held = [[column[hosts[n]], *(len(names) + column[host] for host in jobs[n].receivers)] for n in first]
+    none = 2 * len(names)  # a side that is always free, and of which nothing is left
+    needs = np.full((len(kinds), max(map(len, held))), none)
+    for row, sides in enumerate(held):
+        needs[row, : len(sides)] = sides
     seconds = np.array([jobs[n].options[hosts[n]] for n in first])
     counts = np.array([len(numbers) for numbers in kinds])
     added = np.zeros(len(kinds)) if noise is None else noise[first]
-    left = needs.T @ (seconds * counts)
-    free = np.zeros((2 * len(names), nics))
+    # Summed one by one: a product of matrices rounds as the machine likes, and a rounding may choose between equals.
+    left = np.bincount(needs.ravel(), np.repeat(seconds * counts, needs.shape[1]), none + 1)
+    left[none] = -np.inf
+    free = np.zeros((none + 1, nics))
     now = 0.0
     while counts.any():
         ready = free.min(axis=1)
         busy = ready > now + 1e-12 * max(1.0, now)
-        able = (counts > 0) & ~(needs & busy).any(axis=1)
+        able = (counts > 0) & ~busy[needs].any(axis=1)
         if not able.any():
             now = float(ready[busy].min())
             continue
-        worth = np.where(needs, left, -np.inf).max(axis=1) + added
+        worth = left[needs].max(axis=1) + added
         row = int(np.argmax(np.where(able, worth, -np.inf)))
         counts[row] -= 1
         order.append((kinds[row].pop(), hosts[first[row]]))
-        took = np.flatnonzero(needs[row])
+        took = held[row]
         free[took, free[took].argmin(axis=1)] = now + seconds[row]
         left[took] -= seconds[row]
     return order
