@@ -15,6 +15,7 @@ from engine.design.expert_layer_spec import ExpertLayerSpec
 from engine.design.moe_problems import drops, rounding
 from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, expert_schedules, price
 from engine.moe.auto import left_out
+from engine.schedules import go_on
 from engine.units import quantity
 
 Floats = NDArray[np.float64]
@@ -242,12 +243,13 @@ class Grid(NamedTuple):
 
 @lru_cache(maxsize=1)
 def grid() -> Grid:
-    """Price every layer of :data:`GRID` under :data:`ALL` schedules."""
+    """Price every layer of :data:`GRID` under :data:`ALL` schedules, as long as whoever watches wants it."""
     points = np.array(list(product(*GRID.values())))
     axes = dict(zip(GRID, points.T, strict=True))
     known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
     found = []
     for point in points.tolist():
+        go_on()
         layer = _grid_layer(dict(zip(GRID, point, strict=True)))
         if layer not in known:
             known[layer] = [_figures(price(name, layer, GRID_LINKS, GRID_RATES)) for name in ALL]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -19,13 +20,20 @@ from engine.transfer import (
     Hops,
     Lane,
     Plan,
+    Played,
+    Port,
+    Sent,
+    Share,
     UnitTask,
     boxes,
     every_plan,
     hops,
     is_empty,
     lanes,
+    most_at_once,
+    play,
     played_seconds,
+    shares,
     sides_of,
     unit_tasks,
     volume,
@@ -225,6 +233,11 @@ class Drawing:
         )
         return cls(spec, tasks, found, *lanes(found, tasks, spec.lines))
 
+    @cached_property
+    def played(self) -> Played:
+        """The plan as it is played."""
+        return play(self.plan, self.tasks, self.spec.lines)
+
     def as_data(self) -> dict[str, Any]:
         """All that the page draws, chunks left out; lengths and places of rectangles are parts of the whole."""
         spec, plan = self.spec, self.plan
@@ -244,10 +257,38 @@ class Drawing:
             "strategy": plan.strategy,
             "ordering": plan.ordering,
             "makespan_s": plan.makespan_s,
-            "played_s": played_seconds(plan, self.tasks, spec.lines),
+            "played_s": self.played.seconds,
             "bound_s": plan.bound_s,
             "optimal": plan.is_optimal,
         }
+
+    def play_as_data(self) -> dict[str, Any]:
+        """The messages as they are played, as columns, and on a lane for each port the bars that they are there: from
+        when to when, and of the lane's height, which is all that the port can carry, from where to where.
+
+        A lane has a rank inside its host. A message has on average a ``share`` of its link's rate, none where the link
+        is free.
+        """
+        sent, host = self.played.messages or (), self.spec.lines.host
+        found = sorted(shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
+        bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
+        return {
+            "lanes": [{**_lane_of(port, host), "rows": most_at_once(of_port)} for port, of_port in found],
+            "messages": {
+                "task": [each.move.task for each in sent],
+                "chunk": [each.chunk for each in sent],
+                "source": [each.move.source for each in sent],
+                "target": [each.move.target for each in sent],
+                **{name: [getattr(each, name) for each in sent] for name in ("bytes", "set_out_s", "start_s", "end_s")},
+                "share": [self._share(each) for each in sent],
+            },
+            "bars": {name: [bar[place] for bar in bars] for place, name in enumerate(BAR_COLUMNS)},
+        }
+
+    def _share(self, sent: Sent) -> float | None:
+        rate = self.spec.lines.between(sent.move.source, sent.move.target).bandwidth
+        took = sent.end_s - sent.start_s
+        return round(sent.bytes / took / rate, 4) if rate and took else None
 
     def _tasks(self, face: Face) -> list[dict[str, Any]]:
         planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
@@ -309,6 +350,21 @@ class Drawing:
 
 
 HOP_COLUMNS = ("lane", "source", "target", "first", "last", "bytes", "start_s", "end_s")
+
+
+BAR_COLUMNS = ("lane", *Share._fields)
+
+
+def _lane_of(port: Port, host: Mapping[int, int]) -> dict[str, Any]:
+    way, number = port
+    is_outside = way in ("tx", "rx")
+    return {"host": number if is_outside else host[number], "rank": None if is_outside else number, "way": way}
+
+
+def _lane_place(port: Port, host: Mapping[int, int]) -> tuple[int, int, bool]:
+    """Host by host: what leaves it and comes to it, then its ranks."""
+    way, number = port
+    return (number, -1, way == "rx") if way in ("tx", "rx") else (host[number], number, way == "into")
 
 
 def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:

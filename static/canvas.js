@@ -87,6 +87,20 @@ export function followTheme(root) {
   return () => observer.disconnect();
 }
 
+const STOPS = "button, input, select, textarea, summary, a[href], [tabindex]";
+
+/** Run `change`, which may draw anew or hide what has the keyboard in `root`: then what stands in its place takes it,
+    or `otherwise` where nothing is left. */
+export function keepFocus(root, change, otherwise = null) {
+  const stops = () => [...root.querySelectorAll(STOPS)].filter((stop) => stop.checkVisibility());
+  const held = root.getRootNode().activeElement;
+  const at = stops().indexOf(held);
+  change();
+  if (at < 0 || (root.contains(held) && held.checkVisibility())) return;
+  const left = stops();
+  (left[Math.min(at, left.length - 1)] ?? otherwise)?.focus();
+}
+
 /** Follow a pressed pointer wherever it goes; Escape, or losing it, cancels, and `pressed` hears of the other keys as they
     go down and up. Gives what ends it, once or more often. */
 export function trackPointer({ moved, released, cancel, pressed = () => {} }) {

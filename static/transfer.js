@@ -31,6 +31,7 @@ class Transfer {
     this.build();
     model.on("packed", () => this.draw());
     model.on(["fields", "troubles", "stale", "history", "title", "host_word", "fragment", "design_has"], () => this.tell());
+    model.on(["shows", "play"], () => this.lanes.turn());
     model.on("table", () => this.table.draw());
     model.on("msg:custom", (message) => this.told(message));
     this.listen();
@@ -69,7 +70,7 @@ class Transfer {
       card("tasks", "Unit tasks", [tasks.element], tasks.about),
       card("destination", "Destination", [this.specs[1].element, destination.element], help(this, "destination")),
       h("section", { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" }, this.form.element),
-      card("lanes", "Links", [this.lanes.element], this.lanes.about, this.lanes.help),
+      card("lanes", "Links", [this.lanes.note, this.lanes.element], this.lanes.choice, this.lanes.about, this.lanes.help),
       card("plans", "Plans side by side", [this.table.element], this.table.time, this.table.about),
     );
     const inner = [this.bar.element, this.trouble, this.body, this.live];
@@ -150,9 +151,11 @@ class Transfer {
     this.relight();
   }
 
-  pin(what) {
+  /** Keep something in the light, or let it go; `aloud` where nothing else says what it is. */
+  pin(what, aloud = true) {
     this.pinned = same(what, this.pinned) ? null : what;
     this.relight();
+    if (!aloud) return;
     const { task, side, places } = this.pinned ?? {};
     if (task !== undefined) this.live.textContent = this.lanes.words(task);
     else if (side) this.live.textContent = this.grids[side === "source" ? 0 : 2].words(places);

@@ -5,7 +5,7 @@ import { dropdown, icon, menu, tool } from "static/shell.js";
 
 const THEME = "meshwave.theme"; // kept by the designer's top bar
 const PLAYED = "From the first byte to the last, each message played by itself and sharing the NICs with others: what the timeline of an iteration reckons with";
-const PLANNED = "A unit task holds the NICs of both its ends until it is done: so senders and order are chosen, and so links and plans are drawn below";
+const PLANNED = "A unit task holds the NICs of both its ends until it is done: so senders and order are chosen";
 const THEMES = ["light", "dark", "system"];
 
 export class Bar {

@@ -128,17 +128,20 @@ export class Cut extends Grid {
   constructor(view, side) {
     super(view, `The tensor as the ${side} holds it`);
     this.side = side;
+    this.here = 0; // the place of the rank that the keyboard is at, or would come to
     const label = `Ranks of the ${side} mesh: arrows walk them, Escape leaves them`;
-    this.mesh = h("div", { class: "mw-tr-mesh", role: "group", tabindex: 0, "aria-label": label });
+    this.mesh = h("div", { class: "mw-tr-mesh", role: "grid", "aria-multiselectable": "true", "aria-label": label });
     this.caption = h("div", { class: "mw-tr-caption" });
     this.element = h("div", { class: "mw-tr-side" }, this.box, h("div", { class: "mw-tr-below" }, this.mesh, this.caption));
     this.mesh.addEventListener("pointerover", (event) => this.over(event));
     this.mesh.addEventListener("pointerleave", () => this.view.hover(null));
     this.mesh.addEventListener("click", (event) => this.click(event));
     this.mesh.addEventListener("keydown", (event) => this.key(event));
+    this.mesh.addEventListener("focusin", (event) => this.reach(Number(event.target.dataset.places)));
   }
 
   draw(picture) {
+    this.picture = picture;
     this.boxOf = new Map(picture[this.side].boxes.flatMap((box) => box.places.map((place) => [place, box])));
     this.drawMesh(picture);
     super.draw(picture);
@@ -162,15 +165,20 @@ export class Cut extends Grid {
     const { shape, ranks, hosts } = picture[this.side];
     const columns = shape.at(-1);
     const small = ranks.length > SMALL;
+    const hasKeys = this.mesh.contains(this.mesh.getRootNode().activeElement);
+    this.here = Math.min(this.here, ranks.length - 1);
     this.ranks = ranks.map((rank, place) => {
       const fill = this.colour(hosts[place]);
       const style = { "--fill": fill, "--ink": ink(rgb(fill)) };
-      return h("span", { class: "mw-tr-rank", "data-places": place, "data-empty": !this.boxOf.has(place), style }, small ? "" : String(rank));
+      const says = { role: "gridcell", tabindex: place === this.here ? 0 : -1, "aria-label": this.words([place]) };
+      return h("span", { class: "mw-tr-rank", ...says, "data-places": place, "data-empty": !this.boxOf.has(place), style }, small ? "" : String(rank));
     });
     this.mesh.toggleAttribute("data-small", small);
     this.mesh.style.setProperty("--columns", Math.min(columns, 64));
     this.mesh.style.setProperty("--widest", `${Math.max(26, 8 + 7 * String(Math.max(...ranks)).length)}px`);
-    this.mesh.replaceChildren(...this.ranks);
+    const first = this.ranks.filter((_, place) => place % columns === 0);
+    this.mesh.replaceChildren(...first.map((_, row) => h("div", { class: "mw-tr-row", role: "row" }, ...this.ranks.slice(row * columns, (row + 1) * columns))));
+    if (hasKeys) this.ranks[this.here].focus({ preventScroll: true });
     const lines = shape.length > 1 ? `axis ${shape.length - 1} →, ${shape.length > 2 ? "the others" : "axis 0"} ↓` : "axis 0 →";
     this.caption.replaceChildren(`mesh ${shape.join(" × ")}`, h("br"), lines);
   }
@@ -248,18 +256,30 @@ export class Cut extends Grid {
   /** Arrows walk the ranks, and each is kept in the light as a press on it would. */
   key(event) {
     if (!this.picture || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { pinned } = this.view;
-    const isOwn = pinned?.side === this.side && pinned.places.length === 1;
-    const { shape } = this.picture[this.side];
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: shape.at(-1), ArrowUp: -shape.at(-1) }[event.key];
-    if (event.key === "Escape" && pinned) this.view.pin(null);
-    else if (step) {
-      const place = isOwn ? pinned.places[0] + step : 0;
-      if (this.ranks[place]) this.view.pin({ side: this.side, places: [place] });
-      this.ranks[place]?.scrollIntoView({ block: "nearest" });
-    } else return;
+    const { here: at } = this;
+    const columns = this.picture[this.side].shape.at(-1);
+    const first = at - (at % columns);
+    const place = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + columns, ArrowUp: at - columns, Home: first, End: first + columns - 1, Enter: at, " ": at }[event.key];
+    if (event.key === "Escape" && this.view.pinned) this.view.pin(null);
+    else if (place === undefined) return;
+    else this.walk(place);
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  walk(place) {
+    if (!this.ranks[place]) return;
+    this.ranks[place].focus({ preventScroll: true });
+    this.ranks[place].scrollIntoView({ block: "nearest" });
+    if (this.view.pinned?.side !== this.side || String(this.view.pinned.places) !== String(place)) this.view.pin({ side: this.side, places: [place] }, false);
+  }
+
+  /** The keyboard came to a rank, which its label says; a tip says it to the eye. */
+  reach(place) {
+    this.ranks[this.here].tabIndex = -1;
+    this.here = place;
+    this.ranks[place].tabIndex = 0;
+    this.ranks[place].dataset.tip = this.ranks[place].ariaLabel;
   }
 
   /** Light the boxes that have to do with `tasks`, and the rank that sends. */
@@ -275,7 +295,9 @@ export class Cut extends Grid {
     }
     const own = shown?.side === this.side ? new Set(shown.places) : null;
     const isOn = (place) => (own ? own.has(place) : touched.has(ranks[place]));
+    const pinned = new Set(this.view.pinned?.side === this.side ? this.view.pinned.places : []);
     this.ranks.forEach((each, place) => {
+      if (each.ariaSelected !== String(pinned.has(place))) each.ariaSelected = String(pinned.has(place));
       each.toggleAttribute("data-on", isOn(place));
       each.toggleAttribute("data-sends", senders.has(ranks[place]));
     });

@@ -1,40 +1,47 @@
-// The links' timeline: a lane for each host and direction, a bar for each unit task that holds it, and, where a bar
-// is wide enough or looked at, every message behind it. Python says when each begins and ends.
+// The links' timeline: a lane for each host and direction; on it, as a person chooses, what holds it as planned
+// (transfer_planned.js) or every message as played (transfer_played.js). Both have one axis. Python says when each begins
+// and ends.
 
 import { clamp, count, h, perFrame } from "static/canvas.js";
 import { css, ink, mix, rgb } from "static/palette.js";
 import { tool } from "static/shell.js";
 import { some } from "static/transfer_grid.js";
+import { Planned } from "static/transfer_planned.js";
+import { Played } from "static/transfer_played.js";
+import { seconds } from "static/transfer_words.js";
 
 const NAMES = 116; // CSS pixels of the lanes' names
 const AXIS = 20;
-const ROW = { least: 13, most: 34 };
-const STRIP = 11; // CSS pixels of an opened bar that its name takes, where there is room for it
-const WIDE = 120; // CSS pixels of a bar from which on it shows its chunks
-const MOST_ASKED = 40; // tasks whose chunks are asked for at once
 const DRAG_PX = 4;
+const SCROLLED = 24; // CSS pixels of an arrow
 const DEEPEST = 1e6; // times the whole
-const WAYS = { tx: "sends", rx: "receives", in: "inside" };
-const HELP = `A bar is a unit task for as long as it holds the lane, in the colour of the host that sends it; in wide bars, and in the one that is looked at, each message bears the number of its chunk.
+const CHOICES = {
+  planned: ["as planned", "A unit task holds the NICs of both its ends until it is done (P turns)"],
+  played: ["as played", "Each message by itself, sharing NICs with others: the price of the transfer (P turns)"],
+};
+const HELP = `The line across is where the picture ends, the dashed one where the other ends, as planned and as played.
 Wheel zooms, drag moves, double-click shows all, Alt and wheel scroll the lanes.
-Keys: J K to the next task, F fits it, Escape lets it go, W S zoom, A D move, arrows scroll, 0 shows all.`;
+Keys: P as planned or as played, J K to the next task, F fits it, Escape lets it go, W S zoom, A D move, arrows scroll, 0 shows all.`;
 
 export class Lanes {
   constructor(view) {
     this.view = view;
-    this.about = h("span", { class: "mw-quiet" });
-    this.help = tool("How to read the links", { glyph: "help", tip: HELP, onclick: () => this.view.tips.over(this.help, 0) });
-    this.help.setAttribute("aria-description", HELP);
+    this.about = h("span", { class: "mw-quiet mw-tr-links-about" });
+    this.help = tool("How to read the links", { glyph: "help", onclick: () => this.view.tips.over(this.help, 0) });
+    this.choices = Object.entries(CHOICES).map(([shows, [text, tip]]) => h("button", { type: "button", class: "mw-segment", "data-shows": shows, "data-tip": tip, onclick: () => this.choose(shows) }, text));
+    this.choice = h("div", { class: "mw-segments mw-tr-shows", role: "group", "aria-label": "The links' timeline" }, ...this.choices);
+    this.note = h("p", { class: "mw-tr-caption mw-tr-note", role: "status", hidden: true });
     this.canvas = h("canvas", {});
     this.tip = h("div", { class: "mw-tr-tip", "aria-hidden": "true", hidden: true });
     this.probe = h("span", { class: "mw-tr-probe" });
     this.element = h("div", { class: "mw-tr-stage", tabindex: 0, role: "application", "aria-roledescription": "timeline" }, this.canvas, this.tip, this.probe);
     this.repaint = perFrame(() => this.paint());
+    this.planned = new Planned(this);
+    this.played = new Played(this);
+    this.front = this.planned;
     this.from = 0; // parts of the whole that are shown
     this.to = 1;
     this.scroll = 0;
-    this.hops = new Map(); // of tasks, as columns
-    this.asked = new Set();
     this.sizes = new ResizeObserver(() => this.repaint());
     this.sizes.observe(this.element);
     this.themes = new MutationObserver(() => this.repaint());
@@ -57,15 +64,42 @@ export class Lanes {
 
   draw(picture) {
     this.picture = picture;
-    this.hops = new Map();
-    this.asked = new Set();
     this.order = picture.tasks.map((_, task) => task).sort((one, other) => picture.tasks[one].place - picture.tasks[other].place);
-    this.bars = picture.held.task.map((_, bar) => bar);
-    const { makespan, bound, optimal, strategy, ordering } = picture;
-    this.about.textContent = `${strategy}, ${ordering}: ${makespan}${optimal ? "" : `, bound ${bound}`}`;
-    this.element.setAttribute("aria-label", `${count(picture.tasks.length, "unit task")} on ${picture.lanes.length} lanes, ${makespan}. J and K walk the tasks, F fits one, Escape lets it go, W and S zoom, A and D move, 0 shows all.`);
+    this.planned.draw(picture);
+    this.turn();
+  }
+
+  /** The messages as played, and of which picture they are. */
+  get messages() {
+    const { play } = this.view.model;
+    if (play !== this.parsed?.from) this.parsed = { from: play, messages: play ? JSON.parse(play) : null };
+    return this.parsed.messages;
+  }
+
+  /** Another timeline is chosen, or its messages came. */
+  turn() {
+    const { picture } = this;
+    const { shows } = this.view.model;
+    for (const each of this.choices) each.ariaPressed = String(each.dataset.shows === shows);
+    if (!picture) return;
+    const isPlayed = shows === "played" && this.messages?.number === picture.number; // else its own are on their way
+    if (isPlayed && this.played.picture !== picture) this.played.draw(picture, this.messages);
+    this.front = isPlayed ? this.played : this.planned;
+    const { makespan, played, bound, optimal, strategy, ordering, unplayed } = picture;
+    const took = isPlayed ? `${played} as played` : `${makespan}${optimal ? "" : `, bound ${bound}`}`;
+    this.about.textContent = `${strategy}, ${ordering}: ${took}`;
+    this.note.textContent = shows === "played" ? unplayed : "";
+    this.note.hidden = !this.note.textContent;
+    this.about.dataset.tip = this.about.textContent; // where the card is too narrow for it
+    this.help.dataset.tip = `${this.front.about}\n${HELP}`;
+    this.help.setAttribute("aria-description", this.help.dataset.tip);
+    this.element.setAttribute("aria-label", `${count(picture.tasks.length, "unit task")} on ${this.front.lanes.length} lanes, ${isPlayed ? `${played} as played` : `${makespan} as planned`}. J and K walk the tasks, F fits one, Escape lets it go, P turns between planned and played, W and S zoom, A and D move, 0 shows all.`);
     this.tip.hidden = true;
     this.repaint();
+  }
+
+  choose(shows) {
+    if (shows !== this.view.model.shows) this.view.send("look", { shows });
   }
 
   light(tasks, shown) {
@@ -77,17 +111,16 @@ export class Lanes {
   /** A unit task in a sentence. */
   words(number) {
     const task = this.view.picture.tasks[number];
-    const time = task.end_s > task.start_s ? `, ${seconds(task.start_s)} to ${seconds(task.end_s)}` : "";
+    const span = this.front.span(number);
+    const time = span ? `, ${seconds(span[0])} to ${seconds(span[1])}` : "";
     const chunks = task.chunks > 1 ? ` in ${task.chunks} chunks` : "";
     const kept = task.keepers.length ? `; kept by ${some(task.keepers)}` : "";
     const way = task.receivers.length ? `rank ${task.sender} (of ${some(task.senders)}) to ${some(task.receivers)}` : "stays where it is";
     return `Task ${number}: [${task.box}] ${task.size}${chunks}, ${way}${kept}${time}`;
   }
 
-  /** The chunks of a task came. */
-  learn({ number, task, hops }) {
-    if (number !== this.picture?.number) return;
-    this.hops.set(task, hops);
+  learn(message) {
+    this.planned.learn(message);
     this.repaint();
   }
 
@@ -96,17 +129,21 @@ export class Lanes {
     this.about.textContent = words;
   }
 
-  /** Ask for the chunks of a task, once. */
-  ask(task) {
-    if (this.asked.has(task) || this.asked.size - this.hops.size >= MOST_ASKED) return;
-    this.asked.add(task);
-    this.view.send("hops", { number: this.picture.number, task });
-  }
-
   // ── painting ──
 
+  /** Seconds of the whole, as planned or as played, whichever is longer: so that one can be held against the other. */
   get horizon() {
-    return this.picture.makespan_s || 1;
+    return Math.max(this.picture.makespan_s, this.picture.played_s) || 1;
+  }
+
+  /** From when to when is shown. */
+  get times() {
+    return [this.from * this.horizon, this.to * this.horizon];
+  }
+
+  /** Seconds of a pixel. */
+  get pixel() {
+    return ((this.to - this.from) * this.horizon) / this.width;
   }
 
   x(time) {
@@ -125,20 +162,30 @@ export class Lanes {
     this.width = clientWidth - NAMES - 12;
     this.colours = this.readColours();
     this.shades = new Map();
-    const lanes = this.picture.lanes.length || 1;
-    this.row = clamp(Math.floor((clientHeight - AXIS - 4) / lanes), ROW.least, ROW.most);
     this.room = clientHeight - AXIS;
-    this.scroll = clamp(this.scroll, 0, Math.max(0, lanes * this.row - this.room));
+    this.measure();
+    this.scroll = clamp(this.scroll, 0, Math.max(0, this.tops.at(-1) - this.room));
     this.paintLanes(context);
-    if (!this.picture.lanes.length) return this.paintNothing(context, clientWidth, clientHeight);
+    if (!this.front.lanes.length) return this.paintNothing(context, clientWidth, clientHeight);
     context.save();
     context.beginPath();
     context.rect(NAMES, AXIS, this.width + 12, this.room);
     context.clip();
-    for (const bar of this.bars) this.paintBar(context, bar);
-    this.paintHops(context);
+    this.front.paint(context);
+    this.paintEnds(context);
     context.restore();
     this.paintAxis(context, clientWidth);
+  }
+
+  /** Where each lane begins: a lane of several rows is higher, and all grow into the room that there is. */
+  measure() {
+    const { lanes, height } = this.front;
+    const of = (end) => lanes.map(({ rows }) => (rows > 1 ? Math.max(height[end], rows * height.row[end]) : height[end]));
+    const [least, most] = [of("least"), of("most")];
+    const sum = (heights) => heights.reduce((all, each) => all + each, 0);
+    const part = clamp((this.room - 4 - sum(least)) / (sum(most) - sum(least)), 0, 1);
+    this.tops = [0];
+    least.forEach((each, lane) => this.tops.push(this.tops[lane] + Math.floor(each + part * (most[lane] - each))));
   }
 
   paintNothing(context, width, height) {
@@ -182,99 +229,68 @@ export class Lanes {
   }
 
   top(lane) {
-    return AXIS + lane * this.row - this.scroll;
+    return AXIS + this.tops[lane] - this.scroll;
   }
 
-  isSeen(lane) {
+  tall(lane) {
+    return this.tops[lane + 1] - this.tops[lane];
+  }
+
+  /** Whether a lane is in sight, and of it what lies from `left` to `right`. */
+  isSeen(lane, left = NAMES, right = left) {
+    if (lane < 0 || right < NAMES || left > NAMES + this.width + 12) return false;
     const top = this.top(lane);
-    return top + this.row > AXIS && top < AXIS + this.room;
+    return top + this.tall(lane) > AXIS && top < AXIS + this.room;
+  }
+
+  /** What is seen from `left` to `right`. */
+  within(left, right) {
+    return [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
+  }
+
+  isLit(task) {
+    return !this.lit || this.lit.has(task);
   }
 
   paintLanes(context) {
-    const { lanes } = this.picture;
+    const { lanes } = this.front;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.textAlign = "left";
-    lanes.forEach(({ host, way, nic }, lane) => {
+    lanes.forEach(({ host, words }, lane) => {
       if (!this.isSeen(lane)) return;
-      const y = this.top(lane);
+      const [y, tall] = [this.top(lane), this.tall(lane)];
       const first = lane === 0 || lanes[lane - 1].host !== host;
       context.fillStyle = css(mix(this.colours.background, this.colours.text, 0.045));
-      context.fillRect(NAMES, y + 1, this.width, this.row - 2);
+      context.fillRect(NAMES, y + 1, this.width, tall - 2);
       context.fillStyle = css(this.colour(host));
-      context.fillRect(2, y + 1, 4, this.row - 2);
+      context.fillRect(2, y + 1, 4, tall - 2);
       context.fillStyle = css(first ? this.colours.text : this.colours.muted);
       const name = first ? `${this.view.model.host_word} ${host} ` : "";
-      context.fillText(name, 11, y + this.row / 2);
+      context.fillText(name, 11, y + tall / 2);
       context.fillStyle = css(this.colours.muted);
       context.textAlign = "right";
-      context.fillText(`${WAYS[way]}${nic ? ` ${nic + 1}` : ""}`, NAMES - 6, y + this.row / 2);
+      context.fillText(words, NAMES - 6, y + tall / 2);
       context.textAlign = "left";
     });
   }
 
-  paintBar(context, bar) {
-    const { held, tasks } = this.picture;
-    const lane = held.lane[bar];
-    const [left, right] = [this.x(held.start_s[bar]), this.x(held.end_s[bar])].map((x) => Math.round(x)); // whole pixels are filled many times faster
-    if (right < NAMES || left > NAMES + this.width + 12 || !this.isSeen(lane)) return;
-    const task = held.task[bar];
-    const isLit = !this.lit || this.lit.has(task);
-    if (right - left > WIDE) this.ask(task);
-    const opened = this.isOpened(task, right - left);
-    const { fill, letters } = this.shade(tasks[task].host, opened ? 0.72 : isLit ? 0.1 * (tasks[task].place % 2) : 0.75);
-    const [y, width] = [this.top(lane) + 1, Math.max(1, right - left - 1)];
-    context.fillStyle = fill;
-    context.fillRect(left, y, width, this.row - 2);
-    if (task === this.shownTask) {
-      context.strokeStyle = css(this.colours.text);
-      context.lineWidth = 1.5;
-      context.strokeRect(left + 0.75, y + 0.75, width - 1.5, this.row - 3.5);
+  /** Where the picture ends, and dashed where the other one does. */
+  paintEnds(context) {
+    const { makespan_s: planned, played_s: played } = this.picture;
+    const [own, other] = this.front === this.played ? [played, planned] : [planned, played];
+    const bottom = Math.min(AXIS + this.room, this.top(this.front.lanes.length));
+    context.strokeStyle = css(this.colours.text, 0.55);
+    context.lineWidth = 1;
+    for (const [time, dash] of [[other, [3, 3]], [own, []]]) {
+      const x = Math.round(this.x(time)) + 0.5;
+      context.setLineDash(dash);
+      context.beginPath();
+      context.moveTo(x, AXIS);
+      context.lineTo(x, bottom);
+      context.stroke();
     }
-    const shown = [Math.max(left, NAMES), Math.min(right, NAMES + this.width)];
-    const name = opened && shown[1] - shown[0] > 50 ? `task ${task}` : String(task);
-    if (shown[1] - shown[0] < 8 + 7 * name.length || (opened && !this.strip)) return;
-    context.fillStyle = opened || !isLit ? css(this.colours.text) : letters;
-    context.textAlign = opened ? "left" : "center";
-    context.font = opened ? "600 10px system-ui, sans-serif" : "600 11px system-ui, sans-serif";
-    if (opened) context.fillText(name, shown[0] + 4, y + STRIP / 2 + 0.5);
-    else context.fillText(name, (shown[0] + shown[1]) / 2, y + this.row / 2 - 1);
-  }
-
-  /** Of an opened bar, the room that its name takes. */
-  get strip() {
-    return this.row >= 22 ? STRIP : 0;
-  }
-
-  isOpened(task, width) {
-    return this.hops.has(task) && (width > WIDE || task === this.shownTask);
-  }
-
-  paintHops(context) {
-    const { tasks } = this.picture;
-    if (this.shownTask !== undefined) this.ask(this.shownTask);
-    context.font = "10px system-ui, sans-serif";
-    for (const [task, hops] of this.hops) {
-      const { start_s: begun, end_s: done } = tasks[task];
-      if (!this.isOpened(task, this.x(done) - this.x(begun))) continue;
-      const faint = this.lit && !this.lit.has(task);
-      const isCut = hops.last.some(Boolean);
-      for (let hop = 0; hop < hops.lane.length; hop++) {
-        const lane = hops.lane[hop];
-        const [left, right] = [this.x(hops.start_s[hop]), this.x(hops.end_s[hop])];
-        if (lane < 0 || right < NAMES || left > NAMES + this.width || !this.isSeen(lane)) continue;
-        const { fill, letters } = this.shade(this.hostOf(hops.source[hop]), faint ? 0.7 : 0.22 * (hops.first[hop] % 2));
-        const strip = this.strip || 2;
-        const [y, width] = [this.top(lane) + strip + 1.5, Math.max(0.7, right - left - (right - left > 4 ? 0.8 : 0))];
-        context.fillStyle = fill;
-        context.fillRect(left, y, width, this.row - strip - 4);
-        const words = hops.first[hop] === hops.last[hop] ? String(hops.first[hop]) : `${hops.first[hop]}–${hops.last[hop]}`;
-        if (faint || !isCut || width < 6 + 6.5 * words.length) continue;
-        context.fillStyle = letters;
-        context.textAlign = "center";
-        context.fillText(words, left + width / 2, y + (this.row - strip - 4) / 2 + 0.5);
-      }
-    }
+    context.setLineDash([]);
   }
 
   paintAxis(context, width) {
@@ -372,20 +388,13 @@ export class Lanes {
     this.view.hover(null);
   }
 
-  /** The bar under a point, and the message in it where those are drawn. */
+  /** What lies under a point. */
   find({ x, y }) {
-    const { held } = this.picture;
-    const lane = Math.floor((y - AXIS + this.scroll) / this.row);
+    const down = y - AXIS + this.scroll;
+    const lane = this.tops.findLastIndex((top) => top <= down);
+    if (x < NAMES || y < AXIS || lane < 0 || lane >= this.front.lanes.length) return null;
     const time = ((x - NAMES) / this.width) * (this.to - this.from) * this.horizon + this.from * this.horizon;
-    if (x < NAMES || y < AXIS) return null;
-    for (const [task, hops] of this.hops) {
-      const { start_s: begun, end_s: done } = this.picture.tasks[task];
-      if (!this.isOpened(task, this.x(done) - this.x(begun))) continue;
-      const hop = hops.lane.findIndex((each, place) => each === lane && hops.start_s[place] <= time && time <= hops.end_s[place]);
-      if (hop >= 0) return { task, hop };
-    }
-    const bar = this.bars.find((each) => held.lane[each] === lane && held.start_s[each] <= time && time <= held.end_s[each]);
-    return bar === undefined ? null : { task: held.task[bar], hop: -1 };
+    return this.front.find(lane, time, (down - this.tops[lane]) / this.tall(lane));
   }
 
   point(at) {
@@ -393,17 +402,8 @@ export class Lanes {
     this.view.hover(found ? { task: found.task } : null);
     this.tip.hidden = !found;
     if (!found) return;
-    this.tip.textContent = found.hop >= 0 ? this.hopWords(found) : this.words(found.task);
+    this.tip.textContent = this.front.words(found);
     this.stand(at);
-  }
-
-  hopWords({ task, hop }) {
-    const hops = this.hops.get(task);
-    const { chunks } = this.picture.tasks[task];
-    const [first, last] = [hops.first[hop], hops.last[hop]];
-    const which = first === last ? `chunk ${first}` : `chunks ${first} to ${last}`;
-    const size = bytes(hops.bytes[hop]);
-    return `Task ${task}, ${which}${chunks > 1 ? ` of ${chunks}` : ""}: rank ${hops.source[hop]} to ${hops.target[hop]}, ${size}, ${seconds(hops.start_s[hop])} to ${seconds(hops.end_s[hop])}`;
   }
 
   stand({ x, y }) {
@@ -420,9 +420,9 @@ export class Lanes {
     const keys = {
       w: () => this.zoom(1.5), s: () => this.zoom(1 / 1.5), "+": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
       a: () => this.pan(-0.15), d: () => this.pan(0.15), ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15),
-      ArrowDown: () => this.scrollBy(this.row), ArrowUp: () => this.scrollBy(-this.row),
+      ArrowDown: () => this.scrollBy(SCROLLED), ArrowUp: () => this.scrollBy(-SCROLLED),
       0: () => this.look(0, 1), Home: () => this.look(0, 1), j: () => this.walk(1), k: () => this.walk(-1),
-      f: () => this.showPinned(),
+      f: () => this.showPinned(), p: () => this.choose(this.view.model.shows === "played" ? "planned" : "played"),
     }; // prettier-ignore
     if (event.key === "Escape" && this.view.pinned) this.view.pin(null);
     else if (keys[key]) keys[key]();
@@ -443,7 +443,7 @@ export class Lanes {
     const task = this.order[clamp(at + by, 0, this.order.length - 1)];
     if (task === now) return;
     this.view.pin({ task });
-    const { start_s: begun, end_s: done } = this.picture.tasks[task];
+    const [begun, done] = this.front.span(task) ?? [0, 0];
     const middle = (begun + done) / 2 / this.horizon;
     const half = (this.to - this.from) / 2;
     if (middle < this.from || middle > this.to) this.look(middle - half, middle + half);
@@ -453,9 +453,9 @@ export class Lanes {
   }
 
   showPinned() {
-    const task = this.view.pinned?.task;
-    if (task === undefined) return;
-    const { start_s: begun, end_s: done } = this.picture.tasks[task];
+    const span = this.view.pinned?.task === undefined ? null : this.front.span(this.view.pinned.task);
+    if (!span) return;
+    const [begun, done] = span;
     const margin = 0.05 * (done - begun);
     this.look((begun - margin) / this.horizon, (done + margin) / this.horizon);
   }
@@ -465,15 +465,4 @@ export class Lanes {
 function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * [1, 2, 5, 10].find((each) => each * power >= least);
-}
-
-export function seconds(value) {
-  if (!value) return "0";
-  const [scale, unit] = value >= 0.9995 ? [1, "s"] : value >= 0.9995e-3 ? [1e3, "ms"] : value >= 0.9995e-6 ? [1e6, "µs"] : [1e9, "ns"];
-  return `${Number((value * scale).toPrecision(4))} ${unit}`;
-}
-
-function bytes(value) {
-  const [scale, unit] = value >= 1e9 ? [1e9, "GB"] : value >= 1e6 ? [1e6, "MB"] : value >= 1e3 ? [1e3, "kB"] : [1, "B"];
-  return `${Number((value / scale).toPrecision(3))} ${unit}`;
 }

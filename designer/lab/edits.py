@@ -10,7 +10,7 @@ from copy import deepcopy
 from decimal import Decimal
 from itertools import groupby
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import parse_qs
 
 from engine.design.cluster import MOST_DEVICES
@@ -19,6 +19,9 @@ from engine.errors import InputError
 from engine.units import quantity
 
 Document = dict[str, Any]
+Shows = Literal["planned", "played"]
+"""Which timeline of the links is drawn."""
+SHOWN: tuple[Shows, ...] = get_args(Shows)
 """A transfer as JSON has it; it may be wrong while somebody works on it."""
 
 SIDES = ("source", "destination")
@@ -298,10 +301,10 @@ def as_file(document: Document) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def as_link(document: Document, strategy: str, ordering: str) -> str:
+def as_link(document: Document, strategy: str, ordering: str, *, shows: Shows = "planned") -> str:
     """The part of a link behind its #; empty where it would be too long."""
     text = urlsafe_b64encode(json.dumps(document, separators=(",", ":")).encode()).decode().rstrip("=")
-    link = f"spec={text}&strategy={strategy}&ordering={ordering}"
+    link = f"spec={text}&strategy={strategy}&ordering={ordering}{'' if shows == 'planned' else f'&shows={shows}'}"
     return link if len(link) <= LONGEST_LINK else ""
 
 
@@ -311,6 +314,7 @@ class Linked(NamedTuple):
     text: bytes  # JSON, not checked yet
     strategy: str | None
     ordering: str | None
+    shows: Shows
 
 
 def read_link(fragment: str) -> Linked:
@@ -327,7 +331,8 @@ def read_link(fragment: str) -> Linked:
         text = spec.encode() if spec.lstrip().startswith("{") else _of_base64(spec)
     except (ValueError, KeyError):
         raise InputError("the link holds no transfer: it should be #spec= with the JSON of one, in base64") from None
-    return Linked(text, *(parts.get(name, [None])[0] for name in ("strategy", "ordering")))
+    strategy, ordering = (parts.get(name, [None])[0] for name in ("strategy", "ordering"))
+    return Linked(text, strategy, ordering, "played" if parts.get("shows") == ["played"] else "planned")
 
 
 def _of_base64(text: str) -> bytes:

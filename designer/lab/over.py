@@ -29,7 +29,13 @@ class Crossings:
     def __init__(self, session: Session) -> None:
         self._session = session
         nothing = parse_transfer(json.dumps(edits.case([1], [1], [1], ("R", "R"))))
-        self.view = TransferView(Bench(nothing), on_take=self._take, mode="over", shown=False)
+        self.view = TransferView(
+            Bench(nothing),
+            on_take=self._take,
+            mode="over",
+            shown=False,
+            shows="played",  # as its arrow is drawn
+        )
         session.param.watch(lambda *_: self._tell_design(), "design")
         self._tell_design()
 

@@ -13,6 +13,7 @@ import param
 from designer import expert_edits as edits
 from designer.assets import module, read_static
 from designer.canvases.experts import FIGURE_HELP, Known, in_titles, terms
+from designer.search import Stopped
 from designer.session import Session
 from designer.views._overlay import Overlay
 from designer.views.expert_map import map_of_layers
@@ -21,6 +22,7 @@ from engine.design.experts import Experts
 from engine.errors import InputError
 from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, play
 from engine.palette import OPS
+from engine.schedules import watched
 from engine.units import quantity
 
 KINDS = {
@@ -85,7 +87,14 @@ class ExpertSchedules(Overlay):
         self._session = session
         self._rank = 0
         self._document = pn.state.curdoc
+        self._is_over = threading.Event()
         session.param.watch(lambda *_: self._show(), "design")
+        if self._document is not None:
+            pn.state.on_session_destroyed(lambda context: self.end())
+
+    def end(self) -> None:
+        """The page is gone: nothing goes on for it."""
+        self._is_over.set()
 
     def open(self, rank: int = 0) -> None:
         """Show the schedules of the open design's layer on a mesh."""
@@ -116,7 +125,11 @@ class ExpertSchedules(Overlay):
             threading.Thread(target=self._find_map, daemon=True, name="map of expert layers").start()
 
     def _find_map(self) -> None:
-        found = map_of_layers()
+        try:
+            with watched(self._watch):
+                found = map_of_layers()
+        except Stopped:
+            return
 
         def show() -> None:
             self.map = found
@@ -125,6 +138,10 @@ class ExpertSchedules(Overlay):
             show()
         else:
             self._document.add_next_tick_callback(show)
+
+    def _watch(self, done: float | None, words: str) -> None:
+        if self._is_over.is_set():
+            raise Stopped
 
 
 # ---- plain functions ----

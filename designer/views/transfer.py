@@ -19,13 +19,17 @@ from designer.views._overlay import Overlay
 from engine.design.transfer_spec import TransferSpec
 from engine.errors import DesignError, InputError, Problem
 from engine.reshard import compared
-from engine.transfer import orderings, strategies
+from engine.transfer import MOST_PLAYED, orderings, strategies
 from engine.units import quantity
 
 LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 TOLD_EVERY_S = 0.15  # of plans that come in one after another
 KEPT_TABLES = 8
 MANY_TASKS, AFTER_MANY_S = 500, 1.0  # so long all plans of many tasks wait, that the picture comes first
+UNPLAYED = (
+    f"These are more than {MOST_PLAYED:,} messages, too many to be played one by one: below is the plan, and the time as "
+    "played is taken to be the planned one."
+)
 
 
 class TransferView(Overlay):
@@ -42,6 +46,12 @@ class TransferView(Overlay):
         default={}, doc="What the axes and dims are called, where they have names: of a boundary's tensor."
     )
     packed = param.String(default="", doc="The picture as JSON, which travels many times faster than its parts would.")
+    shows: Any = param.Selector(
+        default="planned", objects=list(edits.SHOWN), doc="Which timeline of the links is drawn."
+    )
+    play = param.String(
+        default="", doc="The messages as they are played and the picture's number, as JSON, where that is shown."
+    )
     stale = param.Boolean(default=False, doc="Whether the picture is of an earlier document, since this one is wrong.")
     fields = param.Dict(default={}, doc="What stands in each field of the form.")
     troubles = param.Dict(default={}, doc="What is wrong, by the field or spec where it is; the rest under ''.")
@@ -57,7 +67,21 @@ class TransferView(Overlay):
 
     _esm = module("transfer.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("transfer.css")]
-    _gestures = ("place", "set", "choose", "undo", "redo", "save", "open", "case", "link", "hops", "close", "take")
+    _gestures = (
+        "place",
+        "set",
+        "choose",
+        "look",
+        "undo",
+        "redo",
+        "save",
+        "open",
+        "case",
+        "link",
+        "hops",
+        "close",
+        "take",
+    )
 
     def __init__(self, bench: Bench, on_take: Callable[[str, str], None] | None = None, **params: Any) -> None:
         """``on_take`` hears of the strategy and ordering that a person takes into the design."""
@@ -77,15 +101,21 @@ class TransferView(Overlay):
         self._tables: dict[TransferSpec, list[dict[str, Any]]] = {}
         bench.param.watch(lambda *_: self._show(), ["state", "problems", "drawing", "history"])
         self._is_live = self._document is None
+        self._is_over = threading.Event()
         self._show()
         if self._document is not None:
             pn.state.onload(self._begin)
+            pn.state.on_session_destroyed(lambda context: self.end())
 
     def _begin(self) -> None:
         """The page stands: what a thread finds reaches it from now on."""
         self._is_live = True
         if self.shown:
             self._compare_anew()
+
+    def end(self) -> None:
+        """The page is gone: nothing goes on for it."""
+        self._is_over.set()
 
     def open(self, title: str, host_word: str, names: Mapping[str, list[str]]) -> None:
         """Show what is on the bench, under another title."""
@@ -109,7 +139,7 @@ class TransferView(Overlay):
             self._number += 1
             self.picture = self._picture()
             changes["packed"] = json.dumps(self.picture, separators=(",", ":"))
-            changes["fragment"] = edits.as_link(*bench.state)
+            changes |= {"play": self._play(), "fragment": edits.as_link(*bench.state, shows=self.shows)}
         self.param.update(**changes)
         self._compare_anew()
 
@@ -122,7 +152,13 @@ class TransferView(Overlay):
             for box in data[side]["boxes"]:
                 box["size"] = quantity(box["elements"] * item, "B")
         times = {name: quantity(data[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
-        return {**data, **times, "size": quantity(data["bytes"], "B"), "number": self._number}
+        unplayed = UNPLAYED if self.bench.drawing.played.messages is None else ""
+        return {**data, **times, "size": quantity(data["bytes"], "B"), "number": self._number, "unplayed": unplayed}
+
+    def _play(self) -> str:
+        if self.shows != "played" or not self.picture or self.picture["unplayed"]:
+            return ""
+        return json.dumps({**self.bench.drawing.play_as_data(), "number": self._number}, separators=(",", ":"))
 
     # every strategy with every ordering, beside the page
 
@@ -142,12 +178,12 @@ class TransferView(Overlay):
 
     def _find(self, spec: TransferSpec, many: bool) -> None:
         rows: list[dict[str, Any]] = []
-        if many:
-            time.sleep(AFTER_MANY_S)
+        if many and self._is_over.wait(AFTER_MANY_S):
+            return
         told = time.monotonic()
         for row in compared(spec):
-            if self._asked is not spec:
-                return  # another is asked for
+            if self._asked is not spec or self._is_over.is_set():
+                return  # another is asked for, or none
             words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
             rows.append({**row, **words})
             if time.monotonic() - told > TOLD_EVERY_S and self._is_watched():
@@ -188,6 +224,19 @@ class TransferView(Overlay):
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         self.bench.choose(str(gesture["strategy"]), str(gesture["ordering"]))
 
+    def _on_look(self, gesture: Mapping[str, Any]) -> None:
+        shows = str(gesture["shows"])
+        if shows not in edits.SHOWN:
+            raise InputError(f"the links are drawn {' or '.join(edits.SHOWN)}, not {shows!r}")
+        self._look(shows)
+
+    def _look(self, shows: str) -> None:
+        """Draw the links as planned, or as played; an earlier document's, where this one is wrong."""
+        self.shows = shows
+        self.play = self._play()
+        if not self.stale:
+            self.fragment = edits.as_link(*self.bench.state, shows=self.shows)
+
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self.bench.undo()
 
@@ -217,6 +266,7 @@ class TransferView(Overlay):
         found = edits.read_link(str(gesture["fragment"]))
         with _told_where("the link"):
             self.bench.load(found.text, "open a link", found.strategy, found.ordering)
+        self._look(found.shows)
 
     def _on_hops(self, gesture: Mapping[str, Any]) -> None:
         """Every message behind a unit task, as long as that is what the page shows."""

@@ -13,14 +13,16 @@ from engine.transfer._lanes import Held, Hops, Lane, hops, lanes, sides_of
 from engine.transfer._links import Link, Links
 from engine.transfer._moves import Move, moves
 from engine.transfer._plan import Plan, Planned, every_plan, plan
-from engine.transfer._played import played_seconds
+from engine.transfer._played import MOST_PLAYED, Played, Port, Sent, play, played_seconds
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
+from engine.transfer._shares import Share, most_at_once, shares
 from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
 from engine.transfer._transfer import Transfer, transfer
 from engine.transfer.orderings import orderings
 from engine.transfer.strategies import strategies
 
 __all__ = [
+    "MOST_PLAYED",
     "Box",
     "Held",
     "Hops",
@@ -33,6 +35,10 @@ __all__ = [
     "Placed",
     "Plan",
     "Planned",
+    "Played",
+    "Port",
+    "Sent",
+    "Share",
     "SpecError",
     "Tensor",
     "Transfer",
@@ -43,11 +49,14 @@ __all__ = [
     "is_empty",
     "lanes",
     "lower_bound",
+    "most_at_once",
     "moves",
     "orderings",
     "plan",
+    "play",
     "played_seconds",
     "run_in_order",
+    "shares",
     "sides_of",
     "strategies",
     "transfer",

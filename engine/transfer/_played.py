@@ -13,10 +13,12 @@ owns and sends inside its own, and by each slice what it hands on.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple, Self
 
 from engine.transfer._links import Links
 from engine.transfer._moves import Move, moves
@@ -37,10 +39,48 @@ Lane = tuple[int, bool, int]
 """A rank, whether the lane is inside its host, and the task of what it hands on; -1 of what it owns."""
 
 
+class Sent(NamedTuple):
+    """One message of a plan as it was played."""
+
+    move: Move
+    chunk: int  # from 0, by where it starts in the task's slice
+    bytes: float
+    ports: Ports  # by which it leaves, and by which it comes
+    set_out_s: float  # its link's alpha begins
+    start_s: float  # its first byte
+    end_s: float  # its last
+
+
+Rates = tuple[tuple[float, float], ...]
+"""From a moment on so many bytes/s, of every message that passes the same ports."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A plan as it was played."""
+
+    seconds: float  # until the last message has come
+    messages: tuple[Sent, ...] | None  # in the order of the plan; none: more than can be played
+    rates: Mapping[Ports, Rates] = field(default_factory=dict)
+
+
+def play(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Played:
+    """Send every message of a plan; of more than can be played the plan's makespan is taken for the truth."""
+    going = _Play.of(plan, tasks, links)
+    return Played(plan.makespan_s, None) if going is None else going.told()
+
+
 def played_seconds(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> float:
-    """Until the last message of a plan has come; of a plan of more than can be played its makespan."""
-    sent = list(islice(moves(plan, tasks, links), MOST_PLAYED + 1))
-    return plan.makespan_s if len(sent) > MOST_PLAYED else _Play(sent, tasks, links).run()
+    """Until the last message of a plan has come; see :func:`play`."""
+    going = _Play.of(plan, tasks, links)
+    return plan.makespan_s if going is None else going.run()
+
+
+def capacity(port: Port, links: Links) -> float:
+    """Bytes/s, of a port whose links are not free."""
+    outside = port[0] in ("tx", "rx")
+    link, count = (links.inter_node, links.nics) if outside else (links.intra_node, 1)
+    return count * (link.bandwidth or 0.0)
 
 
 class _Way:
@@ -51,6 +91,7 @@ class _Way:
         self.ports, self.most = ports, most  # bytes/s of one message
         self.rate = self.served = 0.0
         self.messages = 0
+        self.rates: list[tuple[float, float]] = []  # from a moment on so many bytes/s
         self._marks: list[tuple[float, int, bool]] = []  # a heap: at what is served, which message, its last byte
 
     def join(self, message: int, size: float, kept: float) -> None:
@@ -58,6 +99,11 @@ class _Way:
         self.messages += 1
         heappush(self._marks, (self.served + size, message, True))
         heappush(self._marks, (self.served + max(0.0, size - kept), message, False))
+
+    def tell(self, now: float) -> None:
+        """Note the rate, where it is another than before."""
+        if not self.rates or self.rates[-1][1] != self.rate:
+            self.rates.append((now, self.rate))
 
     @property
     def next_s(self) -> float:
@@ -86,16 +132,37 @@ class _Play:
         for number, lane in enumerate(self._lane):
             self._queues.setdefault(lane, deque()).append(number)
         self._is_busy = dict.fromkeys(self._queues, False)
+        self._set_out, self._first, self._last = ([0.0] * len(moves) for _ in range(3))  # moments of each message
         self._now = 0.0
         self._starting: list[tuple[float, int]] = []  # a heap: when the alpha of a message is over
         self._ways: dict[Ports, _Way] = {}
+        self._rates: dict[Ports, list[tuple[float, float]]] = {}
+        self._capacity = partial(capacity, links=links)
+
+    @classmethod
+    def of(cls, plan: Plan, tasks: Sequence[UnitTask], links: Links) -> Self | None:
+        """The play of a plan; none of more messages than can be played."""
+        sent = list(islice(moves(plan, tasks, links), MOST_PLAYED + 1))
+        return None if len(sent) > MOST_PLAYED else cls(sent, tasks, links)
 
     def run(self) -> float:
+        """Until the last message has come."""
         for lane in self._queues:
             self._send(lane)
         while self._starting or self._ways:
             self._step()
         return self._now
+
+    def told(self) -> Played:
+        """The same, with all that happens meanwhile."""
+        seconds = self.run()
+        sent = tuple(map(self._sent, range(len(self._moves)), _chunks(self._moves)))
+        return Played(seconds, sent, {ports: tuple(rates) for ports, rates in self._rates.items()})
+
+    def _sent(self, message: int, chunk: int) -> Sent:
+        moments = self._set_out[message], self._first[message], self._last[message]
+        move = self._moves[message]
+        return Sent(move, chunk, self._size(move), self._ports(move), *moments)
 
     def _step(self) -> None:
         """Go on to the next moment at which something happens."""
@@ -115,6 +182,8 @@ class _Play:
                 self._let_go(message)
         self._ways = {ports: way for ports, way in self._ways.items() if way.messages}
         _share(list(self._ways.values()), self._capacity)
+        for way in self._ways.values():
+            way.tell(self._now)
 
     def _send(self, lane: Lane) -> None:
         """Let the next of a lane set out, if the one before has and what it hands on is there."""
@@ -122,11 +191,13 @@ class _Play:
         if queue and not self._is_busy[lane] and not self._missing[queue[0]]:
             message = queue.popleft()
             self._is_busy[lane] = True
+            self._set_out[message] = self._now
             move = self._moves[message]
             heappush(self._starting, (self._now + self._links.between(move.source, move.target).latency_s, message))
 
     def _join(self, message: int) -> bool:
         """Put a message on its way; false where the link is free, so that it is there."""
+        self._first[message] = self._now
         move = self._moves[message]
         link = self._links.between(move.source, move.target)
         if not link.bandwidth:
@@ -134,8 +205,8 @@ class _Play:
         ports = self._ports(move)
         if ports not in self._ways:
             self._ways[ports] = _Way(ports, link.bandwidth)
-        task = self._tasks[move.task]
-        self._ways[ports].join(message, move.elements * (task.bytes / task.elements), self._kept(message))
+            self._ways[ports].rates = self._rates.setdefault(ports, [])
+        self._ways[ports].join(message, self._size(move), self._kept(message))
         return True
 
     def _kept(self, message: int) -> float:
@@ -149,9 +220,14 @@ class _Play:
         self._send(self._lane[message])
 
     def _end(self, message: int) -> None:
+        self._last[message] = self._now
         for other in self._wanted_by[message]:
             self._missing[other] -= 1
             self._send(self._lane[other])
+
+    def _size(self, move: Move) -> float:
+        task = self._tasks[move.task]
+        return move.elements * (task.bytes / task.elements)
 
     def _lane_of(self, move: Move) -> Lane:
         near = self._links.host[move.source] == self._links.host[move.target]
@@ -161,11 +237,14 @@ class _Play:
         out, to = self._links.host[move.source], self._links.host[move.target]
         return (("out", move.source), ("into", move.target)) if out == to else (("tx", out), ("rx", to))
 
-    def _capacity(self, port: Port) -> float:
-        """Bytes/s, of a port whose links are not free."""
-        outside = port[0] in ("tx", "rx")
-        link, count = (self._links.inter_node, self._links.nics) if outside else (self._links.intra_node, 1)
-        return count * (link.bandwidth or 0.0)
+
+def _chunks(moves: Sequence[Move]) -> list[int]:
+    """The number of each message's range in its task."""
+    starts: defaultdict[int, set[int]] = defaultdict(set)
+    for move in moves:
+        starts[move.task].add(move.start)
+    number = {task: {start: place for place, start in enumerate(sorted(each))} for task, each in starts.items()}
+    return [number[move.task][move.start] for move in moves]
 
 
 def _needs(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int], list[list[int]]]:

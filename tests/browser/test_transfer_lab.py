@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from designer.server import read_design
-from tests.browser.gestures import centre, drag, eventually, press_and_drag
+from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 
 if TYPE_CHECKING:
     from designer.views.transfer import TransferView
@@ -148,21 +148,42 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     page.get_by_label("Time of a plan").select_option("planned")
 
     page.locator('.mw-tr-task[data-task="3"]').click()
-    eventually(page, lambda: lab.lanes("lanes.hops.get(3)?.lane.length ?? 0") > 4)
+    eventually(page, lambda: lab.lanes("lanes.planned.hops.get(3)?.lane.length ?? 0") > 4)
     x, y, width = lab.lanes(
-        "(([hops, box]) => [box.x + lanes.x((hops.start_s[1] + hops.end_s[1]) / 2), box.y + lanes.top(hops.lane[1]) + lanes.row / 2,"
-        " lanes.x(hops.end_s[1]) - lanes.x(hops.start_s[1])])([lanes.hops.get(3), lanes.element.getBoundingClientRect()])"
+        "(([hops, box]) => [box.x + lanes.x((hops.start_s[1] + hops.end_s[1]) / 2), box.y + lanes.top(hops.lane[1]) + lanes.tall(hops.lane[1]) / 2,"
+        " lanes.x(hops.end_s[1]) - lanes.x(hops.start_s[1])])([lanes.planned.hops.get(3), lanes.element.getBoundingClientRect()])"
     )
     page.mouse.move(x, y)
     expect(page.locator(".mw-tr-tip")).to_contain_text("Task 3, chunk")
     expect(page.locator(".mw-tr-rank[data-sends]")).to_have_text("2", use_inner_text=True)
     for _ in range(3):
         page.mouse.wheel(0, -200)
-    wider = "lanes.x(lanes.hops.get(3).end_s[1]) - lanes.x(lanes.hops.get(3).start_s[1])"
+    wider = "lanes.x(lanes.planned.hops.get(3).end_s[1]) - lanes.x(lanes.planned.hops.get(3).start_s[1])"
     eventually(page, lambda: lab.lanes(wider) > 2 * width)
     page.locator(".mw-tr-stage").press("0")
     page.locator(".mw-tr-stage").press("j")
     eventually(page, lambda: lab.lanes("lanes.view.pinned.task") == 1)  # the next one of the plan
+
+    # the same as played, to which two keys and a link lead, and which stays over edits
+    page.locator(".mw-tr-stage").press("p")
+    played = page.get_by_role("button", name="as played")
+    expect(played).to_have_attribute("aria-pressed", "true")
+    expect(page.locator('[data-card="lanes"] header')).to_contain_text("66.1 ms as played")
+    page.wait_for_function("location.hash.endsWith('&shows=played')")
+    assert lab.lanes("lanes.view.pinned.task") == 1
+    page.locator('[data-plan="send-recv ensemble"]').click()
+    eventually(page, lambda: lab.lanes("lanes.front === lanes.played && lanes.picture.strategy") == "send-recv")
+    painted(page)
+    x, y, rows, parts = lab.lanes(
+        "(({ bars }, box) => [box.x + lanes.x((bars.start_s[0] + bars.end_s[0]) / 2), box.y + lanes.top(0) + lanes.tall(0) * (1 - bars.high[0] / 2),"
+        " lanes.front.lanes[0].rows, bars.high.filter((_, bar) => bars.lane[bar] === 0)])(lanes.front.play, lanes.element.getBoundingClientRect())"
+    )
+    assert rows == 2 and 0.5 in parts and max(parts) == 1  # they share the NIC, and never more than there is
+    page.mouse.move(x, y)
+    expect(page.locator(".mw-tr-tip")).to_contain_text("93 % of its link's rate on average")
+    page.get_by_role("button", name="as planned").click()
+    expect(played).to_have_attribute("aria-pressed", "false")
+    expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, ensemble: 131 ms")
 
 
 def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., Shown]) -> None:
@@ -230,12 +251,13 @@ def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Call
     lab.tasks(12)
     expect(page.locator(".mw-tr-stays")).to_have_count(3)
     expect(page.locator('[data-card="source"] .mw-tr-rank[data-empty]')).to_have_text("3", use_inner_text=True)
-    mesh = page.get_by_role("group", name="Ranks of the source mesh")
-    for key in ("ArrowRight", "ArrowRight"):
-        mesh.press(key)
-    expect(page.locator(".mw-sr")).to_have_text("[1:2, 0:4], 16 B, on rank 1, host 0")
+    mesh = page.get_by_role("grid", name="Ranks of the source mesh")
+    mesh.get_by_role("row").get_by_role("gridcell").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert focused(page, "at.ariaLabel") == "[1:2, 0:4], 16 B, on rank 1, host 0"
+    expect(mesh.get_by_role("gridcell", selected=True)).to_have_text("1", use_inner_text=True)
     expect(page.locator(".mw-tr-task[data-on]")).to_have_count(4)
-    mesh.press("Escape")
+    page.keyboard.press("Escape")
     expect(page.locator(".mw-tr-task[data-on]")).to_have_count(0)
 
 
@@ -272,6 +294,8 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     expect(dialog.get_by_role("heading", level=1)).to_have_text("Activation of microbatch 0, stage 0: mesh A to mesh B")
     dialog.locator(".mw-tr-task").first.wait_for()
     expect(dialog.get_by_role("button", name="source axis 1 (tp) of 2, replicates")).to_be_visible()
+    expect(dialog.get_by_role("button", name="as played")).to_have_attribute("aria-pressed", "true")  # as the arrow is
+    expect(dialog.locator('[data-card="lanes"] header')).to_contain_text("as played")
     take = dialog.get_by_role("button", name="Use this plan in the design")
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()

@@ -21,7 +21,7 @@ from engine.design.transfer_spec import parse_transfer
 from engine.errors import DesignError, InputError
 from engine.program.action import Action, Op
 from engine.resources import example
-from engine.transfer import orderings, strategies
+from engine.transfer import _played, orderings, strategies
 from tests.designer.timelines import one_f_one_b
 
 
@@ -126,9 +126,10 @@ def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
 def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
     link = edits.as_link(rows(), "hierarchical", "dfs")
 
-    text, strategy, ordering = edits.read_link(f"#{link}")
+    text, *others = edits.read_link(f"#{link}")
 
-    assert json.loads(text) == rows() and (strategy, ordering) == ("hierarchical", "dfs")
+    assert json.loads(text) == rows() and others == ["hierarchical", "dfs", "planned"]
+    assert edits.read_link(edits.as_link(rows(), "broadcast", "dfs", shows="played")).shows == "played"
     assert json.loads(edits.read_link(f"spec={json.dumps(rows())}").text) == rows()
 
 
@@ -218,6 +219,43 @@ def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
     assert [message["type"] for message in opened.told] == ["answered"]
 
 
+def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen() -> None:
+    opened = Opened(rows())
+    before = opened.view.picture
+    assert opened.view.play == "" and before["unplayed"] == ""
+
+    assert opened.do("look", shows="played") is None
+
+    play = json.loads(opened.view.play)
+    assert opened.view.picture is before and play["number"] == before["number"]
+    assert max(play["messages"]["end_s"]) == before["played_s"]
+    assert sum(play["messages"]["bytes"]) == 2 * 13 * 6 * 2  # each of two ranks of a host gets its slice
+    assert [(lane["host"], lane["rank"], lane["way"]) for lane in play["lanes"][:4]] == [
+        (0, None, "tx"), (1, None, "tx"), (2, None, "rx"), (2, 4, "out"),
+    ]  # fmt: skip
+    assert opened.view.fragment.endswith("&shows=played")
+    opened.do("choose", strategy="send-recv", ordering="naive")
+    assert json.loads(opened.view.play)["number"] == opened.view.picture["number"] > before["number"]
+    opened.do("set", path="source.ranks", text="0, 1, 2, 2")
+    assert opened.view.stale and json.loads(opened.view.play)["number"] == opened.view.picture["number"]
+    opened.do("look", shows="planned")
+    assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
+    assert "planned or played, not 'dreamt'" in str(opened.do("look", shows="dreamt"))
+    opened.do("link", fragment=edits.as_link(rows(), "broadcast", "dfs", shows="played"))
+    assert opened.view.shows == "played" and opened.view.play
+
+
+def test_of_too_many_messages_there_is_no_play_and_the_page_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_played, "MOST_PLAYED", 3)
+    opened = Opened(rows())
+
+    opened.do("look", shows="played")
+
+    picture = opened.view.picture
+    assert opened.view.play == "" and picture["played_s"] == picture["makespan_s"]
+    assert "too many to be played one by one" in picture["unplayed"]
+
+
 def test_a_file_is_saved_as_the_command_line_reads_it_and_opened() -> None:
     opened = Opened(rows())
     opened.do("save")
@@ -292,6 +330,8 @@ def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
 
         took = float(timeline.end[span] - timeline.start[span])
         assert crossings.view.picture["played_s"] == pytest.approx(took)
+        ends = json.loads(crossings.view.play)["messages"]["end_s"]  # first it is drawn as its arrow is
+        assert max(ends) == pytest.approx(took)
 
 
 def test_hosts_are_called_as_on_the_cluster() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import pairwise
 from math import prod
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.runtime.reshard_bench import CASES, CLUSTER
-from engine.transfer import Link, Links, Mesh, Tensor, Transfer, strategies, transfer
+from engine.transfer import Link, Links, Mesh, Played, Port, Share, Tensor, Transfer, play, shares, strategies, transfer
 from engine.transfer import _played as played
+from engine.transfer import _shares as shared
 from tests.engine.transfer.test_moves import INTER, INTRA, transfers
 
 SECOND_A_BYTE = Link(0.0, 1.0)
@@ -111,3 +113,100 @@ def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.Monk
     found = moved(1000, 2, 4, "send-recv", (INTRA, INTER))
     monkeypatch.setattr(played, "MOST_PLAYED", 7)
     assert len(found.moves) == 8 and found.played_s == found.plan.makespan_s
+    assert plays(found) == Played(found.plan.makespan_s, None)
+
+
+# every message
+
+
+def plays(found: Transfer) -> Played:
+    return play(found.plan, found.tasks, found.links)
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfer) -> None:
+    told = plays(found)
+    sent = told.messages or ()
+
+    assert [each.move for each in sent] == list(found.moves)
+    assert max((each.end_s for each in sent), default=0.0) == told.seconds == found.played_s
+    got: Counter[tuple[int, int]] = Counter()
+    for each in sent:
+        link = found.links.between(each.move.source, each.move.target)
+        got[each.move.task, each.move.target] += round(each.bytes)
+        assert each.start_s - each.set_out_s == pytest.approx(link.latency_s)
+        assert each.end_s - each.start_s >= each.bytes / (link.bandwidth or 1.0) * (1 - 1e-3)
+    assert got == {(number, rank): task.bytes for number, task in enumerate(found.tasks) for rank in task.receivers}
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_at_no_moment_a_port_carries_more_than_it_can(found: Transfer) -> None:
+    told = plays(found)
+    sent = told.messages or ()
+    moments = {moment for each in sent for moment in (each.start_s, each.end_s)}
+    carried: defaultdict[int, float] = defaultdict(float)
+    for now, then in pairwise(sorted(moments | {moment for rates in told.rates.values() for moment, _ in rates})):
+        on: defaultdict[Port, float] = defaultdict(float)
+        for number, each in enumerate(sent):
+            if each.start_s <= now < each.end_s:
+                rate = next(rate for since, rate in reversed(told.rates[each.ports]) if since <= now)
+                carried[number] += rate * (then - now)
+                for port in each.ports:
+                    on[port] += rate
+        for port, rate in on.items():
+            assert rate <= played.capacity(port, found.links) * (1 + 1e-9)
+
+    assert [carried[number] for number in range(len(sent))] == pytest.approx([each.bytes for each in sent], rel=1e-3)
+
+
+def drawn(found: Transfer) -> dict[Port, list[Share]]:
+    return shares(plays(found), found.links)
+
+
+def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> None:
+    """Host 0 sends 100 bytes to host 2, host 1 sends 50, so that this is done when each has got 50."""
+    source, destination = Mesh((2,), (0, 1), (0, 1)), Mesh((1,), (2,), (2,))
+    links = Links(FREE, SECOND_A_BYTE, {0: 0, 1: 1, 2: 2})
+    found = transfer(Tensor((3, 50), 1), (source, ("S0", "R")), (destination, ("R", "R")), links, strategy="send-recv")
+
+    assert drawn(found) == {
+        ("tx", 0): [Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
+        ("tx", 1): [Share(1, 0.0, 100.0, 0.0, 0.5)],
+        ("rx", 2): [Share(1, 0.0, 100.0, 0.5, 1.0), Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_bytes(found: Transfer) -> None:
+    sent = plays(found).messages or ()
+    for port, bars in drawn(found).items():
+        most = played.capacity(port, found.links)
+        areas: defaultdict[int, float] = defaultdict(float)
+        lengths: defaultdict[int, float] = defaultdict(float)
+        for bar in bars:
+            assert 0 <= bar.low <= bar.high <= 1
+            areas[bar.message] += (bar.high - bar.low) * (bar.end_s - bar.start_s) * most
+            lengths[bar.message] += bar.end_s - bar.start_s
+        for number, each in enumerate(sent):
+            if port in each.ports:
+                assert lengths[number] == pytest.approx(each.end_s - each.start_s)
+                assert areas[number] == pytest.approx(each.bytes, rel=1e-2)  # heights have four digits
+        for moment in {bar.start_s for bar in bars}:
+            there = sorted((bar.low, bar.high) for bar in bars if bar.start_s <= moment < bar.end_s)
+            assert all(below[1] <= above[0] for below, above in pairwise(there))
+
+
+def test_of_too_many_bars_some_moments_are_left_out_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
+    whole = drawn(found)
+    for name in ("MOST_SHARES", "LEAST_SHARES"):
+        monkeypatch.setattr(shared, name, 60)
+    thinned = drawn(found)
+
+    assert sum(map(len, thinned.values())) < sum(map(len, whole.values()))
+    for port, bars in whole.items():
+        assert {bar.message for bar in bars} == {bar.message for bar in thinned[port]}
+        assert max(bar.end_s for bar in bars) == max(bar.end_s for bar in thinned[port])
