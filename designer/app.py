@@ -42,7 +42,7 @@ from engine.errors import InputError, MeshwaveError, RunError
 from engine.inspect import work
 from engine.launch import Record, launchers, reconcile
 from engine.predict import Prediction
-from engine.program.action import Op
+from engine.program.action import SENDS
 from engine.resources import home
 from engine.timeline import Timeline
 from engine.units import quantity
@@ -345,7 +345,7 @@ class Widgets:
 
     def _look_into(self, block: Pin | None) -> None:
         """Show the inside of a block of the iteration, the transfer behind an arrow, or the iteration again."""
-        if block is not None and block.action.op in (Op.SEND_F, Op.SEND_B):
+        if block is not None and block.action.op in SENDS:
             self.crossings.open(_of_pin(self.session, block), block.rank, block.action)
             return
         if block is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.cost.profile import Profile, keep, named
+from engine.cost.profile import Profile, keep, named, put_aside, see_keepable
 from engine.errors import InputError, MeshwaveError
 from engine.runtime.calibration import Told, Wanted, calibrate_machine, usual
 
@@ -55,9 +55,10 @@ class Calibrating:
         """Measure this machine as ``meshwave calibrate`` does, and keep what comes of it under a name.
 
         Raises:
-            InputError: one goes on, or the name cannot be a profile's.
+            InputError: one goes on, or no profile of that name can be kept.
         """
         name = named(name)
+        see_keepable(name)
         with self._lock:
             if self._standing.runs:
                 raise InputError("this machine is being measured; wait for that, or stop it")
@@ -86,8 +87,7 @@ class Calibrating:
         try:
             profile = self._measure(usual(), self._follow)
             self._go_on()
-            keep(profile, name)
-            standing = Standing("done", name, 1.0, "measured and kept")
+            standing = _kept(profile, name)
         except Stopped:
             standing = Standing("stopped", name, 0.0, "stopped; nothing was kept")
         except MeshwaveError as error:
@@ -117,6 +117,15 @@ class Calibrating:
     def _heard(self) -> None:
         for listener in [*self._listeners]:
             listener()
+
+
+def _kept(profile: Profile, name: str) -> Standing:
+    try:
+        keep(profile, name)
+    except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
+        spare = put_aside(profile)
+        return Standing("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
+    return Standing("done", name, 1.0, "measured and kept")
 
 
 class Stopped(Exception):

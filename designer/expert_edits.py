@@ -12,8 +12,6 @@ from dataclasses import replace
 from math import gcd
 from typing import Any
 
-import numpy as np
-
 from engine.design import Design
 from engine.design.expert_layers import expert_layer, folded
 from engine.design.experts import Experts, load_problems
@@ -41,7 +39,7 @@ def move(homes: Homes, chips: Iterable[Chip], to: int, names: Sequence[str]) -> 
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if expert in placed[to]:
-            raise InputError(f"{names[to]} holds expert {expert} already; Delete takes a replica away")
+            raise InputError(f"{_hold(names[to])} expert {expert} already; Delete takes a replica away")
         placed[place].remove(expert)
         placed[to].append(expert)
     return _homes(placed)
@@ -52,7 +50,7 @@ def replicate(homes: Homes, experts: Iterable[int], to: int, names: Sequence[str
     placed = _listed(homes)
     for expert in dict.fromkeys(experts):
         if expert in placed[to]:
-            raise InputError(f"{names[to]} holds expert {expert} already; a second replica there would do nothing")
+            raise InputError(f"{_hold(names[to])} expert {expert} already; a second replica there would do nothing")
         placed[to].append(expert)
     return _homes(placed)
 
@@ -81,7 +79,7 @@ def remove(homes: Homes, chips: Iterable[Chip], names: Sequence[str]) -> Homes:
     for expert, place in chips:
         _refuse_unknown(homes, expert, place, names)
         if sum(expert in held for held in placed) == 1:
-            raise InputError(f"{names[place]} holds the only replica of expert {expert}; move it instead")
+            raise InputError(f"{_hold(names[place])} the only replica of expert {expert}; move it instead")
         placed[place].remove(expert)
     return _homes(placed)
 
@@ -91,11 +89,6 @@ def placement(layer: Layer, homes: Homes) -> list[list[int]] | None:
     if layer.experts % layer.ep == 0 and homes == contiguous(layer.experts, layer.ep):
         return None
     return [list(held) for held in homes for _ in range(layer.esp)]
-
-
-def blocks(experts: int, places: int) -> Homes:
-    """In blocks as equal as can be: equal ones where ``places`` divides ``experts``."""
-    return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
 
 
 # how often they are chosen
@@ -231,7 +224,7 @@ def drawn_layer(design: Design, rank: int) -> Layer:
     if not fits(design):
         raise InputError("the homes that are given are not of these experts and places; put them in equal blocks")
     layer = expert_layer(design, mesh)
-    return layer if layer.homes is not None else replace(layer, homes=blocks(layer.experts, layer.ep))
+    return layer if layer.homes is not None else replace(layer, homes=contiguous(layer.experts, layer.ep))
 
 
 def as_given(design: Design, layer: Layer) -> Layer:
@@ -258,7 +251,15 @@ def _homes(placed: Iterable[Iterable[int]]) -> Homes:
     return tuple(tuple(sorted(held)) for held in placed)
 
 
+def _is_several(name: str) -> bool:
+    return name.startswith("devices ")
+
+
+def _hold(name: str) -> str:
+    return f"{name} hold{'' if _is_several(name) else 's'}"
+
+
 def _refuse_unknown(homes: Homes, expert: int, place: int, names: Sequence[str]) -> None:
     if not 0 <= place < len(homes) or expert not in homes[place]:
         where = names[place] if 0 <= place < len(names) else f"place {place}"
-        raise InputError(f"{where} does not hold expert {expert}")
+        raise InputError(f"{where} {'do' if _is_several(where) else 'does'} not hold expert {expert}")

@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,9 +126,14 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     _json(run)
 
     runs = _command(commands, "runs", "what ran and what is running", _runs)
-    runs.add_argument("action", nargs="?", choices=("list", "show", "logs", "cancel", "profile"), default="list")
-    runs.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
     _json(runs)
+    actions = runs.add_subparsers(metavar="ACTION", dest="action")
+    for name, does in RUNS.items():
+        action = actions.add_parser(name, help=does, description=does[:1].upper() + does[1:] + ".")
+        _json(action, default=argparse.SUPPRESS)  # may stand before the action too
+        if name != "list":
+            action.add_argument("run", nargs="?", help="the run's id, or the start of it; default: the newest")
+    runs.set_defaults(action="list")
 
     compare = _command(commands, "compare", "designs side by side", _compare)
     compare.add_argument("designs", nargs="+", metavar="DESIGN")
@@ -140,17 +146,28 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
 
     export = _command(commands, "export", "write a design in another form", _export)
     _design(export)
-    export.add_argument(
-        "--to", required=True, metavar="FORM", help="perfetto, svg, png, torch-csv, torch-csv-comms or torchtitan"
-    )
+    export.formatter_class = _NamesForms
+    export.add_argument("--to", required=True, metavar="FORM", help=_NamesForms.PLACE)
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     reshard = _command(commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor", _reshard)
-    reshard.add_argument("transfer", metavar="SPEC.json", help="a document of format meshwave-transfer/1")
+    reshard.add_argument(
+        "transfer",
+        metavar="SPEC.json|DESIGN",
+        help="a document of format meshwave-transfer/1, or a design with --boundary",
+    )
+    reshard.add_argument(
+        "--boundary", metavar="A:B", help="of a design: what mesh A sends to mesh B, by name or number"
+    )
     _json(reshard)
 
     moe = _command(commands, "moe", "an expert layer alone: its schedules side by side", _moe)
-    moe.add_argument("layer", metavar="SPEC.json", help="a document of format meshwave-expert-layer/1")
+    moe.add_argument(
+        "layer",
+        metavar="SPEC.json|DESIGN",
+        help="a document of format meshwave-expert-layer/1, or a design with experts",
+    )
+    moe.add_argument("--mesh", metavar="MESH", help="of a design, by name or number; default: the first with experts")
     _json(moe)
 
     _command(commands, "schema", "the JSON Schema of a design", _schema)
@@ -199,12 +216,47 @@ def _design(command: argparse.ArgumentParser) -> None:
     command.add_argument("design", metavar="DESIGN", help="a design's file, or the name of an example")
 
 
-def _json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="one JSON object on standard output")
+def _json(command: argparse.ArgumentParser, default: Any = False) -> None:
+    command.add_argument("--json", action="store_true", default=default, help="one JSON object on standard output")
+
+
+RUNS = {
+    "list": "all runs, the newest first",
+    "show": "how a run went, and how near its prediction came",
+    "logs": "what the processes of a run said",
+    "cancel": "end a run that is under way",
+    "profile": "keep what a run measured, for costs that are calibrated",
+}
+"""What can be done with runs."""
+
+
+class _NamesForms(argparse.HelpFormatter):
+    """Names the forms of an export, which are looked up only where somebody asks for help."""
+
+    PLACE = "one of the forms"
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.help != self.PLACE:
+            return action.help
+        from engine.export import exports
+
+        return ", ".join(exports)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # a name is typed in one piece
 
 
 def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     print(json.dumps(value, indent=2))
+
+
+def _print(options: argparse.Namespace, found: Any, lines: Callable[[Any], Iterable[str]]) -> int:
+    """As JSON where that is asked for, else in words."""
+    if options.json:
+        _print_json(found)
+    else:
+        print("\n".join(lines(found)))
+    return 0
 
 
 def _load(name: str, *, draft: bool = False) -> Any:
@@ -287,12 +339,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.trace:
         _write(options.trace, exports["perfetto"].make(prediction))
         print(f"wrote {options.trace}; open it at ui.perfetto.dev", file=sys.stderr)
-    numbers = _numbers(prediction)
-    if options.json:
-        _print_json(numbers)
-    else:
-        print("\n".join(_told(numbers)))
-    return 0
+    return _print(options, _numbers(prediction), _told)
 
 
 def _numbers(prediction: Prediction) -> dict[str, Any]:
@@ -304,7 +351,7 @@ def _numbers(prediction: Prediction) -> dict[str, Any]:
 
 
 def _told(numbers: Mapping[str, Any]) -> list[str]:
-    from engine.units import quantity
+    from engine.units import percent, quantity
 
     time = "s" if numbers["unit"] == "s" else ""
     lines = [
@@ -316,11 +363,19 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
             f"throughput     {numbers['samples_per_s']:.4g} sequences/s, {quantity(numbers['tokens_per_s'], 'tokens/s')}",
             f"MFU            {numbers['mfu']:.1%}",
         ]
+    if any(lost := numbers["dropped"] or ()):
+        lines.append(f"dropped        {percent(sum(lost) / len(lost))} of the visits to experts at this load")
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"
     peak, capacity = quantity(max(numbers["peak_memory_bytes"]), "B"), quantity(numbers["capacity_bytes"], "B")
-    lines.append(f"peak memory    {peak} of {capacity} a device: {fits}")
-    lines.append("mesh           busy      idle      exposed   in flight  memory")
-    columns = ("busy_s", "idle_s", "exposed_communication_s")
+    exposed, inside = numbers["mean_exposed_communication_s"], numbers["mean_inside_communication_s"]
+    waits = f"{quantity(exposed, time)}{'' if time else ' units'} of communication, the mean over the meshes"
+    lines += [
+        f"exposed        {waits}{f'; + {quantity(inside, time)} inside blocks' if inside else ''}",
+        f"peak memory    {peak} of {capacity} a device: {fits}",
+    ]
+    heads = {"busy_s": "busy", "idle_s": "idle", "exposed_communication_s": "exposed"}
+    columns = {**heads, "inside_communication_s": "inside"} if inside else heads
+    lines.append(f"mesh           {''.join(f'{head:<10}' for head in columns.values())}in flight  memory")
     for rank, name in enumerate(numbers["meshes"]):
         times = "".join(f"{quantity(numbers[key][rank], time):<10}" for key in columns)
         memory = quantity(numbers["peak_memory_bytes"][rank], "B")
@@ -383,10 +438,13 @@ def _export(options: argparse.Namespace) -> int:
     from engine.export import exports
     from engine.predict import predict
 
-    content = exports[options.to].make(predict(_load(options.design)))
+    export, prediction = exports[options.to], predict(_load(options.design))
+    content = export.make(prediction)
     if options.out is None and b"\0" in content and sys.stdout.isatty():
         raise InputError(f"{options.to} is no text for a terminal; name a file with --out")
     _write(options.out, content)
+    for words in export.left_out(prediction):
+        print(f"not in the file: {words}", file=sys.stderr)
     return 0
 
 
@@ -402,26 +460,42 @@ def _write(name: str | None, content: bytes) -> None:
 
 def _reshard(options: argparse.Namespace) -> int:
     from engine.design.transfer_spec import load_transfer
-    from engine.reshard import answer, to_text
+    from engine.reshard import answer, answer_of, to_text
 
-    found = answer(load_transfer(options.transfer))
-    if options.json:
-        _print_json(found)
+    path, is_design = _looked_into(options.transfer)
+    if is_design:
+        found = answer_of(_load(path), options.boundary or "")
+    elif options.boundary is not None:
+        raise InputError("--boundary is one of a design; a transfer alone says itself from where to where it goes")
     else:
-        print("\n".join(to_text(found)))
-    return 0
+        found = answer(load_transfer(path))
+    return _print(options, found, to_text)
+
+
+def _looked_into(name: str) -> tuple[str, bool]:
+    """The file of a document, or of the example of that name, and whether a design is in it."""
+    from engine.design.document import LARGEST_FILE_BYTES
+    from engine.design.reading import read_json
+    from engine.resources import find_design, read_whole
+
+    path = str(find_design(name))
+    document = read_json(read_whole(path, "document", LARGEST_FILE_BYTES), "document")
+    return path, isinstance(document, Mapping) and str(document.get("format")).startswith("meshwave/")
 
 
 def _moe(options: argparse.Namespace) -> int:
     from engine.design.expert_layer_spec import load_expert_layer
-    from engine.moe_comparison import answer, to_text
+    from engine.moe_comparison import answer, answer_of, expert_mesh, to_text
 
-    found = answer(load_expert_layer(options.layer))
-    if options.json:
-        _print_json(found)
+    path, is_design = _looked_into(options.layer)
+    if is_design:
+        design = _load(path)
+        found = answer_of(design, expert_mesh(design, options.mesh))
+    elif options.mesh is not None:
+        raise InputError("--mesh is one of a design; a layer alone lies on the ranks that it says itself")
     else:
-        print("\n".join(to_text(found)))
-    return 0
+        found = answer(load_expert_layer(path))
+    return _print(options, found, to_text)
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -325,7 +325,7 @@ def with_variant(design: Design, variant: Variant) -> Design:
 
 def _entry(variant: Variant, prediction: Prediction) -> Entry:
     program, costs, timeline = prediction.program, prediction.costs, prediction.timeline
-    sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
+    sends = program.is_send
     devices = np.array([len(mesh.devices) for mesh in prediction.design.meshes])
     free = np.where(sends, 0.0, costs.seconds)
     share = program.ranks * max(prediction.design.pipe.microbatches, 1)

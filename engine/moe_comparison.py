@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.design.expert_layer_spec import ExpertLayerSpec
+from engine.cost.costs import layers_per_stage
+from engine.design import Design
+from engine.design.expert_layer_spec import FORMAT, ExpertLayerSpec
+from engine.design.expert_layers import expert_layer, mesh_links, priced_layer, resolved
+from engine.design.meshes import mesh_called
 from engine.design.moe_problems import drops, rounding
-from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, expert_schedules, price
+from engine.errors import InputError
+from engine.lowering import lower
+from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, dropped, expert_schedules, play, price
 from engine.moe.auto import left_out
 from engine.schedules import go_on
-from engine.units import quantity
+from engine.units import percent, quantity
 
 Floats = NDArray[np.float64]
 UNCUT = "whole_experts"
@@ -44,17 +52,95 @@ def compared(layer: Layer, priced: Callable[[str], Price], ignored: str = "") ->
     return Compared(prices, refused)
 
 
-# ---- one layer alone: meshwave moe ----
+# ---- one layer: meshwave moe ----
 
 
 def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
     """What ``meshwave moe --json`` prints; bytes are of one rank, the busiest, and seconds those of communication."""
     layer, links = spec.layer, spec.lines
     found = compared(layer, lambda name: price(name, layer, links), UNCUT)
+    return _answer(layer, found, [*_notes(layer, links), *_notes_alone(layer, links)])
+
+
+def answer_of(design: Design, rank: int) -> dict[str, Any]:
+    """The same of the expert layer that a design has on mesh ``rank``, for one microbatch: each schedule in the groups
+    that the design gives it there, on the links and devices that are drawn, with the seconds of the whole layer beside
+    those of communication, so that an automatic schedule chooses as it does in the design."""
+    mesh = design.meshes[rank]
+    prices, refused = {}, {}
+    for name in by_age(option=False):
+        changed = _scheduled(design, name)
+        found = next(expert_schedules[name]().problems(expert_layer(changed, mesh)), None)
+        if found is None:
+            prices[name] = priced_layer(changed, mesh)
+        else:
+            refused[name] = found.message
+    layer, links = resolved(design, mesh).layer, mesh_links(design, mesh)
+    told = _answer(layer, Compared(prices, refused), [*_notes(layer, links), *_notes_of(design)])
+    for name, each in told["schedules"].items():
+        ways = {"forward": prices[name].forward, "backward": prices[name].backward}
+        each["seconds"] = {way: play(prices[name], steps).makespan for way, steps in ways.items()}
+    return {
+        **told,
+        "design": design.name,
+        "mesh": mesh.name,
+        "layer": _layer_data(layer),
+        "schedule": design.experts.member,
+    }
+
+
+def _scheduled(design: Design, name: str) -> Design:
+    """The same with another expert schedule, called by its name among all."""
+    variant = name.removeprefix("deepspeed-") if name.startswith("deepspeed-") else "paper"
+    update = {"schedule": name if variant == "paper" else "deepspeed", "variant": variant}
+    return design.model_copy(update={"experts": design.experts.model_copy(update=update)})
+
+
+def _layer_data(layer: Layer) -> dict[str, Any]:
+    names = (
+        "devices",
+        "mp",
+        "esp",
+        "ep",
+        "experts",
+        "tokens",
+        "hidden",
+        "ffn_hidden",
+        "top_k",
+        "capacity_factor",
+        "degree",
+    )
+    return {name: getattr(layer, name) for name in names}
+
+
+def expert_mesh(design: Design, wanted: str | None = None) -> int:
+    """The mesh of that name or number, or the first one of all, whose stages have experts.
+
+    Raises:
+        InputError: it has none, or there is no such mesh.
+    """
+    moe = design.model.moe
+    if moe is None:
+        raise InputError(
+            f"the model of {design.name!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe have"
+        )
+    program, ends = lower(design), [*accumulate(layers_per_stage(design))]
+    stages = {bisect_right(ends, block) for block in moe.blocks(design.model.layers)}
+    having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
+    if not having:
+        raise InputError(f"of {design.model.layers} blocks none is number {moe.every}; set model.moe.every to fewer")
+    rank = having[0] if wanted is None else mesh_called(design.meshes, wanted)
+    if rank not in having:
+        names = ", ".join(design.meshes[each].name for each in having)
+        raise InputError(f"no stage on mesh {design.meshes[rank].name} has experts; those on {names} have")
+    return rank
+
+
+def _answer(layer: Layer, found: Compared, notes: list[str]) -> dict[str, Any]:
     rule, auto = found.prices["parm-auto"].choice, found.prices["auto"].choice
     assert rule is not None and auto is not None
     return {
-        "format": spec.format,
+        "format": FORMAT,
         "capacity": layer.capacity,
         "input_bytes": layer.input_bytes,
         "slots_bytes": layer.slots_bytes,
@@ -63,7 +149,7 @@ def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
         "choice": rule.name,
         "reason": rule.reason,
         "auto": {"choice": auto.name, "reason": auto.reason, "left_out": dict(left_out(layer))},
-        "notes": list(_notes(spec, layer, links)),
+        "notes": notes,
     }
 
 
@@ -80,6 +166,7 @@ def figures(priced: Price) -> dict[str, Any]:
         },
         "flops": priced.flops,
         "parameters": priced.parameters,
+        "dropped": dropped(priced.name, priced.layer),
     }
 
 
@@ -87,25 +174,36 @@ def _collective(each: Collective) -> dict[str, Any]:
     return each._asdict()
 
 
-def _notes(spec: ExpertLayerSpec, layer: Layer, links: Links) -> Iterator[str]:
-    """What was assumed on the way to the answer."""
-    if rounding(layer):
-        yield rounding(layer)
+def _notes_alone(layer: Layer, links: Links) -> Iterator[str]:
+    """What was assumed of a layer that no design has."""
     if layer.esp > 1:
         yield (
             f"expert-parallel keeps experts whole: esp={layer.esp} plays no part in it, each lane of ep={layer.ep} "
             "exchanges for itself"
         )
-    crossing = [kind for kind in ("mp", "esp") if _crosses(layer, kind)]
-    if crossing:
-        yield f"groups of {' and '.join(crossing)} go from node to node; their rings take the links between nodes"
     if links.fit:
         yield f"measured lines are used for {', '.join(links.fit)}; all else is by the links"
     if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
         yield "no overlap was measured, so that parm-s2 hides nothing here: its gather follows its exchange"
+    yield "seconds are those of messages, by which auto chooses here too: how fast a device computes is not asked for"
+
+
+def _notes_of(design: Design) -> Iterator[str]:
+    """What was assumed of the layer of a design."""
+    yield "seconds of a schedule are those of its messages; whole: with gate, order and experts, by which auto chooses"
+    if design.cost.kind == "calibrated":
+        yield "links and devices are as they are drawn: the profile of the design prices its blocks, not a layer alone"
+
+
+def _notes(layer: Layer, links: Links) -> Iterator[str]:
+    """What was assumed on the way to the answer."""
+    if rounding(layer):
+        yield rounding(layer)
+    crossing = [kind for kind in ("mp", "esp") if _crosses(layer, kind)]
+    if crossing:
+        yield f"groups of {' and '.join(crossing)} go from node to node; their rings take the links between nodes"
     if layer.may_drop and layer.mp > 1:
         yield f"parm-s1 {drops(layer)}"
-    yield "seconds are those of messages, by which auto chooses here too: how fast a device computes is not asked for"
     if layer.load and not layer.homes and layer.capacity_factor is not None:
         yield "experts compute all of their slots, so that the load changes what is dropped and no time"
     if layer.load and layer.capacity_factor is None:
@@ -121,11 +219,14 @@ def _crosses(layer: Layer, kind: str) -> bool:
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
     """The lines in which a terminal shows an :func:`answer`."""
-    lines = [
+    of_design = "layer" in found
+    lines = [_of_design(found)] if of_design else []
+    lines += [
         f"capacity {found['capacity']:,} slots an expert; X = {quantity(found['input_bytes'], 'B')}, "
         f"D = {quantity(found['slots_bytes'], 'B')}",
         "",
-        f"{'schedule':<20}{'forward':>10}{'backward':>10}{'inside':>10}{'between':>10}{'compute':>13}{'parameters':>12}",
+        f"{'schedule':<20}{'forward':>10}{'backward':>10}{'inside':>10}{'between':>10}{'compute':>13}{'parameters':>12}"
+        f"{'whole' if of_design else '':>10}".rstrip(),
     ]
     for name, each in found["schedules"].items():
         inside, between = (sum(c[key] for c in each["forward"]) for key in ("intra_bytes", "inter_bytes"))
@@ -136,14 +237,39 @@ def to_text(found: Mapping[str, Any]) -> list[str]:
             quantity(between, "B"),
         )
         flops, parameters = quantity(each["flops"], "FLOP"), quantity(each["parameters"], "")
-        lines.append(f"{name:<20}{''.join(f'{cell:>10}' for cell in cells)}{flops:>13}{parameters:>12}")
+        lines.append(
+            f"{name:<20}{''.join(f'{cell:>10}' for cell in cells)}{flops:>13}{parameters:>12}{_whole_of(each)}"
+        )
     for name, each in found["schedules"].items():
         if each["runs"] == name:
             lines += ["", f"{name}: {each['title']}", *_told(each)]
-    lines += ["", f"parm-auto chooses {found['choice']}. {found['reason']}"]
+    lost = {name: each["dropped"] for name, each in found["schedules"].items() if each["runs"] == name}
+    lines += ["", *_lost(lost), f"parm-auto chooses {found['choice']}. {found['reason']}"]
     lines += [f"auto chooses {found['auto']['choice']}: {found['auto']['reason']}"]
     lines += [f"{name} cannot run it: {reason}" for name, reason in found["refused"].items()]
     return lines + [f"note: {note}" for note in found["notes"]]
+
+
+def _of_design(found: Mapping[str, Any]) -> str:
+    layer = found["layer"]
+    return (
+        f"a layer of {found['design']} on mesh {found['mesh']}: {layer['experts']} experts of {layer['hidden']} x "
+        f"{layer['ffn_hidden']}, top {layer['top_k']}; {layer['tokens']:,} tokens; {layer['devices']} devices, "
+        f"mp {layer['mp']}, ep {layer['ep']} x esp {layer['esp']}; the design runs {found['schedule']}"
+    )
+
+
+def _whole_of(each: Mapping[str, Any]) -> str:
+    return f"{quantity(sum(each['seconds'].values()), 's'):>10}" if "seconds" in each else ""
+
+
+def _lost(parts: Mapping[str, float]) -> Iterator[str]:
+    """What is dropped under most schedules, and under those whose gates see more or fewer tokens."""
+    told = {name: percent(part) for name, part in parts.items()}
+    usual, _ = Counter(told.values()).most_common(1)[0]
+    others = "".join(f"; {part} under {name}" for name, part in told.items() if part != usual)
+    if any(parts.values()):
+        yield f"dropped: {usual} of visits at this load, where tokens choose apart from each other{others}"
 
 
 def _told(each: Mapping[str, Any]) -> Iterator[str]:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory
+from engine.cost import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory, waits
 from engine.cost.calibrated import outside, profile_of
 from engine.design import Design
+from engine.design.expert_layers import resolved
 from engine.design.problems import problems
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
 from engine.lowering import findings, lower
+from engine.moe import dropped
 from engine.program.program import Program
 from engine.simulate import simulate
 from engine.timeline import Timeline
@@ -49,6 +51,22 @@ class Prediction:
         return held * self.program.ranks / self.program.stages
 
     @cached_property
+    def inside_communication(self) -> NDArray[np.float64]:
+        """``[meshes]`` of the seconds that each computes those in which its blocks wait for messages of their own:
+        exchanges of experts and tensor-parallel reductions. They are no part of what is exposed between blocks."""
+        of_rows = waits(self.design, self.program, self.costs.layers)
+        return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
+
+    @cached_property
+    def dropped(self) -> list[float] | None:
+        """``[meshes]`` the part of the visits to experts that is expected to find no slot; None without experts."""
+        if self.design.model.moe is None:
+            return None
+        return [
+            dropped(found.schedule, found.layer) for found in (resolved(self.design, m) for m in self.design.meshes)
+        ]
+
+    @cached_property
     def numbers(self) -> dict[str, Any]:
         """What ``meshwave simulate --json`` prints and the page shows; SI units, lists are per mesh."""
         timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
@@ -71,6 +89,10 @@ class Prediction:
             "busy_s": busy.tolist(),
             "idle_s": (makespan - busy).tolist(),
             "exposed_communication_s": timeline.exposed_communication.tolist(),
+            "mean_exposed_communication_s": timeline.mean_exposed_communication,
+            "inside_communication_s": self.inside_communication.tolist() if seconds else None,
+            "dropped": self.dropped,
+            "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
             "peak_memory_bytes": self.memory.total_bytes.tolist(),
             "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
@@ -85,13 +107,13 @@ class Prediction:
         return [*_memory_warnings(self), *_unmeasured(self.design), *_warnings(self.design)]
 
 
-def predict(design: Design) -> Prediction:
-    """Lower, price and simulate a design.
+def predict(design: Design, program: Program | None = None) -> Prediction:
+    """Lower, price and simulate a design; not lower it anew where its ``program`` is there already.
 
     Raises:
         InputError: the order waits for ever, or the cost model cannot price the design.
     """
-    program = lower(design)
+    program = lower(design) if program is None else program
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
     return Prediction(design, program, costs, simulate(program, costs.seconds, costs.transfer_model, names))

@@ -62,9 +62,15 @@ def _places(order: Program) -> Rows:
 def _whole_slots(order: Program, rows: Rows) -> Rows:
     taken = np.zeros(len(order) + 1, np.bool_)
     taken[rows] = True
-    taken[:-1] |= taken[1:] & np.append(order.fused[1:], False)
+    taken[:-1] |= taken[1:] & order.doubled
     taken[1:-1] |= taken[:-2] & order.fused[1:]
     return np.flatnonzero(taken)
+
+
+def _slots(order: Program, own: slice) -> Rows:
+    """The slots of a rank, by their first rows."""
+    slots: Rows = np.flatnonzero(~order.fused[own]) + own.start
+    return slots
 
 
 # ---- moving ----
@@ -103,7 +109,7 @@ def shift(order: Program, rows: Rows, by: int) -> Program:
     rows = _whole_slots(order, rows)
     for rank in np.unique(order.rank[rows]).tolist():
         own = order.rows(rank)
-        slots = np.flatnonzero(~order.fused[own]) + own.start
+        slots = _slots(order, own)
         chosen = np.isin(slots, rows)
         at, count = np.flatnonzero(chosen), len(slots)
         number = np.arange(len(at))
@@ -112,24 +118,15 @@ def shift(order: Program, rows: Rows, by: int) -> Program:
         free[to] = False
         shifted = np.empty_like(slots)
         shifted[to], shifted[free] = slots[chosen], slots[~chosen]
-        order = _reordered(order, own, _with_seconds(order, shifted))
+        order = _reordered(order, own, order.rows_of(shifted))
     return order
-
-
-def _with_seconds(order: Program, slots: Rows) -> Rows:
-    """The rows of slots, in their order."""
-    double = np.append(order.fused[1:], False)[slots]
-    rows = np.repeat(slots, 1 + double)
-    rows[np.cumsum(1 + double)[double] - 1] += 1
-    return rows
 
 
 def _reordered(order: Program, own: slice, rows: Rows) -> Program:
     """The order with that of one rank replaced by ``rows``, a permutation of its own."""
     new = np.arange(len(order))
     new[own] = rows
-    columns = {name: getattr(order, name)[new] for name in ("op", "stage", "microbatch", "peer", "fused")}
-    return replace(order, **columns)
+    return order.reordered(new)
 
 
 def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replica: int = 0) -> Program:
@@ -226,7 +223,7 @@ def fuse(order: Program, rows: Rows) -> Program:
             microbatch in one stage; or a block shares a slot already.
     """
     columns, at = _columns(order), np.arange(len(order), dtype=np.float64)
-    double = order.fused | np.append(order.fused[1:], False)
+    double = order.fused | order.doubled
     if double[rows].any():
         raise InputError(f"{order.row(int(rows[double[rows]][0]))} shares a slot already; part it first")
     for rank in np.unique(order.rank[rows]).tolist():
@@ -377,7 +374,7 @@ def steady(order: Program, rank: int) -> Steady | None:
     one block disturbs its neighbours). Of all steps the one with the best stretch wins.
     """
     own = order.rows(rank)
-    slots = np.flatnonzero(~order.fused[own]) + own.start
+    slots = _slots(order, own)
     places = _places(order)
     number = np.full(len(order) + 1, -1, np.int64)
     number[slots] = np.arange(len(slots))
@@ -462,7 +459,7 @@ class _Chain:
 
     def __init__(self, order: Program, own: slice) -> None:
         self._order, self._own, self._places = order, own, _places(order)
-        slots = (np.flatnonzero(~order.fused[own]) + own.start).tolist()
+        slots = _slots(order, own).tolist()
         self._after = dict(pairwise([-1, *slots, -1]))  # -1 is both ends
         self._before = {after: before for before, after in pairwise([-1, *slots, -1])}
 
@@ -519,7 +516,7 @@ class _Chain:
         while row >= 0:
             slots.append(row)
             row = self._after[row]
-        return _with_seconds(self._order, np.array(slots, np.int64))
+        return self._order.rows_of(np.array(slots, np.int64))
 
 
 # ---- differences ----
@@ -598,18 +595,14 @@ def difference(start: Program, now: Program) -> Difference:
         stayed = own[start.rank[was[own]] == rank]
         moved += _moved_on(now, rank, stayed, was[stayed])
     then_whole, now_whole = then[Op.B] >= 0, _places(now)[Op.B] >= 0
+    shared = np.where(was >= 0, start.fused[was], now.fused)  # [rows now] whether each was the second of a slot
     return Difference(
         moved=tuple(moved),
         split=_named(Op.B, then_whole & ~now_whole),
         joined=_named(Op.B, ~then_whole & now_whole),
-        fused=tuple(now.row(row) for row in np.flatnonzero(now.fused & ~_shared(start, was, now)).tolist()),
-        parted=tuple(now.row(row) for row in np.flatnonzero(_shared(start, was, now) & ~now.fused).tolist()),
+        fused=tuple(now.row(row) for row in np.flatnonzero(now.fused & ~shared).tolist()),
+        parted=tuple(now.row(row) for row in np.flatnonzero(shared & ~now.fused).tolist()),
     )
-
-
-def _shared(start: Program, was: Rows, now: Program) -> NDArray[np.bool_]:
-    """``[rows now]`` whether each shared a slot, as its second, when one started."""
-    return np.where(was >= 0, start.fused[was], now.fused)
 
 
 def _named(op: Op, mask: NDArray[np.bool_]) -> tuple[Action, ...]:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -23,8 +24,9 @@ from pydantic import Field
 
 from engine.cost import Costs
 from engine.design import Design
+from engine.errors import InputError
 from engine.part import Part
-from engine.program.action import Action, Op
+from engine.program.action import RECEIVES, SENDS, Action, Op, carried
 from engine.program.program import Program
 from engine.simulate import TransferModel, simulate
 from engine.units import number, quantity
@@ -38,6 +40,8 @@ PROCESSES_A_CORE = 8
 """With more of them the waits get as much longer, so that the cores keep up with the messages."""
 LONGEST_STEP_S = 10.0
 """Nobody waits longer than this for a step, unless they ask for it."""
+MOST_STEP_S = 86_400.0
+"""Nor longer than a day, whatever they ask for: that is a slip of the hand."""
 AS_IT_IS_S = 2.0
 """A step that takes no longer, and has no action that is too short, is played in its own time."""
 MATTERS = 0.01
@@ -110,6 +114,36 @@ def usual_scale(lengths: Lengths, processes: int, cores: int) -> float:
     return min(wanted / shortest, LONGEST_STEP_S / step)
 
 
+def waited(lengths: Lengths, scale: float) -> float:
+    """Seconds of the clock that a step should take.
+
+    Raises:
+        InputError: nobody waits so long for it.
+    """
+    step_s = lengths.step * scale
+    if step_s > MOST_STEP_S:
+        raise InputError(
+            f"--scale {number(scale)}: a step would take {long_time(step_s)}, and a rehearsal waits a day at most for "
+            f"one; use {_not_above(MOST_STEP_S / lengths.step)} or less"
+        )
+    return step_s
+
+
+def _not_above(value: float) -> str:
+    """A number that is no larger, of few digits."""
+    digit = 10.0 ** (floor(log10(value)) - 1)
+    return number(floor(value / digit) * digit)
+
+
+_LONG = (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0))
+
+
+def long_time(seconds: float) -> str:
+    """``5.8 years``, ``13 minutes``: a time that is waited for; seconds as long as they are few."""
+    unit = next(((name, size) for name, size in _LONG if seconds >= 2 * size), None)
+    return f"{number(seconds / unit[1], 2)} {unit[0]}" if unit else quantity(seconds, "s")
+
+
 def in_words(lengths: Lengths, scale: float, unit: str) -> str:
     """What a rehearsal is and how true, in a sentence."""
     shortest = lengths.shortest * scale
@@ -117,7 +151,7 @@ def in_words(lengths: Lengths, scale: float, unit: str) -> str:
     stretched = f"{number(scale)} s for a unit" if unit != "s" else f"{times}its modelled time"
     said = (
         f"a rehearsal: nothing is computed, each action waits {stretched}; a step should take "
-        f"{quantity(lengths.step * scale, 's')}, its shortest actions {quantity(shortest, 's')}; "
+        f"{long_time(lengths.step * scale)}, its shortest actions {quantity(shortest, 's')}; "
         f"times are told in {'modelled seconds' if unit == 's' else 'units'}"
     )
     if 0 < shortest < 0.9 * SHORTEST_S:
@@ -247,18 +281,6 @@ class Waits:
         return found
 
 
-Carried = tuple[bool, int, int, int]
-"""Names a message: forward or not, the stages that it comes from and goes to, its microbatch."""
-
-
-def carried(message: Action) -> Carried:
-    """What a SEND sends and the RECV of it receives."""
-    op, stage, mb, _, other = message
-    forward, sent = op in (Op.SEND_F, Op.RECV_F), op in (Op.SEND_F, Op.SEND_B)
-    end = other if other >= 0 else stage + (1 if forward == sent else -1)
-    return forward, *((stage, end) if sent else (end, stage)), mb
-
-
 # ---- in threads ----
 
 
@@ -380,7 +402,7 @@ class _Player:
 
     def _play(self, row: int, slot: range) -> None:
         op = self._actions[row].op
-        if op in (Op.SEND_F, Op.SEND_B):
+        if op in SENDS:
             due = self._device.send(self._peers[row], self._waits[row])
             self._inboxes[self._peers[row]].put(carried(self._actions[row]), due)
             self._start[row] = self._device.sent_ns
@@ -388,7 +410,7 @@ class _Player:
             self._reduce(row)
         elif op == Op.STEP:
             self._step(row)
-        elif op not in (Op.RECV_F, Op.RECV_B):
+        elif op not in RECEIVES:
             self._compute(row, slot)
 
     def _compute(self, row: int, slot: range) -> None:
@@ -439,7 +461,7 @@ def _incoming(actions: list[Action]) -> list[list[int]]:
     """[rows of a rank] the receives whose messages each action takes."""
     receives = defaultdict(list)
     for row, action in enumerate(actions):
-        if action.op in (Op.RECV_F, Op.RECV_B):
+        if action.op in RECEIVES:
             forward, _, stage, mb = carried(action)
             receives[forward, stage, mb].append(row)
     takes = (Op.F, Op.B, Op.I)

@@ -123,14 +123,12 @@ class _Search:
 
     def _of_slots(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
         """What each slot needs, as slots: a slot of two needs what its second needs too."""
-        fused = self._order.fused.copy()
-        fused[[row + 1 for row in changes.parted]] = False
-        if not fused.any():
+        order = self._parted(changes)
+        if not order.fused.any():
             return needs
-        slot = np.append(np.arange(len(fused)) - fused, -1)
+        slot = np.append(order.slot, -1)
         needs = [slot[need] for need in needs]
-        second = np.append(fused[1:], False)
-        return [*needs, *(np.where(second, np.append(need[1:], -1), -1) for need in needs)]
+        return [*needs, *(np.where(order.doubled, np.append(need[1:], -1), -1) for need in needs)]
 
     # ---- the fewest changes ----
 
@@ -174,7 +172,7 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _is_double(self, row: int) -> bool:
-        return row + 1 < len(self._order) and bool(self._order.fused[row + 1])
+        return bool(self._order.doubled[row])
 
     # ---- some changes ----
 
@@ -252,14 +250,13 @@ class _Search:
         return _Placed(changes, self._joined(np.concatenate(chains), changes), distance)
 
     def _joined(self, slots: Rows, changes: _Changes) -> Program:
-        order = self._order
-        fused = order.fused.copy()
+        order = self._parted(changes)
+        return order.reordered(order.rows_of(slots))
+
+    def _parted(self, changes: _Changes) -> Program:
+        fused = self._order.fused.copy()
         fused[[row + 1 for row in changes.parted]] = False
-        double = np.append(fused[1:], False)[slots]
-        rows = np.repeat(slots, 1 + double)
-        rows[np.cumsum(1 + double)[double] - 1] += 1
-        columns = {name: getattr(order, name)[rows] for name in ("op", "stage", "microbatch", "peer")}
-        return replace(order, **columns, fused=fused[rows])
+        return replace(self._order, fused=fused)
 
 
 class _Run:

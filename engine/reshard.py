@@ -12,8 +12,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.design import Design
 from engine.design.transfer_spec import TransferSide, TransferSpec
 from engine.errors import InputError
+from engine.lowering import lower
+from engine.lowering.crossings import boundary, crossing_spec
 from engine.transfer import (
     Box,
     Held,
@@ -68,6 +71,19 @@ def answer(spec: TransferSpec) -> dict[str, Any]:
     }
 
 
+def answer_of(design: Design, wanted: str) -> dict[str, Any]:
+    """The same of what crosses between two meshes of a design for one microbatch, ``A:B``, with the document that asks
+    about it alone; of messages that differ the largest.
+
+    Raises:
+        InputError: nothing crosses there.
+    """
+    source, destination, tensors = boundary(design, lower(design), wanted)
+    spec = crossing_spec(design, source, destination, tensors)
+    names = [design.meshes[rank].name for rank in (source, destination)]
+    return {**answer(spec), "design": design.name, "boundary": names, "spec": spec.model_dump(mode="json")}
+
+
 def compared(spec: TransferSpec) -> Iterator[dict[str, Any]]:
     """Every strategy with every ordering, one after another: how long it takes as it is planned and as it is
     played, and whether the first is the least."""
@@ -93,7 +109,8 @@ def _told(plan: Plan) -> dict[str, Any]:
 def to_text(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     tasks, plans = found["unit_tasks"], found["plans"]
-    lines = [f"{quantity(found['bytes'], 'B')} in {len(tasks)} unit task{'s' if len(tasks) != 1 else ''}"]
+    lines = [_of_design(found)] if "boundary" in found else []
+    lines += [f"{quantity(found['bytes'], 'B')} in {len(tasks)} unit task{'s' if len(tasks) != 1 else ''}"]
     for number, task in enumerate(tasks[:SHOWN_TASKS]):
         box = " ".join(f"{start}:{stop}" for start, stop in task["box"]) or "all"
         lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_way(task)}")
@@ -115,6 +132,12 @@ def to_text(found: dict[str, Any]) -> list[str]:
         f"fastest as planned: {_plan(planned)}, {quantity(best, 's')}",
         f"fastest message by message, as a run sends them: {_plan(played)}, {quantity(played['played_s'], 's')}",
     ]
+
+
+def _of_design(found: Mapping[str, Any]) -> str:
+    source, destination = found["boundary"]
+    size = " x ".join(map(str, found["spec"]["tensor"]["shape"]))
+    return f"one microbatch of {found['design']} from mesh {source} to mesh {destination}: {size} numbers"
 
 
 def _plan(plan: Mapping[str, Any]) -> str:

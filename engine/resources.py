@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -89,6 +92,25 @@ def read_whole(path: Path | str, what: str, most: int) -> bytes:
     return content
 
 
+def see_writable(name: Path | str) -> None:
+    """See that :func:`write_whole` can write a file, before there is anything to write; nothing of the trial stays.
+
+    Raises:
+        InputError: it cannot.
+    """
+    with _told_if_not_written(name):
+        path = Path(name).resolve()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            return  # a pipe or a terminal has a reader, who is to see what there is and nothing else
+        trial = _beside(path)
+        try:
+            trial.write_bytes(b"")
+        finally:
+            trial.unlink(missing_ok=True)
+
+
 def write_whole(name: Path | str, content: bytes) -> None:
     """Write a file such that a crash leaves the old one or the new one, never half of one.
 
@@ -97,12 +119,12 @@ def write_whole(name: Path | str, content: bytes) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    try:
+    with _told_if_not_written(name):
         if Path(name).exists() and not Path(name).is_file():
             Path(name).write_bytes(content)
             return
         path = Path(name).resolve()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        temporary = _beside(path)
         try:
             temporary.write_bytes(content)
             if path.exists():
@@ -110,6 +132,17 @@ def write_whole(name: Path | str, content: bytes) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """The file that takes the place of ``path`` once it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def _told_if_not_written(name: Path | str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"cannot write {name}: {error.strerror}") from None
     except ValueError as error:  # a path with a null byte

@@ -117,6 +117,12 @@ class Timeline:
         exposed = np.where(by_wire, np.maximum(waited, 0.0), 0.0)
         return self._by_rank(order, exposed)
 
+    @property
+    def mean_exposed_communication(self) -> float:
+        """Of it the mean over the ranks: like the bubble it counts all devices' time, so that it can be told as a
+        share of the step beside it, which the largest one of a single rank cannot."""
+        return float(self.exposed_communication.mean()) if self.ranks else 0.0
+
     def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
         """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""
         return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)

@@ -1,6 +1,12 @@
-"""Numbers as a person reads them: 3.2 ms, 41.5 GB, 120 k tokens/s."""
+"""Numbers as a person reads them, 3.2 ms, 41.5 GB, 120 k tokens/s, and as a person types them."""
 
 from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+from engine.errors import InputError
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -32,3 +38,92 @@ def units(value: float) -> str:
 def duration(value: float, unit: str) -> str:
     """A time in seconds, or in the units of a unit cost."""
     return quantity(value, unit) if unit == "s" else units(value)
+
+
+def percent(part: float) -> str:
+    """``3.2%``, and ``under 0.1%`` of what is not nothing."""
+    return "under 0.1%" if 0 < part < 0.0005 else f"{part:.1%}"
+
+
+# ---- and back ----
+
+_AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d{1,6})?\s*([^\d\s].*)?", re.ASCII)
+_POWERS = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_LIKE = {"s": "50 us", "B": "80 GB", "B/s": "1.25 GB/s or 10 Gbit/s", "FLOP/s": "312 TFLOP/s"}
+
+
+def amount(text: str, unit: str, shown: str = "") -> float:
+    """``amount("10 Gbit/s", "B/s")`` is 1.25e9: what a person typed, in ``unit``.
+
+    A number alone has the unit of ``shown``, the amount that it takes the place of; without one, it is in ``unit``.
+
+    Raises:
+        InputError: it is no amount of this unit, or could be two; the sentence has both.
+    """
+    like = f"an amount such as {_LIKE.get(unit, '80e9')}"
+    match = _AMOUNT.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"{_cut(text)} should be {like}")
+    digits, power, typed = match[1], match[2] or "", " ".join((match[3] or "").split())
+    if not typed:
+        typed = _unit_meant(digits + power, unit, shown)
+    factor = _factor(typed, unit)
+    if factor is None:
+        _refuse_bits(digits + power, typed, unit)
+        raise InputError(f"{_cut(text)} should be {like}, in {unit}")
+    value = float(Decimal(digits + power) * factor)  # a product of floats would not show as it was typed
+    if not math.isfinite(value):
+        raise InputError(f"{_cut(text)} is more than can be reckoned with; write {like}")
+    return value
+
+
+def _unit_meant(number: str, unit: str, shown: str) -> str:
+    """The unit of a number that was typed alone."""
+    value, _, before = shown.strip().partition(" ")
+    if not shown or not Decimal(number):
+        return unit
+    if not before or not float(value):  # what costs nothing has no unit to keep
+        usual = f"{'u' if unit == 's' else 'G'}{unit}"
+        raise InputError(f"{number} of what? Write its unit too: {number} {unit} or {number} {usual}")
+    if before != unit and "e" in number.lower():
+        raise InputError(f"{number} could be {number} {unit} or {number} {before}; write its unit too")
+    return before
+
+
+def _factor(typed: str, unit: str) -> Decimal | None:
+    """How many ``unit`` one of what was typed is; none where it is another kind of amount."""
+    if unit == "B/s":
+        typed = re.sub(r"(?<=B)ps$", "/s", typed)
+        if bits := re.fullmatch(r"(\w?)bits?(?:/s| per second)", typed, re.IGNORECASE):
+            power = _power(bits[1], unit)
+            return None if power is None else Decimal(10) ** power / 8
+    if binary := re.fullmatch(r"([kmgtp])i(B|B/s)", typed, re.IGNORECASE):
+        return Decimal(1024) ** ("kmgtp".index(binary[1].lower()) + 1) if binary[2] == unit else None
+    power = _power(typed.removesuffix(unit) if _power(typed, unit) is None else typed, unit)  # 1.25 G is enough
+    return None if power is None else Decimal(10) ** power
+
+
+def _power(prefix: str, unit: str) -> int | None:
+    """The power of ten that it stands for. Only of seconds are there parts, of all else m is M."""
+    if unit == "s":
+        power = _POWERS.get({"µ": "u", "μ": "u"}.get(prefix, prefix))
+        return None if power is None or power > 0 else power
+    return _POWERS.get(prefix.lower() if prefix in "kK" else prefix.upper())
+
+
+def _refuse_bits(number: str, typed: str, unit: str) -> None:
+    """
+    Raises:
+        InputError: it is ``10 Gb/s`` or ``10 Gbps``, which some write for bits and some for bytes.
+    """
+    match = re.fullmatch(r"([kKmMgGtTpP]?)b(?:/s|ps)", typed)
+    if match and unit == "B/s":
+        prefix = "k" if match[1] in ("k", "K") else match[1].upper()
+        raise InputError(
+            f"{number} {typed} could be bits or bytes: write {number} {prefix}bit/s or {number} {prefix}B/s"
+        )
+
+
+def _cut(text: str) -> str:
+    text = text.strip()
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

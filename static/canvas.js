@@ -153,6 +153,51 @@ export class Notice {
   }
 }
 
+/** A canvas: what is drawn on the `board` of a `root`, at most once a frame, with words near the pointer. Who extends it
+    builds both, calls `start`, and has `draw`, and `told` for what Python says. */
+export class Drawing {
+  constructor(model) {
+    this.model = model;
+    this.pointer = { x: 40, y: 40 }; // where it was last, or what stands for it
+    this.redraw = perFrame(() => this.draw());
+  }
+
+  start() {
+    this.notice = new Notice(this.root);
+    this.root.addEventListener("pointermove", (event) => (this.pointer = this.within(event)), true);
+    this.root.mw = this;
+    this.observer = new ResizeObserver(() => this.redraw());
+    this.observer.observe(this.board);
+    this.model.on("msg:custom", (message) => this.told(message));
+    this.model.on("remove", () => this.remove());
+    requestAnimationFrame(() => this.model.on("remove", followTheme(this.root)));
+  }
+
+  remove() {
+    this.observer.disconnect();
+    this.redraw.cancel();
+  }
+
+  send(type, gesture = {}) {
+    send(this.model, { type, ...gesture });
+  }
+
+  /** Where an event is on the canvas. */
+  within(event) {
+    const box = this.root.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  }
+
+  say(words) {
+    this.notice.say(words, this.pointer.x, this.pointer.y);
+  }
+
+  sayAt(element, words) {
+    const [box, at] = [this.root.getBoundingClientRect(), element.getBoundingClientRect()];
+    this.notice.say(words, at.left - box.left - 14, at.bottom - box.top - 12);
+  }
+}
+
 /** A button that stays focusable when it cannot be used, so that its reason can be read. */
 export function button(label, { onclick, title, kind = "", content } = {}) {
   const element = h("button", { type: "button", class: `mw-button ${kind}`, "aria-label": label, title: title ?? null });

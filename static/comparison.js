@@ -1,23 +1,19 @@
 // Up to four designs side by side: a column each, changes against the first.
 
-import { button, followTheme, h, send } from "static/canvas.js";
-import { Overlay, Tips, icon, menu, tool } from "static/shell.js";
+import { button, followTheme, h, keepFocus, send } from "static/canvas.js";
+import { Overlay, Tips, icon, menu, tipped, tool, walkTips } from "static/shell.js";
 
 const NOTHING = "–"; // what Python writes where there is no such number
 
-export function render({ model }) {
-  const comparison = new Comparison(model);
-  model.on("remove", () => comparison.unfollow?.());
-  return comparison.root;
-}
+export const render = ({ model }) => new Comparison(model).root;
 
 class Comparison {
   constructor(model) {
     this.model = model;
     this.build();
-    model.on(["columns", "room", "stale"], () => this.draw());
+    model.on(["columns", "room", "stale"], () => keepFocus(this.dialog, () => this.draw(), this.dialog));
     model.on("msg:custom", (message) => this.answered(message));
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.overlay.follow();
   }
 
@@ -27,7 +23,8 @@ class Comparison {
 
   build() {
     const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
-    this.table = h("table", {});
+    this.table = h("table", { "aria-label": "Designs side by side" });
+    this.reachTips = walkTips(this.table);
     this.refusal = h("div", { class: "mw-dialog-refusal", role: "alert", hidden: true });
     this.pin = button("Pin the open design", { content: icon("pin"), onclick: () => this.send("pin") });
     this.pin.append(h("span", {}, "Pin the open design"));
@@ -80,9 +77,10 @@ class Comparison {
     this.end.hidden = columns.length < 2;
     const head = h("tr", {}, h("th", { scope: "col" }, h("span", { class: "mw-sr" }, "Figure")), ...columns.map((column) => this.head(column, stale)));
     const known = figures.filter(({ key }) => columns.some((column) => column.cells[key].value !== NOTHING));
-    const rows = known.map(({ key, label, help }) => h("tr", { "data-key": key }, h("th", { scope: "row", "data-tip": help }, label), ...columns.map((column) => cell(column.cells[key]))));
+    const rows = known.map(({ key, label, help }) => h("tr", { "data-key": key }, h("th", { scope: "row" }, h("span", tipped(help), label)), ...columns.map((column) => cell(column.cells[key]))));
     const words = h("tr", { class: "mw-differences" }, h("th", { scope: "row" }, "Differs"), ...columns.map(({ first, differences }) => h("td", {}, first ? h("span", { class: "mw-small" }, "the others are told against this one") : h("ul", {}, ...differences.map((line) => h("li", {}, ...arrowed(line)))))));
     this.table.replaceChildren(h("thead", {}, head), h("tbody", {}, ...rows, words));
+    this.reachTips();
   }
 
   head({ place, name, open, first }, stale) {
@@ -96,7 +94,7 @@ class Comparison {
 // ── small things ────────────────────────────────────────────────────────────────────────────
 
 function cell({ value, small, change, wrong }) {
-  const words = change?.text ? h("span", { class: "mw-change", "data-verdict": change.verdict, "data-tip": change.spoken }, icon(change.arrow), change.text) : null;
+  const words = change?.text ? h("span", { class: "mw-change", "data-verdict": change.verdict, ...tipped(change.spoken) }, icon(change.arrow), change.text) : null;
   const note = wrong ? h("span", { class: "mw-wrong" }, wrong) : small;
   return h("td", {}, h("div", { class: "mw-cell" }, h("strong", {}, value), words), h("div", { class: "mw-small" }, note));
 }

@@ -80,8 +80,9 @@ export class ExpertMap {
   legend() {
     const { rankings, printed } = this.found;
     const ranking = rankings[this.measure];
-    const swatch = (colour, words) => h("span", {}, h("i", { style: { background: colour } }), words);
-    if (ranking) return h("div", { class: "mw-legend" }, ...ranking.schedules.map(({ name, title }) => swatch(`var(--schedule-${name})`, title)), h("span", {}, "pale: by less than 2 %"));
+    const swatch = (colour, words, ...more) => h("span", {}, h("i", { style: { background: colour } }), words, ...more);
+    const won = ({ name, title, wins }) => (wins ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US"))) : h("span", { class: "mw-em-never" }, `${title} 0`));
+    if (ranking) return h("div", { class: "mw-legend" }, ...ranking.schedules.map(won), h("span", {}, "pale: by less than 2 %"));
     const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
     const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`, h("i", { class: "mw-em-cell", "data-beyond": "" }), "beyond it") : null;
     return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);

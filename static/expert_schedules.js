@@ -3,15 +3,11 @@
 import { followTheme, h, s, send } from "static/canvas.js";
 import { ExpertMap } from "static/expert_map.js";
 import { explained } from "static/expert_words.js";
-import { Overlay, Tips, tool } from "static/shell.js";
+import { Overlay, Tips, tipped, tool, walkTips } from "static/shell.js";
 
 const BOX = { width: 300, lane: 20, gap: 3 };
 
-export function render({ model }) {
-  const schedules = new ExpertSchedules(model);
-  model.on("remove", () => schedules.unfollow?.());
-  return schedules.root;
-}
+export const render = ({ model }) => new ExpertSchedules(model).root;
 
 class ExpertSchedules {
   constructor(model) {
@@ -23,7 +19,7 @@ class ExpertSchedules {
     model.on(["cards", "about"], () => this.draw());
     model.on("msg:custom", (message) => this.answered(message));
     this.dialog.querySelector('[role="tablist"]').addEventListener("keydown", (event) => this.walkTabs(event));
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.overlay.follow();
   }
 
@@ -34,7 +30,8 @@ class ExpertSchedules {
     this.refusal = h("span", { class: "mw-dialog-refusal", role: "alert" });
     this.grid = h("div", { class: "mw-es-cards", role: "group", "aria-label": "Expert schedules" });
     this.grid.addEventListener("keydown", (event) => this.key(event));
-    const legend = h("div", { class: "mw-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", { "data-tip": help[kind] }, h("i", { style: { "--kind": `var(--step-${kind})` } }), word)));
+    const legend = h("div", { class: "mw-legend" }, ...Object.entries(words).map(([kind, word]) => h("span", tipped(help[kind]), h("i", { style: { "--kind": `var(--step-${kind})` } }), word)));
+    walkTips(legend)();
     this.tabs = [["layer", "This layer"], ["map", "1,296 layers"]].map(([tab, text]) => h("button", { type: "button", role: "tab", class: "mw-es-tab", "data-tab": tab, onclick: () => this.turn(tab) }, text));
     this.legend = legend;
     this.dialog = h(
@@ -77,24 +74,37 @@ class ExpertSchedules {
     this.map.element.hidden = !onMap;
     if (onMap) this.map.draw(this.model.map);
     this.about.textContent = onMap ? "Which schedule is the fastest over a grid of layers, and by how much" : this.model.about;
-    const held = this.root.getRootNode().activeElement?.closest?.(".mw-es-card")?.dataset.name;
+    const focus = this.root.getRootNode().activeElement;
+    const held = focus?.closest?.(".mw-es-card");
+    const tip = held ? tipsOf(held).indexOf(focus) : -1;
     this.grid.replaceChildren(...this.model.cards.map((card) => this.card(card)));
     const picks = this.picks();
-    const current = picks.find((pick) => pick.dataset.name === held) ?? picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
-    for (const pick of picks) pick.tabIndex = pick === current ? 0 : -1;
-    if (held) current?.focus();
+    const current = picks.find((pick) => cardOf(pick).dataset.name === held?.dataset.name) ?? picks.find((pick) => pick.ariaCurrent === "true") ?? picks[0];
+    this.stopAt(current);
+    if (held && current) (tipsOf(cardOf(current))[tip] ?? current).focus();
+  }
+
+  /** Tab stops at one card of all, and at what explains itself in it. */
+  stopAt(current) {
+    for (const pick of this.picks()) {
+      pick.tabIndex = pick === current ? 0 : -1;
+      tipsOf(cardOf(pick)).forEach((tip, number) => (tip.tabIndex = pick === current && !number ? 0 : -1));
+    }
   }
 
   card(card) {
     const { name, title, help, present, best, reason, layout, change, choice, terms } = card;
     const marks = [present && h("span", { class: "mw-es-mark", "data-kind": "now" }, "now"), best && h("span", { class: "mw-es-mark", "data-kind": "best" }, "fastest")];
     const head = h("div", { class: "mw-es-head" }, h("strong", {}, title), ...marks.filter(Boolean), h("span", { class: "mw-grow" }), layout ? h("span", { class: "mw-quiet" }, layout) : "");
-    const spoken = reason ? `${title}: cannot run this layer. ${reason}` : `${title}${present ? ", what you have" : ""}: ${card.time}, between nodes ${card.inter}, inside ${card.intra}, memory ${card.memory}`;
+    const spoken = reason ? `${title}: cannot run this layer. ${reason}` : `${title}${present ? ", what you have" : ""}${best ? ", the fastest" : ""}: ${card.time}${change ? `, ${change}` : ""}, between nodes ${card.inter}, inside ${card.intra}, memory ${card.memory}`;
     const body = reason ? [h("p", { class: "mw-es-help" }, help), h("p", { class: "mw-es-reason" }, reason)] : [drawLayer(card, this.model), ...figures(card, change, this.model.help), h("p", { class: "mw-es-help" }, ...explained(choice || help, terms))];
-    const pick = h("button", { class: "mw-choice mw-es-card", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, "data-name": name, tabindex: -1 }, head, ...body);
-    pick.toggleAttribute("data-refused", Boolean(reason));
-    pick.addEventListener("click", () => (present ? this.overlay.close() : send(this.model, { type: "choose", name })));
-    return pick;
+    const pick = h("button", { class: "mw-es-pick", type: "button", "aria-label": spoken, "aria-current": present ? "true" : null, tabindex: -1 }, head);
+    const element = h("div", { class: "mw-choice mw-es-card", role: "group", "aria-label": title, "data-name": name }, pick, ...body);
+    element.toggleAttribute("data-refused", Boolean(reason));
+    element.addEventListener("click", () => (present ? this.overlay.close() : send(this.model, { type: "choose", name }))); // of the button too
+    element.addEventListener("focusin", () => pick.tabIndex && this.stopAt(pick));
+    walkTips(element);
+    return element;
   }
 
   walkTabs(event) {
@@ -107,24 +117,26 @@ class ExpertSchedules {
   }
 
   picks() {
-    return [...this.grid.querySelectorAll(".mw-es-card")];
+    return [...this.grid.querySelectorAll(".mw-es-pick")];
   }
 
   /** Arrows walk over the cards as they lie, Enter chooses: walking alone edits nothing. */
   key(event) {
     const picks = this.picks();
-    const at = picks.indexOf(event.target.closest(".mw-es-card"));
-    const top = picks[0]?.offsetTop;
-    const row = Math.max(1, picks.filter((pick) => pick.offsetTop === top).length);
+    const at = picks.indexOf(event.target);
+    const top = picks[0] && cardOf(picks[0]).offsetTop;
+    const row = Math.max(1, picks.filter((pick) => cardOf(pick).offsetTop === top).length);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: row, ArrowUp: -row, Home: -at, End: picks.length - 1 - at }[event.key];
     if (at < 0 || step === undefined) return;
-    const next = picks[Math.max(0, Math.min(picks.length - 1, at + step))];
-    for (const pick of picks) pick.tabIndex = pick === next ? 0 : -1;
-    next.focus();
+    picks[Math.max(0, Math.min(picks.length - 1, at + step))].focus();
     event.preventDefault();
     event.stopPropagation();
   }
 }
+
+const cardOf = (pick) => pick.closest(".mw-es-card");
+
+const tipsOf = (card) => [...card.querySelectorAll("[data-tip]")];
 
 /** Three lanes of one device: computing, links inside its node, links to others; the forward, then the backward. */
 function drawLayer({ picture, axis }, { lanes, help }) {
@@ -138,14 +150,14 @@ function drawLayer({ picture, axis }, { lanes, help }) {
   });
   const turn = picture.turn * scale;
   svg.append(s("line", { class: "mw-es-turn", x1: turn, x2: turn, y1: 0, y2: height }));
-  return h("div", { class: "mw-es-lanes", "data-tip": help.lanes }, h("div", { class: "mw-es-names" }, ...lanes.map((lane) => h("span", {}, lane))), svg);
+  return h("div", { class: "mw-es-lanes", role: "group", "aria-label": "timeline of the slowest device", ...tipped(help.lanes) }, h("div", { class: "mw-es-names" }, ...lanes.map((lane) => h("span", {}, lane))), svg);
 }
 
 function figures({ time, parts, inter, intra, memory, buffers }, change, help) {
   const better = change?.startsWith("-");
-  const row = (key, name, value, small) => [h("dt", { "data-tip": help[key] }, name), h("dd", {}, value, small ? h("span", { class: "mw-quiet" }, ` ${small}`) : "")];
+  const row = (key, name, value, small) => [h("dt", {}, h("span", tipped(help[key]), name)), h("dd", {}, value, small ? h("span", { class: "mw-quiet" }, ` ${small}`) : "")];
   return [
-    h("div", { class: "mw-es-time", "data-tip": help.time }, h("strong", {}, time), h("span", { class: "mw-quiet" }, ` ${parts}`), h("span", { class: "mw-grow" }), h("span", { class: "mw-es-change", "data-better": better ? "" : null }, change ?? "")),
+    h("div", { class: "mw-es-time" }, h("strong", {}, h("span", tipped(help.time), time)), h("span", { class: "mw-quiet" }, ` ${parts}`), h("span", { class: "mw-grow" }), h("span", { class: "mw-es-change", "data-better": better ? "" : null }, change ?? "")),
     h("dl", {}, ...row("inter", "Between nodes", inter, "a device, forward"), ...row("intra", "Inside nodes", intra, "a device, forward"), ...row("memory", "Memory", memory, `+ ${buffers} of buffers`)),
   ];
 }

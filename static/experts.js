@@ -1,12 +1,12 @@
 // Experts as chips on the devices that hold them. What is drawn and what a gesture means comes from Python;
 // the hand (experts_hand.js) and the keys (experts_keys.js) pick chips up and put them down.
 
-import { Notice, button, count, followTheme, h, openMenu, perFrame, send, stepper } from "static/canvas.js";
-import { explained, walkTips } from "static/expert_words.js";
+import { Drawing, button, count, h, openMenu, stepper } from "static/canvas.js";
+import { explained } from "static/expert_words.js";
 import { Hand, keyOf, parse } from "static/experts_hand.js";
 import { Keys } from "static/experts_keys.js";
 import { paneSwitch } from "static/panes.js";
-import { Tips } from "static/shell.js";
+import { Tips, tipped, walkTips } from "static/shell.js";
 
 const CHIP = { most: 64, least: 6, numbered: 14, digit: 6, large: 30, told: 44 }; // px; from the last two its number is large, and its share is told
 const PLACE = { width: 172, least: [34, 24], gap: 4 };
@@ -21,15 +21,12 @@ const NODE = { pad: 6, head: 15, gap: 8 };
 const LEVELS = 7;
 const KINDS = { mp: "same tokens", esp: "same experts, cut up", ep: "other experts" };
 
-export function render({ model }) {
-  const experts = new Experts(model);
-  model.on("remove", () => experts.remove());
-  return experts.root;
-}
+export const render = ({ model }) => new Experts(model).root;
 
-class Experts {
+class Experts extends Drawing {
   constructor(model) {
-    this.model = model;
+    super(model);
+    this.pointer.y = 60;
     this.selected = new Set(); // keys of chips
     this.carried = null; // what is being moved: { chips, copy, to, refused, words }
     this.at = null; // the key of the chip, or -1 - place, that takes the keyboard
@@ -38,24 +35,13 @@ class Experts {
     this.tries = 0;
     this.extra = 1;
     this.build();
-    this.redraw = perFrame(() => this.draw());
     model.on("picture", () => this.redraw());
-    model.on("msg:custom", (message) => this.told(message));
-    this.observer = new ResizeObserver(() => this.redraw());
-    this.observer.observe(this.board);
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
     this.draw();
   }
 
   remove() {
-    this.observer.disconnect();
-    this.unfollow?.();
-    this.redraw.cancel();
+    super.remove();
     this.hand.stop();
-  }
-
-  send(type, gesture = {}) {
-    send(this.model, { type, ...gesture });
   }
 
   // ── elements that stay ──
@@ -78,11 +64,10 @@ class Experts {
     this.foot = h("div", { class: "mw-bar mw-xfoot" }, this.words, legend());
     this.body = h("div", { class: "mw-xbody" }, this.board, this.side);
     this.root = h("section", { class: "mw-canvas mw-experts", "aria-label": "Experts on devices" }, this.head, this.body, this.foot);
-    this.notice = new Notice(this.root);
+    this.start();
     this.tips = new Tips(this.root);
     this.hand = new Hand(this);
     this.keys = new Keys(this);
-    this.root.mw = this;
   }
 
   setRoom(value) {
@@ -115,7 +100,7 @@ class Experts {
   refuse(words, dropped) {
     const at = dropped && this.placeElement(dropped.to);
     if (at) this.sayAt(at, words);
-    else this.notice.say(words, this.pointer?.x ?? 40, this.pointer?.y ?? 60);
+    else this.say(words);
   }
 
   // ── carrying: the hand and the keys share it ──
@@ -223,13 +208,18 @@ class Experts {
     const held = this.root.getRootNode().activeElement;
     const focused = this.wantsFocus || this.board.contains(held);
     this.wantsFocus = false;
-    if (state === "none") return this.drawNone();
+    this.board.setAttribute("role", state === "ready" ? "listbox" : "group");
+    if (state === "none") this.drawNone();
+    else if (state === "unfit") this.drawUnfit();
+    else this.drawLayer();
+    if (focused) this.focusAt();
+  }
+
+  drawLayer() {
     this.drawControls();
-    if (state === "unfit") return this.drawUnfit();
     this.drawBoard();
     this.drawSide();
     this.tell();
-    if (focused) this.focusAt();
   }
 
   drawNone() {
@@ -246,6 +236,7 @@ class Experts {
 
   drawUnfit() {
     const { reason } = this.picture;
+    this.drawControls();
     this.forget();
     const blocks = button("Put them in equal blocks", { onclick: () => this.send("blocks") });
     this.board.replaceChildren(h("div", { class: "mw-xempty" }, h("h3", {}, "These experts cannot be laid out"), h("p", { role: "alert" }, `${reason}.`), /equal blocks/.test(reason) ? blocks : null));
@@ -311,12 +302,12 @@ class Experts {
     return keys.find((key) => expert && key.startsWith(expert)) ?? keys[0] ?? -1;
   }
 
-  place(number, { name, devices, held, level, load, share, bar, memory }, { size, width, barred, footed }, esp) {
+  place(number, { name, devices, held, chips: copies, level, load, share, bar, memory }, { size, width, barred, footed }, esp) {
     const tags = devices.map((device) => this.tag(device, esp === 1));
     const experts = count(held.length, "expert");
     const words = footed ? `${name}, ${memory} a layer` : `${name}: ${experts}, ${share} of the load (${load}), ${memory} a layer`;
     const head = h("div", { class: "mw-xplace-head" }, h("span", { class: "mw-xtags" }, ...tags), h("span", { class: "mw-xload" }, load));
-    const chips = held.map((expert) => this.chip(expert, number, name, size));
+    const chips = held.map((expert, at) => this.chip(expert, number, name, size, copies[at]));
     const parts = [head, barred ? loadBar(bar, this.picture.even) : null, h("div", { class: "mw-xchips" }, ...chips), footed ? h("div", { class: "mw-xplace-foot" }, [experts, share, width < PLACE.width ? "" : memory].filter(Boolean).join(" · ")) : null];
     const box = h("div", { class: "mw-xplace", "data-place": number, "data-words": words, role: held.length ? "presentation" : "option", "aria-label": held.length ? null : `${name}, no experts`, "aria-selected": held.length ? null : "false", tabindex: held.length ? null : -1, style: { "--load": `var(--load-${level})` } }, ...parts);
     return box;
@@ -328,8 +319,7 @@ class Experts {
     return element;
   }
 
-  chip(expert, place, name, size) {
-    const { level, size: part, share, words, copies } = this.picture.experts[expert];
+  chip(expert, place, name, size, { level, size: part, share, words, copies }) {
     const side = Math.max(CHIP.least, Math.round(size * (0.62 + 0.38 * part)));
     const told = [side >= Math.max(CHIP.numbered, CHIP.digit * String(expert).length + 4) && h("b", {}, String(expert)), side >= CHIP.told && h("small", {}, share)].filter(Boolean);
     const chip = h("div", { class: "mw-xchip", role: "option", tabindex: -1, "data-key": keyOf(expert, place), "data-expert": expert, "aria-selected": "false", "aria-label": `${words}; here on ${name}`, style: { width: `${side}px`, height: `${side}px`, "--load": `var(--load-${level})`, "--on-load": `var(--on-load-${level})` } }, ...told);
@@ -342,7 +332,7 @@ class Experts {
 
   drawSide() {
     const { figures, reason, problem, about, terms } = this.picture;
-    const rows = figures.flatMap(({ key, label, value, small, help }) => [h("dt", {}, h("span", { "data-tip": help, "aria-description": help }, label)), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
+    const rows = figures.flatMap(({ key, label, value, small, help }) => [h("dt", {}, h("span", tipped(help), label)), h("dd", { "data-figure": key }, h("b", {}, value), " ", h("span", { class: "mw-quiet" }, small))]);
     const words = [problem && h("p", { class: "mw-xproblem", role: "alert" }, `${problem}.`), reason && h("p", { class: "mw-xreason" }, ...explained(reason, terms)), ...about.map((sentence) => h("p", { class: "mw-quiet" }, ...explained(sentence, reason ? {} : terms)))];
     const tips = () => [...this.costs.querySelectorAll("[data-tip]")];
     const at = tips().indexOf(this.root.getRootNode().activeElement);
@@ -405,8 +395,10 @@ class Experts {
     this.redraw();
   }
 
+  /** On the chip; without any on what there is to do, or on what leads elsewhere. */
   focusAt() {
-    this.element(this.at)?.focus({ preventScroll: false });
+    const place = this.element(this.at) ?? this.board.querySelector("button") ?? this.head.querySelector('[aria-pressed="true"]');
+    place.focus();
   }
 
   pointAt(element) {
@@ -416,8 +408,8 @@ class Experts {
   }
 
   sayAt(element, words) {
-    const { x, y } = this.pointAt(element);
-    this.notice.say(words, x, y);
+    this.pointAt(element);
+    this.say(words);
   }
 }
 
@@ -470,5 +462,5 @@ function loadBar(part, even) {
 
 function legend() {
   const swatches = Array.from({ length: LEVELS }, (_, level) => h("i", { style: { background: `var(--load-${level})` } }));
-  return h("span", { class: "mw-xlegend", "aria-hidden": "true", "data-tip": "The load of an expert, and of a device, against an even share: what it had if all had the same. The tick in the bar of a device is an even share." }, "less", ...swatches, "more", h("span", {}, " than an even share"));
+  return h("span", { class: "mw-xlegend", role: "img", "aria-label": "Colours: from less load to more than an even share", tabindex: 0, ...tipped("The load of an expert, and of a device, against an even share: what it had if all had the same. The tick in the bar of a device is an even share.") }, "less", ...swatches, "more", h("span", {}, " than an even share"));
 }

@@ -20,7 +20,6 @@ export class Hand {
     board.addEventListener("pointerdown", (event) => this.down(event));
     board.addEventListener("pointerover", (event) => this.over(event));
     board.addEventListener("pointerleave", () => this.over(null));
-    root.addEventListener("pointermove", (event) => (experts.pointer = this.within(event)), true);
   }
 
   // ── a press ──
@@ -35,7 +34,7 @@ export class Hand {
     const chip = event.target.closest(".mw-xchip");
     const place = event.target.closest(".mw-xplace");
     const adds = event.ctrlKey || event.metaKey || event.shiftKey;
-    this.press = { key: chip?.dataset.key, adds, at: [event.clientX, event.clientY], from: this.within(event), before: adds ? [...experts.selected] : [], began: false };
+    this.press = { key: chip?.dataset.key, adds, at: [event.clientX, event.clientY], from: experts.within(event), before: adds ? [...experts.selected] : [], began: false };
     if (chip) {
       if (!adds && !experts.selected.has(chip.dataset.key)) experts.select([chip.dataset.key]);
       this.focus(chip.dataset.key);
@@ -62,7 +61,7 @@ export class Hand {
 
   move(event) {
     const { press, experts } = this;
-    experts.pointer = this.within(event);
+    experts.pointer = experts.within(event);
     if (!press.began && Math.hypot(event.clientX - press.at[0], event.clientY - press.at[1]) < DRAG_PX) return;
     if (!press.began) this.begin(event);
     if (press.key) this.drag(event);
@@ -159,11 +158,6 @@ export class Hand {
     const number = place ? Number(place.dataset.place) : -1;
     experts.hovered = chip ? chip.ariaLabel : place ? `${place.dataset.words}; ${experts.groupsOf(number)}` : "";
     experts.tell();
-  }
-
-  within(event) {
-    const box = this.experts.root.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
   }
 }
 

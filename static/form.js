@@ -8,11 +8,7 @@ const FOLDED = "meshwave.form.folded"; // the sections that a person folded, in 
 const LINES = ["lines", "rows"]; // kinds that take several lines
 const FOLDED_AT_FIRST = ["cluster"];
 
-export function render({ model }) {
-  const form = new Form(model);
-  model.on("remove", () => form.unfollow?.());
-  return form.root;
-}
+export const render = ({ model }) => new Form(model).root;
 
 class Form {
   constructor(model) {
@@ -26,7 +22,7 @@ class Form {
     model.on(["sections", "problems"], () => this.draw());
     model.on("turned", () => this.fields.forEach((field) => field.giveUp?.()));
     model.on("msg:custom", (message) => this.told(message));
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.draw();
   }
 
@@ -76,7 +72,7 @@ class Form {
     const flaws = h("span", { class: "mw-flaws" });
     const body = h("div", { class: "mw-fields" });
     const head = h("summary", { "data-tip": help }, icon("down"), h("span", {}, title), flaws);
-    const element = h("details", { class: "mw-section", "data-section": key, open: !folded.includes(key) }, head, body);
+    const element = h("details", { class: "mw-section", "aria-label": title, "data-section": key, open: !folded.includes(key) }, head, body);
     element.addEventListener("toggle", () => writeFolded(key, !element.open));
     this.sections.set(key, { element, flaws, body });
     return this.sections.get(key);

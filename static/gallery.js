@@ -13,11 +13,7 @@ const ORDERS = [
 ];
 const SPAN = "The span bubble counts each mesh from its own first start to its own last end.";
 
-export function render({ model }) {
-  const gallery = new Gallery(model);
-  model.on("remove", () => gallery.unfollow?.());
-  return gallery.root;
-}
+export const render = ({ model }) => new Gallery(model).root;
 
 class Gallery {
   constructor(model) {
@@ -29,7 +25,7 @@ class Gallery {
     this.build();
     model.on("pinned", () => this.markPins());
     model.on("msg:custom", (message) => this.told(message));
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.overlay.follow();
   }
 
@@ -47,7 +43,7 @@ class Gallery {
   build() {
     this.subtitle = h("p", { class: "mw-dialog-about" });
     this.state = h("span", { class: "mw-gallery-state", role: "status" });
-    this.sorts = ORDERS.map(([key, text, tip]) => segment(text, `${tip}: the least first`, () => this.sort(key)));
+    this.sorts = ORDERS.map(([key, text, tip]) => segment(text, `${tip}: the least first${key === "bubble" ? `. ${SPAN}` : ""}`, () => this.sort(key)));
     this.kinds = [
       segment("Best of each", "The best variant of each schedule by what is sorted by, and what you have", () => this.show(false)),
       segment("All variants", "Every number of waves, chunks and replicas, every grouping, whole and split backwards", () => this.show(true)),
@@ -154,7 +150,7 @@ class Gallery {
     this.grid.replaceChildren(...cards.map((card) => this.element(card)));
     const picks = this.picks();
     const current = picks.find((pick) => pick.parentElement.dataset.key === key) ?? picks.find((pick) => pick.parentElement.hasAttribute("data-present")) ?? picks[0];
-    for (const pick of picks) pick.tabIndex = pick === current ? 0 : -1;
+    stopAt(picks, current);
     if (key) current?.focus();
     this.lessons.replaceChildren(...this.lesson());
     this.markPins();
@@ -212,7 +208,6 @@ class Gallery {
     );
     const pin = tool(`Compare ${card.title}`, { glyph: "pin", onclick: () => send(this.model, { type: "pin", key: card.key }) });
     pin.classList.add("mw-card-pin");
-    pin.tabIndex = -1;
     return h("div", { class: "mw-card" }, pick, card.present ? null : pin);
   }
 
@@ -253,7 +248,7 @@ class Gallery {
       const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: row, ArrowUp: -row, Home: -at, End: picks.length - 1 - at }[event.key];
       if (step === undefined) return;
       const next = picks[Math.max(0, Math.min(picks.length - 1, at + step))];
-      for (const pick of picks) pick.tabIndex = pick === next ? 0 : -1;
+      stopAt(picks, next);
       next.focus();
       next.scrollIntoView({ block: "nearest" });
     }
@@ -265,6 +260,11 @@ class Gallery {
 // ── small things ────────────────────────────────────────────────────────────────────────────
 
 const compare = (a, b) => (a === b ? 0 : a < b ? -1 : 1);
+
+/** Tab stops at one card, and at its pin. */
+function stopAt(picks, current) {
+  for (const pick of picks) for (const part of pick.parentElement.children) part.tabIndex = pick === current ? 0 : -1;
+}
 
 /** The colour of each kind of computation. */
 function legend(words) {

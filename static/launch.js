@@ -1,14 +1,10 @@
 // Launch: one click runs the open design, or rehearses it; how the run stands is seen beside the button.
 
-import { button, followTheme, h, send } from "static/canvas.js";
+import { button, followTheme, h, keepFocus, send } from "static/canvas.js";
 
 const DOUBLE_CLICK_MS = 800; // a second press within is the same wish
 
-export function render({ model }) {
-  const bar = new LaunchBar(model);
-  model.on("remove", () => bar.unfollow?.());
-  return bar.root;
-}
+export const render = ({ model }) => new LaunchBar(model).root;
 
 class LaunchBar {
   constructor(model) {
@@ -29,7 +25,7 @@ class LaunchBar {
     model.on(["launchable", "rehearsable", "notice", "status"], () => this.draw());
     model.on("msg:custom", (message) => (message.data ?? message).type === "focus" && this.launch.focus());
     this.draw();
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
   ask(type) {
@@ -52,8 +48,10 @@ class LaunchBar {
     this.launch.setAttribute("aria-label", launchable.label);
     this.launch.allow(launchable.allowed && !running, running ? "A run is under way; cancel it first" : launchable.reason || "Train exactly this design on this machine (L)");
     this.rehearse.allow(rehearsable.allowed, rehearsable.reason || "Play exactly this schedule with real processes and messages, waiting the modelled time instead of computing");
-    this.rehearse.hidden = running;
-    this.cancel.hidden = !running;
+    keepFocus(this.root, () => {
+      this.rehearse.hidden = running;
+      this.cancel.hidden = !running;
+    });
     this.progress.style.width = running ? `${100 * (status.share ?? 0)}%` : "0";
     if (notice) this.say(notice, "no");
     else if (running) this.say(status.words);

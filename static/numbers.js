@@ -1,13 +1,9 @@
 // The strip of numbers: Python writes them, this shows them with their arrows and the pin.
 
-import { button, followTheme, h, send } from "static/canvas.js";
+import { button, followTheme, h, keepFocus, send } from "static/canvas.js";
 import { Tips, icon, tool } from "static/shell.js";
 
-export function render({ model }) {
-  const numbers = new Numbers(model);
-  model.on("remove", () => numbers.unfollow?.());
-  return numbers.root;
-}
+export const render = ({ model }) => new Numbers(model).root;
 
 class Numbers {
   constructor(model) {
@@ -22,7 +18,7 @@ class Numbers {
     this.root = h("section", { class: "mw-canvas mw-shell mw-numbers", "aria-label": "Numbers of the predicted step" }, this.tiles, h("div", { class: "mw-side" }, this.pin, h("div", { class: "mw-side-row" }, this.note, this.end)));
     this.tips = new Tips(this.root);
     model.on(["tiles", "stale", "pinned", "is_pinned", "can_pin"], () => this.draw());
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.draw();
   }
 
@@ -30,7 +26,7 @@ class Numbers {
     const { tiles, stale } = this.model;
     this.root.toggleAttribute("data-stale", Boolean(stale.title));
     for (const tile of tiles) this.drawTile(tile);
-    this.drawSide();
+    keepFocus(this.root, () => this.drawSide());
   }
 
   drawTile({ key, label, value, small, help, change, bar, wrong }) {

@@ -13,9 +13,7 @@ export function render({ model }) {
   const better = h("section", { class: "mw-found mw-better", "aria-label": "A better order", hidden: true });
   const aloud = h("div", { class: "mw-sr", role: "status", "aria-live": "polite" });
   const root = h("section", { class: "mw-canvas mw-shell mw-problems", "aria-label": "Problems" }, list, none, found, better, aloud);
-  let unfollow;
-  requestAnimationFrame(() => (unfollow = followTheme(root)));
-  model.on("remove", () => unfollow?.());
+  requestAnimationFrame(() => model.on("remove", followTheme(root)));
 
   const draw = () => {
     const { problems } = model;

@@ -1,27 +1,30 @@
 // Measured machines: a list of profiles, one of them as charts of measurement and line, and this machine's calibration.
 
-import { button, followTheme, h, s, send } from "static/canvas.js";
-import { Overlay, Tips, icon, tool } from "static/shell.js";
+import { button, followTheme, h, keepFocus, s, send } from "static/canvas.js";
+import { Overlay, Tips, icon, tool, walkTips } from "static/shell.js";
 
 const WIDTH = 560;
 const HEIGHT = 330;
 const ROOM = { left: 64, right: 30, top: 10, bottom: 40 };
 
-export function render({ model }) {
-  const profiles = new Profiles(model);
-  model.on("remove", () => profiles.unfollow?.());
-  return profiles.root;
-}
+const WHAT_IS_MEASURED = [
+  "What this machine does, not what its data sheet says",
+  "Measured are blocks of models of several sizes, forwards and backwards, the update of weights, messages between processes, and all-reduces.",
+  "That takes about two minutes on a quiet machine; other work on it meanwhile would be measured along.",
+  "What was measured is kept under the name on the left. Any design can then be priced by it, and each line is shown here beside the points that it goes through.",
+];
+
+export const render = ({ model }) => new Profiles(model).root;
 
 class Profiles {
   constructor(model) {
     this.model = model;
     this.key = ""; // of the chart in front
     this.build();
-    model.on(["kept", "chosen", "machine", "charts", "warnings", "used"], () => this.draw());
-    model.on("standing", () => this.drawStanding());
+    model.on(["kept", "chosen", "machine", "charts", "warnings", "used"], () => keepFocus(this.dialog, () => this.draw(), this.dialog));
+    model.on("standing", () => keepFocus(this.dialog, () => this.drawStanding(), this.dialog));
     model.on("msg:custom", (message) => this.answered(message));
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.overlay.follow();
   }
 
@@ -33,8 +36,9 @@ class Profiles {
     const close = tool("Close", { glyph: "close", tip: "Close (Esc)", onclick: () => this.overlay.close() });
     this.list = h("div", { class: "mw-pf-list", role: "group", "aria-label": "Profiles" });
     this.none = h("p", { class: "mw-pf-none" }, "No profile is kept yet.");
-    this.name = h("input", { class: "mw-pf-name", type: "text", value: this.model.usual, maxlength: 100, spellcheck: "false", "aria-label": "Name of the profile" });
-    this.measure = button("Measure this machine", { kind: "mw-pf-measure", onclick: () => this.send("measure", { name: this.name.value }) });
+    this.empty = h("section", { class: "mw-pf-empty", "aria-label": "What is measured" }, ...WHAT_IS_MEASURED.map((words, at) => h(at ? "p" : "h3", {}, words)));
+    this.name = h("input", { class: "mw-pf-name", type: "text", value: this.model.usual, maxlength: 100, spellcheck: "false", placeholder: "name of the profile", "aria-label": "Name of the profile" });
+    this.measure = button("Measure this machine", { kind: "mw-pf-measure", onclick: () => this.begin() });
     this.measure.dataset.tip = "Blocks, update, links and collectives: about two minutes on a quiet machine.";
     this.bar = h("progress", { max: 1, "aria-label": "Calibration" });
     this.stop = button("Stop", { onclick: () => this.send("stop") });
@@ -44,6 +48,7 @@ class Profiles {
     this.machine = h("p", { class: "mw-pf-machine" });
     this.tabs = h("div", { class: "mw-pf-tabs", role: "tablist", "aria-label": "What was measured" });
     this.chart = h("div", { class: "mw-pf-chart" });
+    this.reachPoints = walkTips(this.chart);
     this.table = h("table", { class: "mw-pf-table" });
     this.warnings = h("ul", { class: "mw-pf-warnings" });
     this.use = button("Use in this design", { kind: "mw-primary", onclick: () => this.send("use") });
@@ -53,7 +58,7 @@ class Profiles {
       "dialog",
       { class: "mw-dialog mw-pf-dialog", tabindex: -1, "aria-labelledby": "mw-pf-title" },
       h("header", {}, h("h2", { id: "mw-pf-title" }, "Measured machines"), h("span", { class: "mw-grow" }), close),
-      h("div", { class: "mw-pf-body" }, side, body),
+      h("div", { class: "mw-pf-body" }, side, body, this.empty),
     );
     this.overlay = new Overlay(this.model, this.dialog, () => this.opened());
     this.root = h("div", { class: "mw-canvas mw-shell mw-overlay mw-profile" }, this.dialog);
@@ -68,6 +73,11 @@ class Profiles {
     this.dialog.focus();
   }
 
+  begin() {
+    this.send("measure", { name: this.name.value });
+    if (!this.name.value.trim()) this.name.focus(); // it is refused, and asked for
+  }
+
   answered({ type, refused }) {
     if (type !== "answered") return;
     this.refusal.textContent = refused ?? "";
@@ -79,6 +89,7 @@ class Profiles {
     this.none.hidden = kept.length > 0;
     this.list.replaceChildren(...kept.map((each) => this.entry(each, chosen)));
     this.body.hidden = !charts.length && !machine.length;
+    this.empty.hidden = !this.body.hidden;
     this.machine.textContent = machine.join(" · ");
     this.use.hidden = used || !charts.length;
     this.used.hidden = !used;
@@ -86,7 +97,9 @@ class Profiles {
     const front = charts.find(({ key }) => key === this.key) ?? charts[0];
     this.tabs.replaceChildren(...charts.map((each) => this.tab(each, each === front)));
     this.chart.replaceChildren(...(front ? [picture(front), legend(front)] : []));
+    this.reachPoints();
     this.table.replaceChildren(...(front ? rows(front) : []));
+    this.table.setAttribute("aria-label", front?.title ?? "");
   }
 
   entry({ name, title, note, used }, chosen) {
@@ -100,7 +113,7 @@ class Profiles {
       this.draw();
       this.tabs.querySelector('[aria-selected="true"]')?.focus();
     };
-    return h("button", { type: "button", role: "tab", class: "mw-pf-tab", "aria-selected": String(isFront), onclick: choose }, title);
+    return h("button", { type: "button", role: "tab", class: "mw-pf-tab", "aria-selected": String(isFront), tabindex: isFront ? 0 : -1, onclick: choose, onkeydown: beside }, title);
   }
 
   drawStanding() {
@@ -115,6 +128,15 @@ class Profiles {
   }
 }
 
+/** Arrows go from tab to tab. */
+function beside(event) {
+  const next = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+  if (!next) return;
+  event.currentTarget[next]?.click();
+  event.preventDefault();
+  event.stopPropagation();
+}
+
 // ── a chart: both axes in decades ───────────────────────────────────────────────────────────
 
 function picture({ title, x, y, series, diagonal }) {
@@ -127,9 +149,13 @@ function picture({ title, x, y, series, diagonal }) {
   ];
   const labels = [text((ROOM.left + WIDTH) / 2, HEIGHT - 6, x.label, "middle"), s("g", { transform: `translate(12 ${HEIGHT / 2 - 10}) rotate(-90)` }, text(0, 0, y.label, "middle"))];
   const lines = series.filter(({ line }) => line.length > 1).map(({ colour, line }) => s("path", { class: "mw-pf-line", stroke: `var(--op-${colour})`, d: path(line) }));
-  const points = series.flatMap(({ name, colour, points }) => points.map(([at, value, words]) => s("circle", { cx: across(at), cy: up(value), r: 4, fill: `var(--op-${colour})`, "data-tip": `${name}: ${words}` })));
+  const points = series.flatMap(({ name, colour, points }) => points.map(([at, value, words]) => point(across(at), up(value), colour, `${name}: ${words}`)));
   const straight = diagonal.length ? [s("path", { class: "mw-pf-diagonal", d: path(diagonal) })] : [];
-  return s("svg", { class: "mw-pf-picture", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${y.label} over ${x.label}` }, ...ticks, ...labels, ...straight, ...lines, ...points);
+  return s("svg", { class: "mw-pf-picture", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": `${title}: ${y.label} over ${x.label}` }, ...ticks, ...labels, ...straight, ...lines, ...points);
+}
+
+function point(cx, cy, colour, words) {
+  return s("circle", { cx, cy, r: 4, fill: `var(--op-${colour})`, role: "img", "aria-label": words, "data-tip": words });
 }
 
 function scale({ from, to }, first, last) {

@@ -1,17 +1,13 @@
 // Runs: follow one live, lay what it measured over the prediction, look at earlier ones.
 
-import { count, followTheme, h, s, send } from "static/canvas.js";
+import { count, followTheme, h, keepFocus, s, send } from "static/canvas.js";
 
 const WORDS = {
   STARTING: "starting", RUNNING: "running", SUCCEEDED: "done", FAILED: "failed", CANCELLED: "cancelled", LOST: "lost",
 };
 const CHART = { width: 300, height: 96, pad: 6 };
 
-export function render({ model }) {
-  const runs = new Runs(model);
-  model.on("remove", () => runs.remove());
-  return runs.root;
-}
+export const render = ({ model }) => new Runs(model).root;
 
 class Runs {
   constructor(model) {
@@ -28,7 +24,7 @@ class Runs {
     this.log.addEventListener("scroll", () => this.scrolled());
     this.sized = new ResizeObserver(() => this.toEnd()); // also when it comes into the page
     this.sized.observe(this.log);
-    this.list = h("div", { class: "mw-runs-list", role: "list" });
+    this.list = h("div", { class: "mw-runs-list", role: "group", "aria-label": "Runs" });
     this.root = h(
       "div",
       { class: "mw-canvas mw-runs" },
@@ -40,7 +36,7 @@ class Runs {
     );
     model.on("run", () => this.showRun());
     model.on(["run", "losses"], () => this.showLoss());
-    model.on("comparison", () => this.showComparison());
+    model.on("comparison", () => keepFocus(this.compared, () => this.showComparison()));
     model.on("outcomes", () => this.showOutcomes());
     model.on("log", () => this.showLog());
     model.on("runs", () => this.showList());
@@ -48,13 +44,9 @@ class Runs {
     model.on("hosts", () => this.showHosts());
     model.on("msg:custom", (message) => this.answered(message.data ?? message));
     for (const show of ["Text", "Hosts", "Run", "Loss", "Comparison", "Outcomes", "Log", "List"]) this[`show${show}`]();
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    model.on("remove", () => this.sized.disconnect());
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     window.meshwaveRuns = { model, root: this.root };
-  }
-
-  remove() {
-    this.unfollow?.();
-    this.sized.disconnect();
   }
 
   // ---- the text to train on ----
@@ -72,7 +64,7 @@ class Runs {
     const { name } = this.model.text;
     this.textName.textContent = name ? `Text: ${name}` : "Text: the text that comes with Meshwave";
     this.textName.title = name ?? "";
-    this.back.hidden = !name;
+    keepFocus(this.back.parentElement, () => (this.back.hidden = !name));
     this.textTrouble.textContent = "";
   }
 
@@ -164,7 +156,7 @@ class Runs {
 
   /** A part of the comparison, folded up unless a person unfolded it; it is drawn anew while a run goes on. */
   part({ title, rows }) {
-    const found = h("details", { class: "mw-compared-part" }, h("summary", {}, title), table("mw-beside", null, rows));
+    const found = h("details", { class: "mw-compared-part", "aria-label": title }, h("summary", {}, title), table("mw-beside", null, rows, title));
     found.open = this.unfolded.has(title);
     found.addEventListener("toggle", () => this.unfolded[found.open ? "add" : "delete"](title));
     return found;
@@ -264,13 +256,13 @@ class Runs {
 }
 
 /** Rows of what it is, predicted, measured and error. */
-function table(kind, caption, rows) {
+function table(kind, caption, rows, label = null) {
   return h(
     "table",
-    { class: kind },
+    { class: kind, "aria-label": label },
     caption ? h("caption", {}, caption) : null,
     h("thead", {}, h("tr", {}, ...["", "predicted", "measured", "error"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell) => h("td", {}, cell))))),
+    h("tbody", {}, ...rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell))))),
   );
 }
 

@@ -57,12 +57,17 @@ export class ScheduleRow {
       card.reason = reason;
       card.tabIndex = name === current ? 0 : -1;
     });
-    if (!this.cards.some((card) => card.tabIndex === 0) && this.cards.length) this.cards[0].tabIndex = 0;
+    if (!this.stop && this.cards.length) this.cards[0].tabIndex = 0;
     if (this.current !== current) {
       this.current = current;
       const pressed = this.element.matches(":active"); // a press ends on the card where it began
       if (!pressed) this.reveal(this.cards.find((card) => card.dataset.schedule === current));
     }
+  }
+
+  /** What takes the keyboard. */
+  get stop() {
+    return this.cards.find((card) => card.tabIndex === 0);
   }
 
   reveal(card) {

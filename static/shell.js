@@ -85,6 +85,27 @@ export class Tips {
   }
 }
 
+/** The attributes of what explains itself: to the pointer, to the keyboard and to who listens. */
+export const tipped = (words) => ({ "data-tip": words, "aria-description": words });
+
+/** One stop of the keyboard for all that explains itself in `box`: arrows go from one to the next. */
+export function walkTips(box) {
+  const tips = () => [...box.querySelectorAll("[data-tip]:not(button)")];
+  box.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    const all = tips();
+    const at = all.indexOf(event.target);
+    if (!step || at < 0) return;
+    for (const each of all) each.tabIndex = -1; // a press may have put the keyboard on any
+    const next = all.at((at + step) % all.length);
+    next.tabIndex = 0;
+    next.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  return () => tips().forEach((tip, number) => (tip.tabIndex = number ? -1 : 0));
+}
+
 // ── dialogs ─────────────────────────────────────────────────────────────────────────────────
 
 /** A modal dialog. Escape, a press beside it and `close` end it at once, and `ended` hears of it in that moment: the
@@ -160,7 +181,7 @@ export function dropdown(anchor, label, make, { role = null } = {}) {
   anchor.setAttribute("aria-expanded", "false");
   panel.addEventListener("beforetoggle", (event) => {
     anchor.setAttribute("aria-expanded", String(event.newState === "open"));
-    if (event.newState !== "open") return;
+    if (event.newState !== "open") return panel.matches(":focus-within") && anchor.focus(); // behind a shadow root the browser loses it
     panel.replaceChildren(...make(panel));
     below(panel, anchor);
   });

@@ -2,11 +2,7 @@
 
 import { followTheme, h, send } from "static/canvas.js";
 
-export function render({ model }) {
-  const tabs = new Tabs(model);
-  model.on("remove", () => tabs.unfollow?.());
-  return tabs.root;
-}
+export const render = ({ model }) => new Tabs(model).root;
 
 class Tabs {
   constructor(model) {
@@ -16,7 +12,7 @@ class Tabs {
     this.root.append(...this.tabs);
     this.root.addEventListener("keydown", (event) => this.key(event));
     model.on(["active", "badges"], () => this.draw());
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
     this.draw();
   }
 

@@ -2,7 +2,7 @@
 // columns come down in `packed`, what a person pins and asks goes up as messages. Here is what the parts share;
 // each part is a file of its own: layout, view, picture, overlay, input, tip, area, marks, search, panel, link.
 
-import { button, followTheme, h, perFrame } from "static/canvas.js";
+import { button, count, followTheme, h, perFrame } from "static/canvas.js";
 import { css } from "static/palette.js";
 import { Area } from "static/timeline_area.js";
 import { Asker } from "static/timeline_ask.js";
@@ -71,8 +71,8 @@ class Chart {
   }
 
   _build() {
-    this.base = h("canvas", { class: "mw-timeline-base" });
-    this.over = h("canvas", { class: "mw-timeline-over" });
+    this.base = h("canvas", { class: "mw-timeline-base", "aria-hidden": "true" });
+    this.over = h("canvas", { class: "mw-timeline-over", "aria-hidden": "true" });
     this.probe = h("span", { class: "mw-timeline-probe" });
     this.words = h("div", { class: "mw-timeline-stale", role: "status" });
     this.empty = h("div", { class: "mw-timeline-empty" });
@@ -215,7 +215,7 @@ class Chart {
 
   _summary() {
     if (!this.data) return this.model.empty;
-    const said = this.data.layers.map((layer) => `${layer.label}, ${layer.source}: ${layer.ranks} meshes, ${amount(layer.makespan, layer.unit)}`);
+    const said = this.data.layers.map((layer) => `${layer.label}, ${layer.source}: ${count(layer.ranks, "mesh", "meshes")}, ${amount(layer.makespan, layer.unit)}`);
     return `${said.join("; ")}. J and K walk the blocks, Enter pins, W A S D and arrows move, 0 shows all, question mark lists the keys.`;
   }
 

@@ -1,6 +1,7 @@
 // A few facts of a chart for tests and measurements, so that they need not read pixels.
 
 import { OP, TICKS } from "static/timeline_data.js";
+import { names } from "static/timeline_gutter.js";
 import { box } from "static/timeline_paint.js";
 import { nameOf } from "static/timeline_place.js";
 
@@ -60,6 +61,10 @@ export function debug(chart) {
     get cursor() {
       const x = chart.overlay.cursor;
       return x === null ? null : chart.frame.tick(x) * scale();
+    },
+    /** What is written left of the lanes that are scrolled. */
+    get names() {
+      return names(chart.plan.lanes.filter(({ kept }) => !kept), chart.frame).map(({ name }) => name);
     },
     get theme() {
       return chart.colours?.theme;

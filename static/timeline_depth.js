@@ -87,6 +87,7 @@ export class Depth {
     this.element.hidden = !crumbs.length;
     const up = crumbs.slice(0, -1).map((words) => h("button", { type: "button", class: "mw-timeline-crumb", title: "Back (Backspace, Esc)", onclick: () => this.back() }, words));
     const parts = [...up, crumbs.length ? h("b", { "aria-current": "location" }, crumbs.at(-1)) : ""];
+    if (this.element.matches(":focus-within")) this.chart.stage.focus(); // the crumb that was pressed goes
     this.element.replaceChildren(...parts.flatMap((part, place) => (place ? [h("span", { "aria-hidden": "true" }, "›"), part] : [part])));
     if (crumbs.length) this.chart.live.textContent = `Inside ${crumbs.at(-1)}. Backspace leads back.`;
   }

@@ -4,6 +4,8 @@ import { css } from "static/palette.js";
 import { TITLE, clipped, line, shorten } from "static/timeline_paint.js";
 import { title } from "static/timeline_words.js";
 
+const LINE = 12; // CSS pixels of a name
+
 /** Names of the lanes that are kept on top, and of those that are scrolled below them. */
 export function paintNames(context, chart, kept, scrolled) {
   const { frame, colours } = chart;
@@ -22,20 +24,55 @@ export function paintNames(context, chart, kept, scrolled) {
 }
 
 function writeNames(context, { frame, plan, colours }, lanes) {
-  let free = -Infinity; // names stand only where they do not run into the one above
-  for (const lane of lanes) {
-    if (lane.over && lane.group === 1) continue;
-    const grouped = lane.group > 1;
+  for (const lane of lanes.filter(isOwn)) {
     const [y, height] = lane.whole;
     context.fillStyle = colours.mesh(lane.layer.toneOf(lane.rank));
     context.fillRect(frame.left - 7, y, 3, height);
     if (lane.kept) keptSign(context, colours, y + height / 2);
-    if (grouped && (lane.over || lane.rank !== lane.some[0])) continue;
-    const middle = grouped ? lane.groupMiddle : y + Math.max(height, 12) / 2;
-    if (middle - 6 < free || (height < 12 && middle + 5 > frame.bottom)) continue;
-    free = middle + 6;
-    writeName(context, colours, lane, middle, plan.gutter);
   }
+  for (const { lane, name, middle } of names(lanes, frame)) writeName(context, colours, lane, name, middle, plan.gutter);
+}
+
+/** What is written left of some lanes, and where: the name of each, of those inside a block that are too low for theirs one a device. */
+export function names(lanes, { bottom }) {
+  const own = lanes.filter(isOwn);
+  const low = own.some(({ layer, group, whole }) => layer.labels && !(group > 1) && whole[1] < LINE);
+  let free = -Infinity; // names stand only where they do not run into the one above
+  const found = [];
+  own.forEach((lane, at) => {
+    const grouped = lane.group > 1;
+    const byDevice = low && Boolean(lane.layer.labels) && !grouped;
+    if (byDevice ? ofOneDevice(lane, own[at - 1]) : grouped && (lane.over || lane.rank !== lane.some[0])) return;
+    const [y, height] = byDevice ? around(own, at) : lane.whole;
+    const middle = grouped ? lane.groupMiddle : y + Math.max(height, LINE) / 2;
+    if (middle - LINE / 2 < free || (height < LINE && middle + 5 > bottom)) return;
+    free = middle + LINE / 2;
+    found.push({ lane, name: byDevice ? deviceOf(lane.layer, lane.rank) : nameOf(lane), middle });
+  });
+  return found;
+}
+
+/** Not the second of two that share a lane. */
+const isOwn = ({ over, group }) => !(over && group === 1);
+
+const ofOneDevice = (lane, other) => lane.layer === other?.layer && lane.layer.toneOf(lane.rank) === lane.layer.toneOf(other.rank);
+
+/** Top and height of the lanes of a device, of which one is the first. */
+function around(lanes, first) {
+  const last = lanes.findLastIndex((lane, at) => at >= first && ofOneDevice(lanes[first], lane));
+  const [[top], [y, height]] = [lanes[first].whole, lanes[last].whole];
+  return [top, y + height - top];
+}
+
+/** The lanes of a device begin with its number. */
+const deviceOf = ({ meshes }, rank) => `device ${meshes[rank].split(" ")[0]}`;
+
+function nameOf({ layer, rank, some }) {
+  const last = some?.at(-1) ?? rank;
+  if (last === rank) return layer.meshes[rank];
+  if (!layer.labels) return `${layer.meshes[rank]} – ${layer.meshes[last]}`;
+  const [one, other] = [deviceOf(layer, rank), deviceOf(layer, last)];
+  return one === other ? one : `${one} – ${other.split(" ")[1]}`;
 }
 
 /** A small triangle that points up, left of the name. */
@@ -48,11 +85,9 @@ function keptSign(context, colours, y) {
   context.fill();
 }
 
-function writeName(context, colours, lane, y, gutter) {
-  const { meshes, busy } = lane.layer;
-  const last = lane.some?.at(-1) ?? lane.rank;
-  const name = last > lane.rank ? `${meshes[lane.rank]} – ${meshes[last]}` : meshes[lane.rank];
-  const worked = gutter > 80 && last === lane.rank && !lane.layer.labels;
+function writeName(context, colours, lane, name, y, gutter) {
+  const { busy } = lane.layer;
+  const worked = gutter > 80 && (lane.some?.at(-1) ?? lane.rank) === lane.rank && !lane.layer.labels;
   context.textBaseline = "middle";
   context.font = `10.5px ${colours.font}`;
   context.textAlign = "right";

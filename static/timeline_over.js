@@ -189,7 +189,8 @@ export class Overlay {
   get cursor() {
     const { frame, pointer, focus, isByKey } = this.chart;
     if (isByKey && focus) return frame.x(focus.layer.start[focus.span]);
-    return pointer ? pointer.x : null;
+    if (!pointer || pointer.x < frame.left || pointer.x > frame.right) return null;
+    return Math.max(pointer.x, frame.x(0)); // before the step there is no time
   }
 
   /** Words on the axis. */

@@ -33,9 +33,12 @@ export class Panel {
 
   close() {
     const { area, stage } = this.chart;
-    if (area.chosen) return area.leave();
-    this.isClosed = true;
-    this.hide();
+    if (area.chosen) {
+      area.leave();
+    } else {
+      this.isClosed = true;
+      this.hide();
+    }
     stage.focus();
   }
 

@@ -25,6 +25,7 @@ export class PinBar {
   show() {
     const { chart } = this;
     const { pinned } = chart;
+    if (!pinned && this.element.matches(":focus-within")) chart.stage.focus();
     this.element.hidden = !pinned;
     chart.legend.hidden = Boolean(pinned);
     if (!pinned) return;

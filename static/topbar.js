@@ -6,11 +6,7 @@ import { Modal, Tips, dropdown, icon, menu, tool } from "static/shell.js";
 const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
-export function render({ model }) {
-  const bar = new TopBar(model);
-  model.on("remove", () => bar.remove());
-  return bar.root;
-}
+export const render = ({ model }) => new TopBar(model).root;
 
 class TopBar {
   constructor(model) {
@@ -22,12 +18,8 @@ class TopBar {
     model.on("msg:custom", (message) => this.told(message));
     this.listen();
     this.draw();
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
-  }
-
-  remove() {
-    this.leaving.abort();
-    this.unfollow?.();
+    model.on("remove", () => this.leaving.abort());
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
   send(type, gesture = {}) {
@@ -185,7 +177,9 @@ class TopBar {
   }
 
   hideTrouble() {
-    if (this.trouble.matches(":popover-open")) this.trouble.hidePopover();
+    if (!this.trouble.matches(":popover-open")) return;
+    if (this.trouble.matches(":focus-within")) this.tools.open.focus();
+    this.trouble.hidePopover();
   }
 
   // ── theme and help ──
@@ -219,6 +213,7 @@ class TopBar {
 
   key(event) {
     if (event.defaultPrevented || event.isComposing || this.help.isOpen) return;
+    if (event.key === "Escape") return this.hideTrouble();
     const target = event.composedPath()[0]; // what is behind the shadow roots
     const name = shortcut(event);
     if (!name || (refuses(target, name) && !goesBack(target, name))) return;

@@ -10,6 +10,7 @@ import { Lanes } from "static/transfer_lanes.js";
 import { Spec, help } from "static/transfer_spec.js";
 import { Table } from "static/transfer_table.js";
 
+const TURNS = ["case", "open", "link", "undo", "redo"]; // gestures that put another document in place
 const KEYS = { z: "undo", y: "redo", s: "save", o: "open" };
 
 export function render({ model }) {
@@ -26,20 +27,20 @@ class Transfer {
     this.lit = null; // what the pointer or the keyboard is at: { task } or { side, places }
     this.pinned = null; // the same, kept until it is taken off
     this.looked = [null, null]; // the tasks that this is about, and the place itself
-    this.awaited = new Set(); // parts that sent something and are to hear what became of it
+    this.awaited = []; // gestures in their order, and the parts that are to hear what became of them
     this.relight = perFrame(() => this.light());
     this.build();
     model.on("packed", () => this.draw());
     model.on(["fields", "troubles", "stale", "history", "title", "host_word", "fragment", "design_has"], () => this.tell());
     model.on(["shows", "play"], () => this.lanes.turn());
-    model.on("table", () => this.table.draw());
+    model.on(["shows", "table"], () => this.table.draw());
     model.on("msg:custom", (message) => this.told(message));
     this.listen();
     this.draw();
     this.tell();
     this.table.draw();
     this.overlay?.follow();
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
+    requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
   }
 
   get isPage() {
@@ -48,7 +49,6 @@ class Transfer {
 
   remove() {
     this.leaving.abort();
-    this.unfollow?.();
     this.lanes.remove();
     for (const part of this.grids) part.remove();
   }
@@ -71,7 +71,7 @@ class Transfer {
       card("destination", "Destination", [this.specs[1].element, destination.element], help(this, "destination")),
       h("section", { class: "mw-tr-card", "data-card": "form", "aria-label": "Meshes, tensor and links" }, this.form.element),
       card("lanes", "Links", [this.lanes.note, this.lanes.element], this.lanes.choice, this.lanes.about, this.lanes.help),
-      card("plans", "Plans side by side", [this.table.element], this.table.time, this.table.about),
+      card("plans", "Plans side by side", [this.table.element], this.table.about),
     );
     const inner = [this.bar.element, this.trouble, this.body, this.live];
     this.root = h("div", { class: "mw-canvas mw-shell mw-transfer", "data-mode": this.model.mode });
@@ -91,7 +91,7 @@ class Transfer {
 
   /** `part.answered(refused)` hears what became of it. */
   send(type, gesture = {}, part = this) {
-    this.awaited.add(part);
+    this.awaited.push({ type, part });
     send(this.model, { type, ...gesture });
   }
 
@@ -100,9 +100,9 @@ class Transfer {
     if (data.type === "hops") this.lanes.learn({ ...data, hops: JSON.parse(data.hops) });
     else if (data.type === "download") download(data);
     else if (data.type === "answered") {
-      if (data.gesture === "hops") return data.refused && this.lanes.say(data.refused);
-      for (const part of this.awaited) part.answered(data.refused);
-      this.awaited.clear();
+      const at = this.awaited.findIndex(({ type }) => type === data.gesture);
+      if (at >= 0) this.awaited.splice(at, 1)[0].part.answered(data.refused);
+      if (!data.refused && TURNS.includes(data.gesture)) this.form.forget();
     }
   }
 

@@ -25,26 +25,39 @@ export class Form {
     const input = h("input", { "aria-label": `${groupOf(path)}: ${label}`, "data-path": path, spellcheck: "false", autocomplete: "off" });
     const trouble = h("p", { class: "mw-tr-trouble", role: "alert", hidden: true });
     const field = {
-      input, trouble, shown: "",
+      input, trouble, shown: "", awaits: 0,
       element: h("label", { class: "mw-tr-field", "data-tip": help }, h("span", {}, label), input, trouble),
       answered: (refused) => {
+        field.awaits -= 1;
         field.refused = refused;
+        this.tell();
+      },
+      forget: () => {
+        field.refused = null;
         this.tell();
       },
     }; // prettier-ignore
     input.atRest = () => input.value === field.shown;
-    const take = () => input.value !== field.shown && view.send("set", { path, text: input.value }, field);
+    const take = () => {
+      if (input.value === field.shown) return field.forget();
+      field.awaits += 1;
+      view.send("set", { path, text: input.value }, field);
+    };
     input.addEventListener("change", take);
     input.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
-        field.refused = null;
         input.value = field.shown;
-        this.tell();
+        field.forget();
       }
       if (event.key === "Escape" || event.key === "Enter") input.blur();
       if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
     });
     return field;
+  }
+
+  /** What was refused is of no more use: another document is in place. */
+  forget() {
+    for (const field of this.fields.values()) field.forget();
   }
 
   tell() {
@@ -54,7 +67,7 @@ export class Form {
       const { input, trouble } = field;
       const isTyping = input === input.getRootNode().activeElement && input.value !== field.shown;
       if (field.shown !== fields[path]) field.refused = null;
-      if (!isTyping && !field.refused) input.value = fields[path];
+      if (!isTyping && !field.awaits && !field.refused) input.value = fields[path];
       field.shown = fields[path];
       const words = field.refused || troubles[path] || "";
       trouble.textContent = words;

@@ -16,8 +16,8 @@ const DRAG_PX = 4;
 const SCROLLED = 24; // CSS pixels of an arrow
 const DEEPEST = 1e6; // times the whole
 const CHOICES = {
-  planned: ["as planned", "A unit task holds the NICs of both its ends until it is done (P turns)"],
-  played: ["as played", "Each message by itself, sharing NICs with others: the price of the transfer (P turns)"],
+  planned: ["as planned", "A unit task holds the NICs of both its ends until it is done; the plans beside tell this time (P turns)"],
+  played: ["as played", "Each message by itself, sharing NICs with others: the price of the transfer; the plans beside tell this time (P turns)"],
 };
 const HELP = `The line across is where the picture ends, the dashed one where the other ends, as planned and as played.
 Wheel zooms, drag moves, double-click shows all, Alt and wheel scroll the lanes.
@@ -29,7 +29,7 @@ export class Lanes {
     this.about = h("span", { class: "mw-quiet mw-tr-links-about" });
     this.help = tool("How to read the links", { glyph: "help", onclick: () => this.view.tips.over(this.help, 0) });
     this.choices = Object.entries(CHOICES).map(([shows, [text, tip]]) => h("button", { type: "button", class: "mw-segment", "data-shows": shows, "data-tip": tip, onclick: () => this.choose(shows) }, text));
-    this.choice = h("div", { class: "mw-segments mw-tr-shows", role: "group", "aria-label": "The links' timeline" }, ...this.choices);
+    this.choice = h("div", { class: "mw-segments mw-tr-shows", role: "group", "aria-label": "Time of the links and of the plans" }, ...this.choices);
     this.note = h("p", { class: "mw-tr-caption mw-tr-note", role: "status", hidden: true });
     this.canvas = h("canvas", {});
     this.tip = h("div", { class: "mw-tr-tip", "aria-hidden": "true", hidden: true });
@@ -124,9 +124,9 @@ export class Lanes {
     this.repaint();
   }
 
-  /** Why there are no chunks to see. */
-  say(words) {
-    this.about.textContent = words;
+  /** Why there are no chunks to see, where they were asked for in vain. */
+  answered(refused) {
+    if (refused) this.about.textContent = refused;
   }
 
   // ── painting ──

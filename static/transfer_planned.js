@@ -42,7 +42,7 @@ export class Planned {
   ask(task) {
     if (this.asked.has(task) || this.asked.size - this.hops.size >= MOST_ASKED) return;
     this.asked.add(task);
-    this.stage.view.send("hops", { number: this.picture.number, task });
+    this.stage.view.send("hops", { number: this.picture.number, task }, this.stage);
   }
 
   paint(context) {

@@ -8,10 +8,11 @@ import { bytes, seconds } from "static/transfer_words.js";
 const WAYS = { tx: "sends", rx: "receives" };
 const LETTERS = 11; // CSS pixels of height that a number needs
 const NEAR = 3; // CSS pixels beside a short message that are still its own
+const OTHER = 0.3; // of the background in every other message of a lane: where they are short, no line is left between them
 
 export class Played {
   height = { least: 13, most: 34, row: { least: 2, most: 14 } }; // CSS pixels of a lane, and for each message that shares it
-  about = "A bar is one message, in the colour of the host that sends its unit task, with the number of the task and behind the dot that of its chunk. A lane is as high as what its host's NICs can carry: messages that share them lie one above the other, each as high as its part, and what is empty is not used. A thin line before a message is its link's latency, in which it holds nothing. A rank's arrow is its link inside its host: rank 2 → sends, → rank 2 receives.";
+  about = "A bar is one message, in the colour of the host that sends its unit task and every other one lighter, with the number of the task and behind the dot that of its chunk. A lane is as high as what its host's NICs can carry: messages that share them lie one above the other, each as high as its part, and what is empty is not used. A thin line before a message is its link's latency, in which it holds nothing. A rank's arrow is its link inside its host: rank 2 → sends, → rank 2 receives.";
 
   constructor(stage) {
     this.stage = stage; // the timeline that this is painted on
@@ -31,13 +32,25 @@ export class Played {
         if (!(bars.start_s[first.get(message)] <= bars.start_s[bar])) first.set(message, bar);
         if (!(area(widest.get(message)) >= area(bar))) widest.set(message, bar);
       }
-      Object.assign(lane, { first, widest });
+      Object.assign(lane, { first, widest, isOther: this.alternate(first) });
     }
     this.spans = new Map();
     messages.task.forEach((task, message) => {
       const [begun, done] = this.spans.get(task) ?? [Infinity, 0];
       this.spans.set(task, [Math.min(begun, messages.set_out_s[message]), Math.max(done, ends[message])]);
     });
+  }
+
+  /** Every other message of a lane, of those that follow one another at the same height. */
+  alternate(first) {
+    const { start_s: starts, low } = this.play.bars;
+    const isOther = new Map();
+    const before = new Map(); // the message before, by height
+    for (const [message, bar] of [...first].sort(([, one], [, other]) => starts[one] - starts[other])) {
+      isOther.set(message, before.has(low[bar]) && !isOther.get(before.get(low[bar])));
+      before.set(low[bar], message);
+    }
+    return isOther;
   }
 
   /** When the first message of a task sets out, and when the last one has come. */
@@ -48,7 +61,6 @@ export class Played {
   paint(context) {
     const { start_s: starts, end_s: ends } = this.play.bars;
     const [from, to] = this.stage.times;
-    this.shades = new Map(); // of tasks
     context.textAlign = "center";
     context.font = "600 10px system-ui, sans-serif";
     this.lanes.forEach((each, lane) => {
@@ -69,14 +81,11 @@ export class Played {
     return [Math.round(stage.x(starts[bar])), Math.round(stage.x(ends[bar])), bottom - to, Math.max(1, to - from - gap)];
   }
 
-  shade(message) {
+  shade(lane, message) {
     const task = this.play.messages.task[message];
-    let found = this.shades.get(task);
-    if (!found) {
-      const { host, place } = this.picture.tasks[task];
-      this.shades.set(task, (found = this.stage.shade(host, this.stage.isLit(task) ? 0.14 * (place % 2) : 0.75)));
-    }
-    return found;
+    const { host } = this.picture.tasks[task];
+    const isOther = this.lanes[lane].isOther.get(message);
+    return this.stage.shade(host, this.stage.isLit(task) ? OTHER * isOther : 0.75 + 0.1 * isOther);
   }
 
   paintLatency(context, lane, message, bar) {
@@ -85,7 +94,7 @@ export class Played {
     const [left, right] = [Math.round(stage.x(out[message])), Math.round(stage.x(starts[message]))];
     if (right - left < 2 || !stage.isSeen(lane, left, right)) return;
     const [, , top, height] = this.place(lane, bar);
-    context.fillStyle = this.shade(message).fill;
+    context.fillStyle = this.shade(lane, message).fill;
     context.fillRect(left, Math.round(top + height / 2 - 0.5), right - left, 1);
   }
 
@@ -98,7 +107,7 @@ export class Played {
     const gap = isLast && right - left > 2 ? 1 : 0; // before the next message
     const least = this.lanes[lane].first.get(message) === bar ? 1 : 0; // of a message something is seen, of its parts not all
     if (right - left < 1 && !least) return;
-    context.fillStyle = this.shade(message).fill;
+    context.fillStyle = this.shade(lane, message).fill;
     context.fillRect(left, top, Math.max(least, right - left - gap), height);
   }
 
@@ -112,7 +121,7 @@ export class Played {
     const both = `${task} · ${this.play.messages.chunk[message]}`;
     const name = this.picture.tasks[task].chunks > 1 && room > 6 + 6 * both.length ? both : String(task);
     if (room < 6 + 6 * name.length) return;
-    context.fillStyle = stage.isLit(task) ? this.shade(message).letters : css(stage.colours.text);
+    context.fillStyle = stage.isLit(task) ? this.shade(lane, message).letters : css(stage.colours.text);
     context.fillText(name, (shown[0] + shown[1]) / 2, top + height / 2 + 0.5);
   }
 

@@ -3,10 +3,10 @@
 import { h } from "static/canvas.js";
 import { icon } from "static/shell.js";
 
-/** What a cell can tell, and what is said of it once all are there. */
+/** What a cell tells, by what the links show, and what is said of it once all are there. */
 const TIMES = {
-  makespan: { title: "planned", about: "✓ no order of this strategy is shorter" },
-  played: { title: "played", about: "messages one by one, as the timeline of an iteration has them" },
+  planned: { key: "makespan", about: "as planned; ✓ no order of this strategy is shorter" },
+  played: { key: "played", about: "as played, messages one by one" },
 };
 
 export class Table {
@@ -15,20 +15,16 @@ export class Table {
     this.about = h("span", { class: "mw-quiet" });
     this.element = h("div", { class: "mw-tr-plans" });
     this.element.addEventListener("keydown", (event) => this.key(event));
-    const options = Object.entries(TIMES).map(([value, { title }]) => h("option", { value }, title));
-    this.time = h("select", { class: "mw-tr-time", "aria-label": "Time of a plan" }, ...options);
-    this.time.addEventListener("change", () => this.draw());
-    this.time.value = view.model.mode === "over" ? "played" : "makespan"; // a design is priced by what is played
   }
 
   draw() {
     const { model } = this.view;
     const { rows, done } = model.table;
-    const time = this.time.value;
+    const { key: time, about } = TIMES[model.shows];
     const found = new Map(rows.map((row) => [`${row.strategy} ${row.ordering}`, row]));
     const most = Math.max(...rows.map((row) => row[`${time}_s`]));
     const least = rows.toSorted((one, other) => one[`${time}_s`] - other[`${time}_s`])[0]?.[time]; // as a person reads it
-    this.about.textContent = done ? TIMES[time].about : `${rows.length} of ${model.strategies.length * model.orderings.length} planned`;
+    this.about.textContent = done ? about : `${rows.length} of ${model.strategies.length * model.orderings.length} planned`;
     const focused = this.element.getRootNode().activeElement?.dataset?.plan;
     const head = h("tr", {}, h("td", {}), ...model.orderings.map(({ title, help }) => h("th", { scope: "col", "data-tip": help }, title)));
     const body = model.strategies.map(({ name, title, help }) => {
@@ -48,14 +44,15 @@ export class Table {
   cell(row, { title, ordering }, least, most) {
     if (!row) return h("span", { class: "mw-tr-wait" }, "…");
     const { picture } = this.view;
-    const time = this.time.value;
+    const { shows } = this.view.model;
+    const time = TIMES[shows].key;
     const isChosen = picture?.strategy === row.strategy && picture.ordering === row.ordering;
     const isBest = row[time] === least;
     const proof = row.optimal ? "no order is shorter" : `bound ${row.bound}`;
-    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.makespan} planned (${proof}), ${row.played} played${isBest ? `; of all the shortest ${TIMES[time].title}` : ""}`;
+    const words = `${title}, ${ordering.title.toLowerCase()}: ${row.makespan} planned (${proof}), ${row.played} played${isBest ? `; of all the shortest ${shows}` : ""}`;
     const cell = h("button", { type: "button", class: "mw-tr-plan", "data-plan": `${row.strategy} ${row.ordering}`, "aria-pressed": String(isChosen), "aria-label": words, "data-tip": words, "data-best": isBest });
     cell.style.setProperty("--part", most ? row[`${time}_s`] / most : 0);
-    cell.append(h("span", {}, row[time]), row.optimal && time === "makespan" ? icon("check") : "");
+    cell.append(h("span", {}, row[time]), row.optimal && shows === "planned" ? icon("check") : "");
     cell.addEventListener("click", () => this.view.send("choose", { strategy: row.strategy, ordering: row.ordering }));
     return cell;
   }

@@ -2,8 +2,9 @@
 // the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
 // from mesh to mesh by dragging it there.
 
-import { Notice, button, clamp, count, followTheme, h, meshColour, perFrame, s, send, stepper, trackPointer } from "static/canvas.js";
+import { Drawing, Notice, button, clamp, count, h, keepFocus, meshColour, s, stepper, trackPointer } from "static/canvas.js";
 import { ScheduleRow } from "static/schedules.js";
+import { Skips, roomOver } from "static/wave_skips.js";
 
 const EQUAL = 0.4; // part of the width that stages share equally; the rest goes by layers
 const BOX = { part: 0.62, width: 112, height: 44 }; // of its slot; px at most
@@ -12,11 +13,7 @@ const STAGES_HELP =
 const NOT_SOUND = "these are the stages of the last sound design; solve its problems first";
 const EQUAL_SHARES = "unit costs price every stage the same while its layers are not set by hand, also where they do not divide";
 
-export function render({ model }) {
-  const wave = new Wave(model);
-  model.on("remove", () => wave.remove());
-  return wave.root;
-}
+export const render = ({ model }) => new Wave(model).root;
 
 // ── geometry ────────────────────────────────────────────────────────────────────────────────
 
@@ -24,24 +21,26 @@ export function render({ model }) {
 function arrange(picture, layers, width, height) {
   const { meshes, routes, shares } = picture;
   const stages = layers.length;
+  const { room, step } = roomOver(picture.skips, routes);
   const named = Math.max(...meshes.map(({ name }) => name.length));
   const edge = { left: clamp(34 + 7 * named, 46, 110), right: 10, top: picture.groups.length || picture.equal ? 15 : 3, bottom: 16 };
+  edge.top += room;
   const lane = (height - edge.top - edge.bottom) / meshes.length;
   const total = layers.reduce((sum, number) => sum + number, 0) || 1;
   const span = width - edge.left - edge.right;
   const perLayer = ((1 - EQUAL) * span) / total;
   const most = Math.max(...shares, 1e-12);
+  const tallest = clamp(lane * 0.8, 2, BOX.height);
   const slots = [];
   let x = edge.left;
   layers.forEach((number, stage) => {
     const size = (EQUAL * span) / stages + perLayer * number;
-    const tall = clamp(lane * 0.8, 2, BOX.height);
-    const height = tall * clamp(shares[stage] / most, Math.min(1, 16 / tall), 1); // low ones still hold their number
+    const height = tallest * clamp(shares[stage] / most, Math.min(1, 16 / tallest), 1); // low ones still hold their number
     slots.push({ x, size, middle: x + size / 2, width: Math.min(BOX.width, size * BOX.part), height });
     x += size;
   });
   const y = (mesh) => edge.top + (mesh + 0.5) * lane;
-  return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages };
+  return { edge, lane, perLayer, slots, y, width, height, routes, pitch: span / stages, tallest, step };
 }
 
 /** From stage to stage: a curve between lanes, a small crest where the mesh stays the same. */
@@ -65,9 +64,9 @@ function place(shape, numbers) {
 
 // ── the widget ──────────────────────────────────────────────────────────────────────────────
 
-class Wave {
+class Wave extends Drawing {
   constructor(model) {
-    this.model = model;
+    super(model);
     this.focus = 0; // the stage that takes the keyboard
     this.gesture = null; // a boundary in flight: { boundary, from, count }
     this.carried = null; // a stage in flight: { stage, replica, home, mesh }, and where it was taken: { from }, or { keyed }
@@ -75,21 +74,13 @@ class Wave {
     this.landed = null; // a stage that was dropped, until Python has answered
     this.trial = null; // what is tried while something is dragged: { rest, asked, awaited, and of layers also layers, shares }
     this.boxes = [];
-    this.pointer = { x: 40, y: 40 };
     this.build();
-    this.redraw = perFrame(() => this.draw());
     model.on(["picture", "choices", "palette"], () => this.arrived());
     model.on("search", () => this.drawSearch());
-    model.on("msg:custom", (message) => this.told(message));
-    this.observer = new ResizeObserver(() => this.redraw());
-    this.observer.observe(this.board);
-    requestAnimationFrame(() => (this.unfollow = followTheme(this.root)));
   }
 
   remove() {
-    this.observer.disconnect();
-    this.unfollow?.();
-    this.redraw.cancel();
+    super.remove();
     this.unlisten?.();
   }
 
@@ -105,16 +96,18 @@ class Wave {
     this.searching = h("div", { class: "mw-searching", hidden: true });
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
+    this.skips = new Skips(this);
     this.stages = s("g", { role: "group", "aria-label": STAGES_HELP });
     this.grips = s("g", { "aria-hidden": "true" });
-    this.svg = s("svg", { class: "mw-wave-drawing" }, this.back, this.path, this.stages, this.grips);
+    this.svg = s("svg", { class: "mw-wave-drawing", role: "none" }, this.back, this.path, this.skips.group, this.stages, this.grips);
     this.none = h("div", { class: "mw-wave-none mw-quiet" }, "No stages: the design has problems");
     this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none, this.searching);
     this.stages.addEventListener("keydown", (event) => this.key(event));
-    this.stages.addEventListener("focusout", () => this.carried?.keyed && this.cancel());
+    this.board.addEventListener("focusin", ({ target }) => this.reached(target)); // here: one of SVG that listened would be a stop of Tab
+    this.board.addEventListener("focusout", ({ target }) => this.left(target));
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
-    this.svg.addEventListener("pointerleave", () => this.gesture || this.tip.hide());
+    this.svg.addEventListener("pointerleave", () => this.gesture || this.skips.point(null));
     this.root = h(
       "section",
       { class: "mw-canvas mw-wave", "aria-label": "Pipeline: schedule and stages" },
@@ -122,17 +115,11 @@ class Wave {
       h("div", { class: "mw-bar" }, this.dialBox, this.microbatches, this.toggleBox, this.words, this.balance),
       this.board,
     );
-    this.notice = new Notice(this.root);
+    this.start();
     this.tip = new Notice(this.root);
-    this.root.addEventListener("pointermove", (event) => (this.pointer = this.within(event)), true);
-    this.root.mw = this;
   }
 
   // ── Python ──
-
-  send(type, gesture) {
-    send(this.model, { type, ...gesture });
-  }
 
   arrived() {
     if (this.gesture || this.carried) this.cancel();
@@ -237,6 +224,7 @@ class Wave {
     this.drawBack();
     this.drawPath();
     this.drawBoxes();
+    this.skips.draw(this.layout, this.routes);
     this.drawGrips();
   }
 
@@ -254,6 +242,10 @@ class Wave {
 
   /** How far a search for the order is, with a button that ends it. */
   drawSearch() {
+    keepFocus(this.searching, () => this.drawSearching(), this.row.stop);
+  }
+
+  drawSearching() {
     const { state, share = 0, said } = this.model.search;
     this.searching.hidden = !state;
     if (!state) return;
@@ -354,7 +346,7 @@ class Wave {
       for (let stage = 0; stage + 1 < route.length; stage++) {
         const [a, b] = [route[stage], route[stage + 1]];
         const local = a === b;
-        const stroke = local ? meshColour(this.model.palette, a) : `url(#${this.gradient(a, b)})`;
+        const stroke = local ? this.lineColour(a) : `url(#${this.gradient(a, b)})`;
         const style = { "stroke-width": `${local ? Math.max(1, thick * 0.6) : thick}px`, stroke };
         const kind = `mw-hop${local ? " mw-local" : ""}${replica ? " mw-replica" : ""}`;
         parts.push(s("path", { class: kind, d: hop(layout, route, stage), style }));
@@ -364,6 +356,11 @@ class Wave {
       }
     });
     this.path.replaceChildren(...parts);
+  }
+
+  /** Of a mesh, as strong as a line has to be: 3 to 1 against the page. */
+  lineColour(mesh) {
+    return `color-mix(in oklab, ${meshColour(this.model.palette, mesh)} 85%, light-dark(#000000, #ffffff))`;
   }
 
   gradient(a, b) {
@@ -382,7 +379,7 @@ class Wave {
         if (route[stage] !== route[stage + 1]) pairs.set(`${route[stage]}-${route[stage + 1]}`, [route[stage], route[stage + 1]]);
       }
     }
-    const stops = (a, b) => [a, b].map((mesh, end) => s("stop", { offset: `${20 + 60 * end}%`, style: { "stop-color": meshColour(this.model.palette, mesh) } }));
+    const stops = (a, b) => [a, b].map((mesh, end) => s("stop", { offset: `${20 + 60 * end}%`, style: { "stop-color": this.lineColour(mesh) } }));
     return s("defs", {}, ...[...pairs.values()].map(([a, b]) => s("linearGradient", { id: this.gradient(a, b) }, ...stops(a, b))));
   }
 
@@ -393,7 +390,6 @@ class Wave {
     while (this.boxes.length > wanted) this.boxes.pop().remove();
     while (this.boxes.length < wanted) {
       const box = s("g", { class: "mw-stage" }, s("rect"), s("text", { class: "mw-layers", "text-anchor": "middle" }), s("text", { class: "mw-share", "text-anchor": "middle" }));
-      box.addEventListener("focus", () => box.dataset.replica === "0" && this.focused(Number(box.dataset.stage)));
       this.boxes.push(box);
       this.stages.append(box);
     }
@@ -446,7 +442,7 @@ class Wave {
   describe(stage) {
     const { meshes, routes } = this.picture;
     const on = routes.map((route) => meshes[route[stage]].name);
-    return `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute${this.picture.equal ? `; ${EQUAL_SHARES}` : ""}`;
+    return `stage ${stage} on ${on.length > 1 ? "meshes" : "mesh"} ${on.join(" and ")}: ${count(this.layers[stage], "layer")}, ${percent(this.share(stage))} of the compute${this.picture.equal ? `; ${EQUAL_SHARES}` : ""}${this.skips.of(stage)}`;
   }
 
   /** What parts two stages can be taken anywhere between them, where there is room to take it. */
@@ -482,11 +478,6 @@ class Wave {
   }
 
   // ── the pointer ──
-
-  within(event) {
-    const box = this.root.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
-  }
 
   press(event) {
     if (event.button !== 0) return;
@@ -597,16 +588,25 @@ class Wave {
   hover(event) {
     if (this.gesture || this.carried) return;
     const stage = event.target.closest(".mw-stage");
+    const board = this.svg.getBoundingClientRect();
+    const arc = stage ? null : this.skips.near({ x: event.clientX - board.left, y: event.clientY - board.top });
+    this.skips.mark(arc);
     if (stage) this.tip.show(this.describe(Number(stage.dataset.stage)), ...Object.values(this.within(event)));
+    else if (arc) this.tip.show(arc.skip.words, ...Object.values(this.within(event)));
     else this.tip.hide();
   }
 
-  sayAt(element, text) {
-    const [box, at] = [this.root.getBoundingClientRect(), element.getBoundingClientRect()];
-    this.notice.say(text, at.left - box.left - 14, at.bottom - box.top - 12);
+  // ── the keyboard ──
+
+  reached(target) {
+    if (target.matches(".mw-skip")) this.skips.focused(target);
+    else if (target.matches('.mw-stage[data-replica="0"]')) this.focused(Number(target.dataset.stage));
   }
 
-  // ── the keyboard ──
+  left(target) {
+    if (target.matches(".mw-skip")) this.skips.point(null);
+    else if (target.matches(".mw-stage") && this.carried?.keyed) this.cancel();
+  }
 
   focused(stage) {
     this.boxes[this.focus]?.setAttribute("tabindex", "-1");

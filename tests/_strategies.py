@@ -185,7 +185,7 @@ device = st.fixed_dictionaries(
 )
 experts = st.fixed_dictionaries(
     {"experts": st.integers(1, 8), "top_k": st.just(1)},
-    optional={"capacity_factor": st.none() | positive, "every": st.integers(1, 4)},
+    optional={"capacity_factor": st.none() | st.floats(0.01, 65_536), "every": st.integers(1, 4)},
 )
 training = st.fixed_dictionaries(
     {},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
@@ -21,9 +20,22 @@ from engine.cost.flops import PRECISIONS, optimizer_state_bytes
 from engine.design import Design
 from engine.design.expert_layers import DEGREES, expert_schedule, folded, mesh_links, rates, resolved
 from engine.errors import InputError
-from engine.moe import Homes, Layer, Price, balance, by_age, device_load, expert_schedules, play, price
+from engine.moe import (
+    Homes,
+    Layer,
+    Price,
+    balance,
+    by_age,
+    copy_load,
+    device_load,
+    dropped,
+    expert_schedules,
+    in_titles,
+    play,
+    price,
+)
 from engine.palette import LOAD_BOUNDS, LOADS, ink
-from engine.units import quantity
+from engine.units import percent, quantity
 
 Floats = NDArray[np.float64]
 MOST_DRAWN = 20_000
@@ -261,8 +273,9 @@ def offer(design: Design) -> str:
 
 def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
     """Places with what they hold and carry, and experts with how hot they are."""
-    load = device_load(layer, expert_schedule(design).places)[:: layer.esp]  # of each place
-    homes, copies = _placed(layer), layer.holders(layer.ep)
+    served = copy_load(layer, expert_schedule(design).places)  # [places, experts] parts of all visits
+    load = len(served) * served.sum(axis=1)  # of each place, in even shares
+    homes, copies, hottest = _placed(layer), layer.holders(layer.ep), float(served.max(initial=0.0))
     names = place_names(layer, devices)
     each = expert_bytes(design, layer)
     longest = max(LEAST_SCALE, float(load.max()))
@@ -272,6 +285,9 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
             "devices": [int(device) for device in devices[place * layer.esp : (place + 1) * layer.esp]],
             "node": layer.node(place * layer.esp),
             "held": list(held),
+            "chips": [
+                _chip(layer, expert, float(served[place, expert]), hottest, len(copies[expert])) for expert in held
+            ],
             "level": level(float(load[place])),
             "load": f"{load[place]:.3g}×",
             "share": f"{100 * load[place] / layer.ep:.3g} %",
@@ -280,29 +296,27 @@ def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, An
         }
         for place, held in enumerate(homes)
     ]
-    hottest = max(layer.shares)
-    experts = [
-        {
-            "level": level(share * layer.experts),
-            "size": (share / hottest) ** 0.5 if hottest else 1.0,
-            "share": f"{100 * share:.3g} %",
-            "words": f"expert {expert}: {100 * share:.3g} % of visits, {share * layer.experts:.3g}× an even share"
-            + (
-                f", on {len(copies[expert])} {'places' if layer.esp > 1 else 'devices'}"
-                if len(copies[expert]) > 1
-                else ""
-            ),
-            "copies": len(copies[expert]),
-        }
-        for expert, share in enumerate(layer.shares)
-    ]
     return {
         "places": places,
-        "experts": experts,
         "groups": groups(layer, devices),
         "esp": layer.esp,
         "even": 1 / longest,
         "terms": terms(design, layer),
+    }
+
+
+def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int) -> dict[str, Any]:
+    """A copy of an expert, as hot and as large as the part of all visits that it serves itself."""
+    whole = layer.shares[expert]
+    words = f"expert {expert}: {100 * served:.3g} % of visits, {served * layer.experts:.3g}× an even share"
+    if copies > 1:
+        words = f"a copy of {words}; its {copies} copies together {100 * whole:.3g} %, {whole * layer.experts:.3g}×"
+    return {
+        "level": level(served * layer.experts),
+        "size": (served / hottest) ** 0.5 if hottest else 1.0,
+        "share": f"{100 * served:.3g} %",
+        "words": words,
+        "copies": copies,
     }
 
 
@@ -321,6 +335,7 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
     most, mean = known.imbalance
     rows = [
         ("load", "Imbalance", f"{most / mean:.3g}×", "fullest over mean"),
+        *([("dropped", "Dropped", known.dropped, "of visits at this load")] if known.dropped else []),
         ("inter", "Between nodes", quantity(outside.sum(), "B"), _busiest(outside)),
         ("intra", "Inside nodes", quantity(inside.sum(), "B"), _busiest(inside)),
         ("memory", "Memory", quantity(known.memory, "B"), "on the fullest"),
@@ -335,14 +350,10 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
     }
 
 
-def in_titles(sentence: str) -> str:
-    """``sentence`` with schedules called as the page calls them."""
-    names = "|".join(map(re.escape, sorted(by_age(), key=len, reverse=True)))
-    return re.sub(rf"(?<![\w-])({names})(?![\w-])", lambda found: expert_schedules[found[1]].title, sentence)
-
-
 FIGURE_HELP = {
     "load": "Tokens that go to the fullest device, over the mean of all: 1× is balanced",
+    "dropped": "Visits of tokens to experts that find no free slot and pass them by: so many are to be expected where "
+    "tokens choose apart from each other. A larger capacity factor drops less, and none drops nothing",
     "inter": "Bytes that all devices together send to other nodes in the forward of one layer; ≤ is the most of any",
     "intra": "Bytes that all devices together send inside their nodes in the forward of one layer; ≤ is the most of any",
     "memory": "Weights, gradients and optimizer states of the experts of one layer, on the device that holds most",
@@ -395,6 +406,8 @@ class Known:
         self.sent = np.sum([costed.sent for costed in priced.forward], axis=0)  # [2, devices] inside, between
         load = device_load(layer, expert_schedules[priced.name].places)
         self.imbalance = float(load.max()), float(load.mean())
+        has_room = layer.capacity_factor is not None
+        self.dropped = percent(dropped(priced.name, priced.layer)).replace("%", " %") if has_room else ""
         self.forward_s = play(priced, priced.forward).makespan
         self.backward_s = play(priced, priced.backward).makespan
         self.memory = expert_bytes(design, layer) * max(map(len, _placed(layer)))

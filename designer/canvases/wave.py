@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from designer import edits
 from designer.assets import module, read_static
 from designer.canvases._canvas import Canvas, Edit
+from designer.canvases.wave_skips import skips
 from engine.cost import Costs
 from engine.design import Design
 from engine.errors import InputError, MeshwaveError
@@ -202,7 +203,7 @@ def controls(design: Design) -> dict[str, Any]:
 
 def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
     """The path: ``routes[replica][stage]`` are meshes, ``shares[stage]`` parts of the compute time
-    of a step that add up to 1."""
+    of a step that add up to 1, ``skips`` the arcs over it."""
     meshes = [{"name": mesh.name, "node": design.cluster.node_of(min(mesh.devices))} for mesh in design.meshes]
     return {
         "meshes": meshes,
@@ -211,10 +212,13 @@ def stages(design: Design, program: Program, costs: Costs) -> dict[str, Any]:
         "shares": stage_shares(program, costs),
         "equal": _is_priced_equal(design, costs),
         "groups": _groups(dial(design), program.stages),
+        "skips": skips(design, program, costs),
     }
 
 
-NO_STAGES: Mapping[str, Any] = {"meshes": [], "routes": [], "layers": [], "shares": [], "equal": False, "groups": []}
+NO_STAGES: Mapping[str, Any] = {
+    "meshes": [], "routes": [], "layers": [], "shares": [], "equal": False, "groups": [], "skips": [],
+}  # fmt: skip
 
 
 def _is_priced_equal(design: Design, costs: Costs) -> bool:

@@ -7,7 +7,6 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from decimal import Decimal
 from itertools import groupby
 from math import prod
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,19 +15,17 @@ from urllib.parse import parse_qs
 from engine.design.cluster import MOST_DEVICES
 from engine.design.transfer_spec import TransferSpec
 from engine.errors import InputError
-from engine.units import quantity
+from engine.units import amount, quantity
 
 Document = dict[str, Any]
-Shows = Literal["planned", "played"]
-"""Which timeline of the links is drawn."""
-SHOWN: tuple[Shows, ...] = get_args(Shows)
 """A transfer as JSON has it; it may be wrong while somebody works on it."""
+Shows = Literal["planned", "played"]
+"""Which timeline of the links is drawn, and which time of the plans is told."""
+SHOWN: tuple[Shows, ...] = get_args(Shows)
 
 SIDES = ("source", "destination")
 LONGEST_LINK = 64_000
 """Letters of a link; what is longer is sent as a file."""
-_NUMBER = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([nuµmkKMGTP]?)(?:s|B|B/s)?")
-_POWER = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _EVEN = re.compile(r"(\d+)\s*(?:a|per)\s*host(?:,?\s*from\s*(\d+))?")
 
 
@@ -42,7 +39,7 @@ class Field(NamedTuple):
     label: str
     help: str
     read: Callable[[str, Document], Any]
-    show: Callable[[Any], str]
+    show: Callable[[Any, Document], str]
 
 
 def sizes_of(text: str, _: Document) -> list[int]:
@@ -61,7 +58,7 @@ def ranks_of(text: str, _: Document) -> list[int]:
     """``0-3, 8``: ranks and ranges of them.
 
     Raises:
-        InputError: it is something else, or names more ranks than a mesh can have.
+        InputError: it is something else, runs backwards, or names more ranks than a mesh can have.
     """
     found: list[int] = []
     for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[-–]\s*", "-", text.strip()))):
@@ -69,6 +66,10 @@ def ranks_of(text: str, _: Document) -> list[int]:
         if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends) or len(ends) > 2:
             raise InputError(f"{_cut(part)} should be a rank, or a range of ranks such as 0-7")
         first, last = int(ends[0]), int(ends[-1])
+        if last < first:
+            raise InputError(
+                f"{_cut(part)} runs backwards: write {last}-{first}, or each rank where its order is meant"
+            )
         if last - first >= MOST_DEVICES or len(found) > MOST_DEVICES:
             raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
         found += range(first, last + 1)
@@ -108,49 +109,64 @@ def _chunks(text: str, document: Document) -> int | None:
     return None if text.strip().lower() in ("", "best") else _whole(text, document)
 
 
-def _amount(text: str, _: Document) -> float | None:
-    """``1.25 GB/s`` or ``50 us``; ``free`` is no cost."""
-    if text.strip().lower() in ("", "free"):
-        return None
-    match = _NUMBER.fullmatch(text.strip())
-    try:
-        assert match
-        return float(Decimal(match[1]).scaleb(_POWER[match[2]]))  # a sum of floats would not show as it was typed
-    except (AssertionError, KeyError, ArithmeticError):
-        raise InputError(f"{_cut(text)} should be an amount such as 50 us or 1.25 GB/s") from None
+def _rate_reader(path: str) -> Callable[[str, Document], float | None]:
+    def read(text: str, document: Document) -> float | None:
+        """``1.25 GB/s`` or ``10 Gbit/s``; ``free`` is no cost."""
+        if text.strip().lower() in ("", "free"):
+            return None
+        rate = amount(text, "B/s", _of_rate(_at(document, path), document))
+        if rate < 1:
+            raise InputError(f"{_cut(text.strip())} is too little to send by: at least 1 B/s, or free for no cost")
+        return rate
+
+    return read
 
 
-def _latency(text: str, document: Document) -> float:
-    return _amount(text, document) or 0.0
+def _latency_reader(path: str) -> Callable[[str, Document], float]:
+    def read(text: str, document: Document) -> float:
+        """``50 us``; ``free`` is none."""
+        if text.strip().lower() in ("", "free"):
+            return 0.0
+        return amount(text, "s", _of_seconds(_at(document, path), document))
+
+    return read
 
 
-def _of_sizes(sizes: Any) -> str:
+def _of_sizes(sizes: Any, _: Document) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _of_ranks(ranks: Sequence[int]) -> str:
+def _of_ranks(ranks: Sequence[int], _: Document) -> str:
     """Ranks, those that follow one another as a range."""
     runs = [list(run) for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
-def _of_hosts(hosts: Sequence[int]) -> str:
-    runs = [(host, len(list(run))) for host, run in groupby(hosts)]
-    each, first = (runs[0][1], runs[0][0]) if runs else (1, 0)
-    if hosts and list(hosts) == [first + place // each for place in range(len(hosts))]:
-        return f"{each} a host, from {first}"
-    return ", ".join(f"{host}*{length}" if length > 1 else str(host) for host, length in runs)
+def _hosts_shower(side: str) -> Callable[[Sequence[int], Document], str]:
+    def show(hosts: Sequence[int], document: Document) -> str:
+        """``4 a host, from 2`` where that says the same of the mesh's ranks."""
+        runs = [(host, len(list(run))) for host, run in groupby(hosts)]
+        each, first = (runs[0][1], runs[0][0]) if runs else (1, 0)
+        if hosts and list(hosts) == [first + place // each for place in range(len(document[side]["ranks"]))]:
+            return f"{each} a host, from {first}"
+        return ", ".join(f"{host}*{length}" if length > 1 else str(host) for host, length in runs)
+
+    return show
 
 
-def _of_seconds(value: Any) -> str:
+def _of_seconds(value: Any, _: Document) -> str:
     return quantity(value, "s", 6) if value else "0 s"
 
 
-def _of_rate(value: Any) -> str:
+def _of_rate(value: Any, _: Document) -> str:
     return quantity(value, "B/s", 6) if value else "free"
 
 
-def _of_chunks(value: Any) -> str:
+def _of_whole(value: Any, _: Document) -> str:
+    return str(value)
+
+
+def _of_chunks(value: Any, _: Document) -> str:
     return "best" if value is None else str(value)
 
 
@@ -160,24 +176,31 @@ def _fields() -> tuple[Field, ...]:
         for side in SIDES
         for field in (
             Field(f"{side}.shape", "Mesh", "Sizes of the mesh's axes, outermost first", sizes_of, _of_sizes),
-            Field(f"{side}.hosts", "Hosts", "4 a host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_reader(side), _of_hosts),
+            Field(f"{side}.hosts", "Hosts", "4 a host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_reader(side), _hosts_shower(side)),
             Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", ranks_of, _of_ranks),
         )
     ]  # fmt: skip
     links = [
         field
         for link, where in (("inter_node", "between hosts"), ("intra_node", "inside a host"))
+        for rate, latency in [(f"links.{link}.bandwidth", f"links.{link}.latency_s")]
         for field in (
-            Field(f"links.{link}.bandwidth", "Bandwidth", f"Bytes/s {where}, one direction; free for no cost", _amount, _of_rate),
-            Field(f"links.{link}.latency_s", "Latency", f"Seconds that any message {where} takes at least", _latency, _of_seconds),
+            Field(rate, "Bandwidth", f"Bytes/s or bit/s {where}, one direction; free for no cost", _rate_reader(rate), _of_rate),
+            Field(latency, "Latency", f"Seconds that any message {where} takes at least", _latency_reader(latency), _of_seconds),
         )
     ]  # fmt: skip
     return (
         Field("tensor.shape", "Shape", "Elements of each dim", sizes_of, _of_sizes),
-        Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _whole, str),
+        Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _whole, _of_whole),
         *sides,
         *links,
-        Field("nics_per_host", "NICs a host", "So many tasks send from a host, or receive there, at once", _whole, str),
+        Field(
+            "nics_per_host",
+            "NICs a host",
+            "So many tasks send from a host, or receive there, at once",
+            _whole,
+            _of_whole,
+        ),
         Field("chunks", "Chunks", "Chunks of a chain; best: the best number for each task", _chunks, _of_chunks),
     )
 
@@ -190,7 +213,7 @@ def texts(document: Document) -> dict[str, str]:
     found = {}
     for path, field in FIELDS.items():
         try:
-            found[path] = field.show(_at(document, path))
+            found[path] = field.show(_at(document, path), document)
         except (TypeError, ValueError, KeyError, AttributeError):  # a document that is wrong there
             found[path] = ""
     return found

@@ -65,7 +65,7 @@ def _rows(found: Comparison, named: dict[str, Compared]) -> list[Row]:
 
 def _compared(found: Comparison, each: Compared) -> Row:
     expected, took = duration(each.predicted_s, found.prediction.costs.unit), duration(each.measured_s, found.unit)
-    off = _error(each.predicted_s, each.measured_s) if found.comparable else "-"
+    off = _error(each.predicted_s, each.measured_s) if found.comparable and each.error is not None else "-"
     return [expected, f"{'≤ ' if each.at_most else ''}{took}", off]
 
 

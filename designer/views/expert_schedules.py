@@ -12,7 +12,7 @@ import param
 
 from designer import expert_edits as edits
 from designer.assets import module, read_static
-from designer.canvases.experts import FIGURE_HELP, Known, in_titles, terms
+from designer.canvases.experts import FIGURE_HELP, Known, terms
 from designer.search import Stopped
 from designer.session import Session
 from designer.views._overlay import Overlay
@@ -20,7 +20,7 @@ from designer.views.expert_map import map_of_layers
 from engine.design import Design
 from engine.design.experts import Experts
 from engine.errors import InputError
-from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, play
+from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
 from engine.palette import OPS
 from engine.schedules import watched
 from engine.units import quantity

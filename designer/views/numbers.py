@@ -36,6 +36,8 @@ class Figure(NamedTuple):
     better: Literal["less", "more"]
     share: bool = False
     """A part of 1: its change is a difference in points, since a percentage of one misleads."""
+    detail: Callable[[Values, float], str] = lambda numbers, value: ""
+    """What is to be said of this very number after the help."""
 
 
 def tiles(prediction: Prediction | None, pinned: Prediction | None = None) -> list[dict[str, Any]]:
@@ -51,7 +53,8 @@ def _tile(figure: Figure, now: Values | None, before: Values | None) -> dict[str
         reason, explained = UNPREDICTED if now is None else NO_SECONDS
         written, small, help = NOTHING, reason, f"{explained}\n{figure.help}"
     else:
-        written, small, help = figure.written(now, value), figure.small(now, value), figure.help
+        written, small = figure.written(now, value), figure.small(now, value)
+        help = "\n".join(filter(None, (figure.help, figure.detail(now, value))))
     return {
         "key": figure.key,
         "label": figure.label,
@@ -132,14 +135,20 @@ def _fullest(numbers: Values, value: float) -> str:
     return f"of {quantity(numbers['capacity_bytes'], 'B')}, mesh {numbers['meshes'][held.index(max(held))]}"
 
 
-def _exposed(numbers: Values) -> float:
-    waits = numbers["exposed_communication_s"]
-    return float(sum(waits) / len(waits))
+def _beside_exposed(numbers: Values, value: float) -> str:
+    """What blocks wait for inside, where they do: the two add up."""
+    makespan, inside = numbers["makespan_s"], numbers["mean_inside_communication_s"]
+    if inside:
+        return f"+ {_time(numbers, inside)} inside blocks"
+    return f"communication, {_percent(numbers, value / makespan)}" if makespan else "communication"
 
 
-def _of_iteration(values: Values, value: float) -> str:
-    makespan = values["makespan_s"]
-    return f"communication, {100 * value / makespan:.1f} %" if makespan else "communication"
+def _shares_of_waiting(numbers: Values, value: float) -> str:
+    makespan, inside = numbers["makespan_s"], numbers["mean_inside_communication_s"]
+    if not inside:
+        return ""
+    exposed, within = (_percent(numbers, each / makespan) for each in (value, inside))
+    return f"Of this iteration {exposed} is exposed, and {within} is inside blocks."
 
 
 def _counted(things: Sized, noun: str, plural: str = "s") -> str:
@@ -205,12 +214,15 @@ FIGURES = (
         "exposed",
         "Exposed",
         "Exposed communication: time in which a mesh has nothing to do but wait for a transfer or a reduction that is "
-        "under way; the average over the meshes, and its share of the iteration. Communication behind compute costs "
-        "nothing and is not in it.",
-        _exposed,
+        "under way; the average over the meshes, as a run and its comparison tell it, and its share of the iteration. "
+        "Communication behind compute costs nothing and is not in it.\n"
+        "Inside blocks: time in which a forward or a backward itself waits for exchanges of experts or tensor-parallel "
+        "reductions; the average too. The bubble counts it as computing.",
+        lambda numbers: numbers["mean_exposed_communication_s"],
         _time,
-        _of_iteration,
+        _beside_exposed,
         better="less",
+        detail=_shares_of_waiting,
     ),
 )
 

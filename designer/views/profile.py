@@ -134,7 +134,10 @@ class Profiles(Overlay):
         )
 
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
-        self._calibrating.start(str(gesture["name"]).strip() or USUAL)
+        name = str(gesture["name"]).strip()
+        if not name:
+            raise InputError(f"give what is measured a name, such as {self.usual}")
+        self._calibrating.start(name)
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
         self._calibrating.stop()

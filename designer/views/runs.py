@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
+import numpy as np
 import param
 
 from designer.assets import module, read_static
@@ -21,6 +21,7 @@ from engine.cost import layers_per_stage
 from engine.design import Design, parse_design
 from engine.errors import InputError, MeshwaveError, Problem
 from engine.launch import (
+    Bundle,
     Entry,
     Launcher,
     Options,
@@ -30,15 +31,17 @@ from engine.launch import (
     launchers,
     loss_in_words,
     loss_of,
+    read_bundle,
     reconcile,
     step_time,
 )
-from engine.launch.compared import comparison_of, history, keep_profile
-from engine.launch.hosts import drawn
+from engine.launch.bundle import read_drawn
+from engine.launch.compared import STEERS, comparison_of, history, keep_profile
+from engine.launch.hosts import drawn, meets, predicted_for
 from engine.launch.options import PLAIN, REHEARSAL
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
 from engine.launch.threads import usual_rehearser
-from engine.predict import Prediction, predict
+from engine.predict import Prediction
 from engine.recording import Recording, read_recording
 from engine.rehearse import shortened
 from engine.timeline import Timeline
@@ -53,8 +56,6 @@ READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
 reading takes in all spans so far."""
 
 MEANS = ("model", "meshes", "pipeline", "training")
-STEERS = {"steps", "seed", "lr"}
-"""Of training, what changes no time of a step."""
 
 
 class RunsPanel(Canvas):
@@ -112,12 +113,12 @@ class RunsPanel(Canvas):
         """The run that computed the steps that are predicted: the one that is shown, unless it was taken off the
         prediction, else the latest that is over."""
         shown = self._shown
-        if shown is not None and shown.is_of(prediction) and not shown.is_rehearsal:
-            return shown.run if self._laid else None
+        if shown is not None and shown.plays(prediction) and not shown.is_rehearsal:
+            return shown.run if self._laid and shown.meets(prediction.design) else None
         for entry in self._record.all(SHOWN_RUNS):
             if not entry.is_rehearsal and entry.digest == prediction.program.digest and entry.state.is_over:
                 run = _Shown(Run(self._record, entry.id))
-                if run.computes(prediction.design):
+                if run.computes(prediction.design) and run.meets(prediction.design):
                     return run.run
         return None
 
@@ -295,8 +296,9 @@ class RunsPanel(Canvas):
         self._on_shown(shown.run.id if shown else "")
 
     def _tell(self, shown: _Shown) -> None:
+        fresh = shown.read_spans()  # first: they say what a typical step of a run is that is over
         self.param.update(run=shown.summary, losses=shown.losses, log=shown.log)
-        if shown.read_spans() or (shown.measured is not None and not self.comparison):
+        if fresh or (shown.measured is not None and not self.comparison):
             self._lay()
 
     def _lay(self) -> None:
@@ -308,12 +310,13 @@ class RunsPanel(Canvas):
             return
         same = prediction is not None and shown.is_of(prediction)
         expected = prediction if same else shown.prediction
+        plays = prediction is not None and shown.plays(prediction)
         self._session.measured = measured if same and self._laid else None
         self.comparison = {
             **(shown.compared(expected) if expected else {"rows": []}),
             "laid": self._laid and same,
             "same": same,
-            "whose": "" if same else " of the run's own design",
+            "whose": "" if same else " over the links of the run" if plays else " of the run's own design",
             "usable": measured.source == "measured",
         }
         if shown.is_over and not self.outcomes:
@@ -336,7 +339,7 @@ class _Shown:
         self.is_over = False
         self._spans = _Spans(run)
         self._design: Design | None = None
-        self._prediction: Prediction | None = None
+        self._bundle: Bundle | None = None
         self._asked: tuple[Any, ...] = ()
         self._compared: dict[str, Any] = {}
 
@@ -370,8 +373,8 @@ class _Shown:
             "reason": entry.reason,
             "done": done,
             "total": entry.steps,
-            "figures": _figures(self._last, done, entry.steps),
-            "notes": [*(_diverged(self._losses) if self.losses else []), *_notes(self.run, entry)],
+            "figures": _figures(self._last, done, entry.steps, self._typical_s(entry)),
+            "notes": [*(_diverged(self._losses) if self.losses else []), *self.run.notes()],
         }
 
     def read_spans(self) -> bool:
@@ -381,7 +384,14 @@ class _Shown:
         found = self._spans.read()
         if found is not None:
             self.recording, self.measured = found, found.timeline()
+            self.summary = self._summary(self.run.entry)
         return found is not None
+
+    def _typical_s(self, entry: Entry) -> float | None:
+        """The step of a run that is over as its comparison tells it; None while it runs, or where none is recorded."""
+        if self.recording is None or not entry.state.is_over:
+            return None
+        return float(np.median(self.recording.seconds))
 
     def compared(self, expected: Prediction) -> dict[str, Any]:
         """What was measured so far beside a prediction, as it is shown."""
@@ -394,24 +404,38 @@ class _Shown:
     def _compare(self, expected: Prediction) -> dict[str, Any]:
         """Of a run that is over it is also kept how its own prediction came out."""
         assert self.recording is not None, "spans were read"
+        own, bundle = self.prediction, self.bundle
         try:
-            if self.is_over and self.prediction is not None:
-                comparison_of(self.run, self.prediction, self.recording)
-            return as_shown(compare(expected, self.recording))
+            if self.is_over and own is not None and bundle is not None:
+                comparison_of(self.run, bundle, self.recording)
+            links = predicted_for(bundle) if bundle is not None and expected is own else ""
+            return as_shown(compare(expected, self.recording, links))
         except MeshwaveError:
             return {"rows": []}  # this version makes another program of that design than the one that launched it
 
     def is_of(self, prediction: Prediction) -> bool:
-        """Whether the measured step is the predicted one: the program, and what its actions compute."""
+        """Whether the measured step is the predicted one: the program, what its actions compute, and its links."""
+        return self.plays(prediction) and self.meets(prediction.design)
+
+    def plays(self, prediction: Prediction) -> bool:
+        """Whether the measured step is the predicted one, over whatever links: the program, and what its actions compute."""
         if self.measured is None or self.measured.digest != prediction.program.digest:
             return False
         return self.computes(prediction.design)
+
+    def meets(self, design: Design) -> bool:
+        """Whether its links were those that a design is predicted for, where they were emulated."""
+        return self.bundle is None or meets(self.bundle, design)
 
     def computes(self, design: Design) -> bool:
         """Whether a step of the run is a step of a design; that of a rehearsal takes what it was priced at."""
         if self.design is None or _meaning(self.design) != _meaning(design):
             return False
-        return not self.is_rehearsal or (self.design.cost, self.design.cluster) == (design.cost, design.cluster)
+        if not self.is_rehearsal:
+            return True
+        bundle = self.bundle
+        priced = self.design if bundle is None or bundle.design.cost.kind == "unit" else bundle.design
+        return (priced.cost, priced.cluster) == (design.cost, design.cluster)
 
     @property
     def is_rehearsal(self) -> bool:
@@ -419,23 +443,31 @@ class _Shown:
 
     @property
     def design(self) -> Design | None:
-        """What the run was launched with."""
+        """What was drawn when the run was launched."""
         if self._design is None:
             try:
-                self._design = parse_design((self.run.folder / "design.json").read_bytes())
+                self._design = read_drawn(self.run.folder)
             except (OSError, MeshwaveError):
                 return None  # gone, or of another version
         return self._design
 
     @property
-    def prediction(self) -> Prediction | None:
-        """That of the run's own design."""
-        if self._prediction is None and self.design is not None:
+    def bundle(self) -> Bundle | None:
+        """What the run was launched with."""
+        if self._bundle is None:
             try:
-                self._prediction = predict(self.design)
+                self._bundle = read_bundle(self.run.folder)
             except MeshwaveError:
-                return None
-        return self._prediction
+                return None  # gone, or of another version
+        return self._bundle
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """That of the run's own design, on the links that it has."""
+        try:
+            return None if self.bundle is None else self.bundle.prediction
+        except MeshwaveError:
+            return None  # its profile is gone
 
 
 class _Spans:
@@ -507,14 +539,18 @@ def _stages(design: Design, ran: Prediction) -> list[int] | None:
     return None if layers_per_stage(design) == ran.costs.layers else list(ran.costs.layers)
 
 
-def _figures(last: Mapping[str, Any] | None, done: int, total: int) -> list[list[str]]:
+def _figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s: float | None) -> list[list[str]]:
+    """Each a value and its name: the step is the last one until a typical one is known."""
     if last is None:
-        return [["-", "loss"], ["-", "step"], ["-", "a step"], ["-", "tokens/s"]]
+        return [["-", "loss"], ["-", "steps"], ["-", "last step"], ["-", "tokens/s"]]
+    step = last
+    if typical_s:
+        step = {**last, "seconds": typical_s, "tokens_per_s": last["tokens_per_s"] * last["seconds"] / typical_s}
     return [
         [loss_in_words(last["loss"]), "loss"] if "loss" in last else ["rehearsed", "no loss"],
         [f"{done} of {total}", "steps"],
-        [step_time(last), "a step"],
-        [quantity(last["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens a unit"],
+        [step_time(step), "typical step" if typical_s else "last step"],
+        [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens a unit"],
     ]
 
 
@@ -542,13 +578,3 @@ def _diverged(losses: Sequence[float | None]) -> list[str]:
         return []
     since = next((step for step in range(len(losses) - 1, -1, -1) if losses[step] is not None), -1) + 1
     return [f"the loss is not a number since step {since + 1}: try a smaller training.lr, or a training.clip_norm"]
-
-
-def _notes(run: Run, entry: Entry) -> list[str]:
-    """What the run says of where it computes, and what its times are worth there."""
-    started = [event for event in run.events() if event.get("event") == "started"]
-    notes = run.notes()
-    processes, cores = entry.processes, os.cpu_count() or 1
-    if processes > cores and "rehearsal" not in entry.manner and any(event.get("device") == "CPU" for event in started):
-        notes.append(f"{processes} processes take turns on {cores} cores: computations take longer than predicted")
-    return notes

@@ -56,8 +56,9 @@ SHORTCUTS = (
     Shortcut("Experts", "R, Delete", "replicate, remove a replica"),
     Shortcut("Experts", "B, Shift+B", "balance, equal blocks"),
     Shortcut("Experts", "+, -", "hotter, cooler"),
-    Shortcut("Wave", "Arrows", "from stage to stage"),
-    Shortcut("Wave", "Alt+Arrows", "give a layer to a neighbour"),
+    Shortcut("Wave", "Arrows", "from stage to stage, from skip to skip"),
+    Shortcut("Wave", "Alt+Left, Alt+Right", "give a layer to a neighbour"),
+    Shortcut("Wave", "Alt+Up, Alt+Down", "carry a stage to another mesh"),
     Shortcut("Timeline", "W, S", "zoom in and out"),
     Shortcut("Timeline", "A, D", "move left and right"),
     Shortcut("Timeline", "0", "show the whole step"),
@@ -160,7 +161,10 @@ class TopBar(Canvas):
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
         export, prediction = exports[str(gesture["name"])], self._session.current_prediction("export")
-        self._download(file_name(prediction.design.name) + export.suffix, export.mime, export.make(prediction))
+        file = file_name(prediction.design.name) + export.suffix
+        self._download(file, export.mime, export.make(prediction))
+        if lines := [{"where": "", "message": each} for each in export.left_out(prediction)]:
+            self._tell(f"{file} has not all of the design", lines, "notes")
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self._session.undo()

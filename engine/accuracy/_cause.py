@@ -44,12 +44,21 @@ class Cause(NamedTuple):
     times: float | None  # what it took of what was predicted
 
 
+class _Pair(NamedTuple):
+    """[rows] something of each action, predicted and measured; and what it is called in actions that have a name."""
+
+    predicted: Floats
+    measured: Floats
+    words: str = "{}"
+
+
 class _Part(NamedTuple):
-    """Actions that may be off together, and what they are called."""
+    """Actions that may be off together, in what is compared of them, and what that is called."""
 
     name: str
     plural: bool
     rows: Bools
+    of: _Pair
 
 
 class Search:
@@ -57,12 +66,17 @@ class Search:
 
     def __init__(self, comparison: Comparison) -> None:
         prediction = comparison.prediction
-        self._program, self._costs = prediction.program, prediction.costs
+        self._design, self._program, self._costs = prediction.design, prediction.program, prediction.costs
         self._meshes = comparison.timeline.meshes
         self._unit = comparison.unit
         self._iteration = comparison.iteration
-        self._measured = comparison.rows.seconds
         self._error_s = self._iteration.measured_s - self._iteration.predicted_s
+        predicted, measured = self._costs.seconds, comparison.rows.seconds
+        waits = comparison.waits
+        self._all = _Pair(predicted, measured)
+        self._waits = _Pair(*waits, "waiting for exchanges of expert layers in the {}")
+        self._computed = _Pair(predicted - waits.predicted, measured - waits.measured, "computation of the {}")
+        self._has_waits = (waits.predicted > 0) | (waits.measured > 0)
 
     @property
     def cause(self) -> Cause | None:
@@ -70,7 +84,8 @@ class Search:
         if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
             return None
         part, effect = self._best([*self._kinds(), *self._on_meshes()])
-        between = self._iteration.measured_s - self._makespan(np.ones(len(self._program), np.bool_))
+        everything = _Part("", True, np.ones(len(self._program), np.bool_), self._all)
+        between = self._iteration.measured_s - self._makespan(everything)
         if abs(between) > abs(effect) and between * self._error_s > 0:
             share = between / self._error_s
             words = (
@@ -86,8 +101,8 @@ class Search:
 
     def _narrowed(self, part: _Part, effect: float) -> tuple[_Part, float]:
         """A part of it that makes nearly all of its effect, and a part of that."""
-        for finer in (self._of_kind_and_mesh, self._of_stage):
-            parts = [each for each in finer(part) if 0 < each.rows.sum() < part.rows.sum()]
+        for finer in (self._of_kind_and_mesh, self._of_stage, self._of_inside):
+            parts = [each for each in finer(part) if 0 < each.rows.sum() < part.rows.sum() or each.of is not part.of]
             if parts:
                 best, its = self._best(parts)
                 if its / effect >= MOSTLY:
@@ -96,12 +111,28 @@ class Search:
 
     def _kinds(self) -> Iterator[_Part]:
         for op in np.unique(self._program.op[self._program.spans]).tolist():
-            yield _Part(*_called(Op(op)), self._program.op == op)
+            yield _Part(*_called(Op(op)), self._program.op == op, self._all)
 
     def _on_meshes(self) -> Iterator[_Part]:
         works = keeps_busy(self._program)
         for rank, mesh in enumerate(self._meshes):
-            yield _Part(f"computation on mesh {mesh}", False, works & (self._program.rank == rank))
+            of_mesh = self._program.rank == rank
+            waits = bool(self._has_waits[of_mesh].any())
+            what = self._computing(rank, waits=waits)
+            computed = self._computed if waits else self._all
+            yield _Part(f"{_listed(what)} on mesh {mesh}", len(what) > 1, works & of_mesh, computed)
+            if waits:
+                name = f"waiting for exchanges of expert layers on mesh {mesh}"
+                yield _Part(name, False, of_mesh & self._has_waits, self._waits)
+        if self._has_waits.any():
+            yield _Part("waiting for exchanges of expert layers", False, self._has_waits, self._waits)
+
+    def _computing(self, rank: int, *, waits: bool) -> list[str]:
+        """What a mesh is busy with while it computes, as far as that cannot be told apart; ``waits``: those for experts
+        can."""
+        what = ["computation"]
+        what += ["all-reduces"] if self._design.meshes[rank].tp > 1 else []
+        return what + (["exchanges of experts"] if self._design.model.moe and not waits else [])
 
     def _of_kind_and_mesh(self, part: _Part) -> Iterator[_Part]:
         """Each kind of action of it on each mesh, or each link."""
@@ -116,7 +147,8 @@ class Search:
                     if peer >= 0
                     else f"on mesh {self._meshes[rank]}"
                 )
-                yield _Part(f"{name} {where}", plural, of_kind & (program.rank == rank) & (ends == peer))
+                named = part.of.words.format(f"{name} {where}")
+                yield _Part(named, plural, of_kind & (program.rank == rank) & (ends == peer), part.of)
 
     def _of_stage(self, part: _Part) -> Iterator[_Part]:
         """Each stage of it, where that is computation."""
@@ -128,24 +160,34 @@ class Search:
             rows = part.rows & (program.stage == stage)
             meshes = {self._meshes[rank] for rank in program.rank[rows].tolist()}
             where = f" on mesh {meshes.pop()}" if len(meshes) == 1 else ""
-            yield _Part(f"{WORDS[Op(int(ops[0])).name]} of stage {stage}{where}", False, rows)
+            named = part.of.words.format(f"{WORDS[Op(int(ops[0])).name]} of stage {stage}{where}")
+            yield _Part(named, False, rows, part.of)
+
+    def _of_inside(self, part: _Part) -> Iterator[_Part]:
+        """What is computed in it, and how long its devices wait for messages within, where that is known."""
+        if part.of is self._all and (part.rows & self._has_waits).any():
+            for of in (self._computed, self._waits):
+                yield _Part(of.words.format(part.name), False, part.rows, of)
 
     def _best(self, parts: Sequence[_Part]) -> tuple[_Part, float]:
         """The one that changes the step most in the direction of its error; of the most promising."""
-        off = self._measured - self._costs.seconds
         sign = np.sign(self._error_s)
-        promising = sorted(parts, key=lambda part: -sign * float(off[part.rows].sum()))[:MOST_TRIED]
-        effects = [self._makespan(part.rows) - self._iteration.predicted_s for part in promising]
+
+        def longer(part: _Part) -> float:
+            return float(sign * (part.of.measured - part.of.predicted)[part.rows].sum())
+
+        promising = sorted(parts, key=longer, reverse=True)[:MOST_TRIED]
+        effects = [self._makespan(part) - self._iteration.predicted_s for part in promising]
         best = max(range(len(promising)), key=lambda number: sign * effects[number])
         return promising[best], effects[best]
 
-    def _makespan(self, rows: Bools) -> float:
-        """Of the step, with what was measured in these rows and what was predicted in the others."""
-        seconds = np.where(rows, self._measured, self._costs.seconds)
+    def _makespan(self, part: _Part) -> float:
+        """Of the step, with what was measured of it and what was predicted of all else."""
+        seconds = self._costs.seconds + np.where(part.rows, part.of.measured - part.of.predicted, 0.0)
         return simulate(self._program, seconds, self._costs.transfer_model).makespan
 
     def _told(self, part: _Part, effect: float) -> Cause:
-        expected, took = (float(seconds[part.rows].sum()) for seconds in (self._costs.seconds, self._measured))
+        expected, took = (float(seconds[part.rows].sum()) for seconds in part.of[:2])
         times = took / expected if expected else None
         share = effect / self._error_s
         how = _how(times) if times is not None else f"{duration(took, self._unit)} where nothing was predicted"
@@ -168,3 +210,9 @@ def _share(share: float) -> str:
 def _called(op: Op) -> tuple[str, bool]:
     """What actions of a kind are called together, and whether in the plural."""
     return (f"transfers of {WORDS[op.name]}s", True) if op in SENDS else (WORDS[op.name], False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``computation, all-reduces and exchanges``"""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.accuracy._cause import Cause, Search
+from engine.accuracy._inside import Waits, Within, by_name, insides, waits
 from engine.accuracy._rows import SENDS, MeasuredRows, keeps_busy, measured_rows
-from engine.errors import MeshwaveError
-from engine.lowering.layers import DENSE, Inside, block_of, inside, measured_inside
 from engine.palette import WORDS
 from engine.predict import Prediction
 from engine.program.action import Action, Op
-from engine.program.program import Program
-from engine.recording import WITHIN, Recording, read_inside
+from engine.recording import WITHIN, Recording
 from engine.timeline import Timeline, refuse_another
 from engine.units import duration, number
 
@@ -30,6 +27,7 @@ DOUBTFUL = 0.05
 """From this share of the shortest transfer on, the clocks' uncertainty is worth a word."""
 LONGEST, MIDDLE, SHORTEST = 75, 50, 25
 """The percentiles that say how steps spread."""
+COMPILED = "blocks were compiled, of which no prediction knows"
 ERROR_IS = "(measured - predicted) / predicted, above 0 where it took longer"
 
 
@@ -44,7 +42,9 @@ class Compared(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        return error(self.predicted_s, self.measured_s)
+        """None also where it took at most more than was predicted, which may be less."""
+        known = not self.at_most or self.measured_s <= self.predicted_s
+        return error(self.predicted_s, self.measured_s) if known else None
 
 
 def error(predicted: float, measured: float) -> float | None:
@@ -113,6 +113,8 @@ class Comparison:
     prediction: Prediction
     recording: Recording
     timeline: Timeline  # of the typical step
+    predicted_for: str = ""
+    """What the prediction is made for where that is not what is drawn, such as other links; a sentence's words."""
 
     # ---- the step ----
 
@@ -163,9 +165,25 @@ class Comparison:
         }
 
     @cached_property
+    def insides(self) -> list[Within]:
+        """The actions of which the run has recorded the inside: of meshes with experts."""
+        return [*insides(self.prediction, self.recording)]
+
+    @cached_property
     def by_layer(self) -> list[LayerTime]:
-        """The layers of each block of which the run has recorded the inside: one with experts."""
-        return [*_layers(self.prediction, self.recording)]
+        """The layers of each block of which the run has recorded the inside."""
+        return [each for within in self.insides for each in self._layers(within)]
+
+    def _layers(self, within: Within) -> Iterator[LayerTime]:
+        expected, took = by_name(within.expected), by_name(within.took)
+        for name in dict.fromkeys((*expected, *took)):
+            compared = Compared(expected.get(name, 0.0), took.get(name, 0.0))
+            yield LayerTime(self.timeline.meshes[within.rank], within.action, name, compared)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """How long devices stand still within their computations, as far as the run has recorded it."""
+        return waits(self.prediction.program, self._predicted, self.rows.seconds, self.insides)
 
     @cached_property
     def memory(self) -> list[MeshMemory]:
@@ -179,7 +197,14 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """That it was a rehearsal, and at which scale; nothing of a run."""
+        """What is to be known before anything is compared: that it was a rehearsal, and at which scale; for which links
+        the prediction is, where these are not drawn; and what the run did that no prediction knows of."""
+        compiled = self.prediction.design.training.compile and self.recording.source == "measured"
+        said = (self._rehearsed, self.predicted_for, COMPILED if compiled else "")
+        return "; ".join(filter(None, said))
+
+    @property
+    def _rehearsed(self) -> str:
         if self.recording.source != "rehearsed":
             return ""
         scale = number(self.recording.scale)
@@ -187,6 +212,11 @@ class Comparison:
             return "rehearsal: computations were waits, as long as they are predicted to take"
         stretched = f"{scale} times as long" if self.unit == "s" else f"{scale} s for a unit"
         return f"rehearsal: computations were waits, {stretched}; times are divided by that"
+
+    @cached_property
+    def unmeasured(self) -> list[str]:
+        """What its profile has not measured of the design, where calibrated costs have predicted it."""
+        return [problem.message for problem in self.prediction.warnings if problem.code == "unmeasured"]
 
     @cached_property
     def doubts(self) -> str:
@@ -199,14 +229,19 @@ class Comparison:
         return words
 
     def _mean(self, rows: Bools) -> Compared:
-        number, total = int(rows.sum()), self._total(rows)
-        each = max(number, 1)
-        return Compared(total.predicted_s / each, total.measured_s / each, number, total.at_most)
+        """Of those that are known; where none is, of all what they took at most."""
+        known = rows & self.rows.known
+        told = known if known.any() else rows
+        each = max(int(told.sum()), 1)
+        predicted_s, measured_s = (seconds[told].sum() for seconds in (self._predicted, self.rows.at_most))
+        return Compared(float(predicted_s) / each, float(measured_s) / each, int(rows.sum()), at_most=not known.any())
 
     def _total(self, rows: Bools) -> Compared:
-        measured = self.rows
-        predicted_s = float(self.prediction.costs.seconds[rows].sum())
-        return Compared(predicted_s, float(measured.seconds[rows].sum()), 1, not measured.known[rows].any())
+        return Compared(float(self._predicted[rows].sum()), float(self.rows.seconds[rows].sum()))
+
+    @property
+    def _predicted(self) -> Floats:
+        return self.prediction.costs.seconds
 
     # ---- as data ----
 
@@ -221,6 +256,9 @@ class Comparison:
         pairs = {"predicted": timelines[0], "measured": timelines[1]}
         return {
             "source": self.recording.source,
+            "label": self.label,
+            "predicted_for": self.predicted_for or None,
+            "unmeasured": self.unmeasured,
             "scale": self.recording.scale,
             "unit": self.prediction.costs.unit,
             "error_is": ERROR_IS,
@@ -258,18 +296,19 @@ class Comparison:
         }
 
 
-def compare(prediction: Prediction, recording: Recording) -> Comparison:
-    """
+def compare(prediction: Prediction, recording: Recording, predicted_for: str = "") -> Comparison:
+    """``predicted_for`` says what the prediction is made for where that is not what is drawn.
+
     Raises:
         RunError: no step was recorded by all ranks yet.
         InputError: the run was of another program.
     """
     if recording.steps:
         refuse_another(prediction.program.digest, recording.digest)
-    return Comparison(prediction, recording, recording.timeline())
+    return Comparison(prediction, recording, recording.timeline(), predicted_for)
 
 
-# ---- memory and the inside of blocks ----
+# ---- memory ----
 
 
 def _memory(prediction: Prediction, recording: Recording) -> Iterator[MeshMemory]:
@@ -282,40 +321,3 @@ def _memory(prediction: Prediction, recording: Recording) -> Iterator[MeshMemory
             by_category = {kind: float(size[rank]) for kind, size in predicted.by_category.items()}
             total = float(predicted.total_bytes[rank])
             yield MeshMemory(mesh.name, total, fullest.peak_bytes, by_category, fullest.by_category, fullest.how)
-
-
-def _layers(prediction: Prediction, recording: Recording) -> Iterator[LayerTime]:
-    design, program, first = prediction.design, prediction.program, 0
-    for rank, mesh in enumerate(design.meshes):
-        processes = [first + place for place in block_of(design, rank)]
-        first += len(mesh.devices)
-        for action in _first_of_each(program, rank):
-            try:
-                found = read_inside(recording.folder, processes, action)
-                if not any(len(rows) for rows in found.steps):
-                    continue
-                expected = _by_name(inside(design, rank, action.stage, action.op))
-                took = _by_name(measured_inside(design, rank, action.op, found))
-            except MeshwaveError:
-                return  # no inside was recorded, or units say nothing of it
-            for name in dict.fromkeys((*expected, *took)):
-                compared = Compared(expected.get(name, 0.0), took.get(name, 0.0))
-                yield LayerTime(mesh.name, action._replace(fused=0), name, compared)
-
-
-def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
-    """The first computation of each kind of each stage of a rank."""
-    found: dict[tuple[Op, int], Action] = {}
-    for action in program.actions(rank):
-        if action.op <= Op.W:
-            found.setdefault((action.op, action.stage), action)
-    return found.values()
-
-
-def _by_name(found: Inside) -> dict[str, float]:
-    """Seconds of each step of each layer with experts, and of all that is dense, on the average of the devices."""
-    seconds: dict[str, float] = defaultdict(float)
-    took = found.timeline.end - found.timeline.start
-    for word, step, each in zip(found.words, found.steps, took.tolist(), strict=True):
-        seconds[word.partition(", chunk")[0] if step is not None else DENSE] += each / len(found.block)
-    return seconds

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from engine.predict import Prediction
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.recording import AT_ONCE_NS, Recording, Spans
+from engine.recording import Recording, Spans, stood_still
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -26,7 +26,8 @@ class MeasuredRows:
     """What each action of a program took, in the sense in which the simulator takes its costs."""
 
     seconds: Floats  # [rows]
-    known: Bools  # [rows] False for a SEND of which it is only known that it took no longer
+    known: Bools  # [rows] False for a SEND that nobody ever waited for: its seconds are a guess
+    at_most: Floats  # [rows] the seconds that are known, and of such a SEND those that it took at most
 
 
 def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
@@ -35,7 +36,8 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     A slot's seconds are shared between its two rows as was predicted. A reduction takes from when the last of
     those who share it has begun it, and what its rank reduced before is done, to when its result is there; an
     optimizer step from when all is there that it waits for. A transfer takes from its SEND (of a run, from when
-    its receiver was ready for it, where that is later) until it arrived; how long, is known where its receiver stood still for it.
+    its receiver was ready for it, where that is later) until it arrived; how long, is known where its receiver stood
+    still for it.
     """
     program, predicted = prediction.program, prediction.costs.seconds
     timed = recording.timed
@@ -50,12 +52,14 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     _steps(program, reduced, spans, start, end, took)
     seconds = np.median(took, axis=0)
     known = np.ones(len(program), np.bool_)
-    sends, arrived, waited = _transfers(program, spans, start, end, recording)
-    seconds[sends], known[sends] = _transfer_seconds(program, sends, arrived, waited, predicted)
+    sends, until, waited = _transfers(program, spans, start, end, recording)
+    seconds[sends], known[sends] = _transfer_seconds(program, sends, until, waited, predicted)
     seconds[np.isin(program.op, (Op.RECV_F, Op.RECV_B))] = 0.0
     others = ~program.is_compute  # of a slot the second row may take less than nothing
     seconds[others] = np.maximum(seconds[others], 0.0)
-    return MeasuredRows(seconds, known)
+    at_most = seconds.copy()
+    at_most[sends] = np.where(known[sends], seconds[sends], until.min(axis=0))
+    return MeasuredRows(seconds, known, at_most)
 
 
 def _share_slots(program: Program, predicted: Floats, took: Floats) -> None:
@@ -104,13 +108,17 @@ def _transfers(
     program: Program, spans: Spans, start: Floats, end: Floats, recording: Recording
 ) -> tuple[NDArray[np.intp], Floats, Bools]:
     """The rows of all SENDs; [steps, sends] the seconds of each until it was in hand, and whether its receiver stood
-    still for it, so that these are the transfer's own. In a rehearsal a message sets out whoever is ready for it."""
+    still for it, so that these are the transfer's own. In a rehearsal a message sets out whoever is ready for it.
+
+    One that had not been sent when its receiver stood still for it takes from when it was: who was late is its sender.
+    """
     sends, receives = _matched(program)
     begun = start[:, sends]
     if recording.source != "rehearsed":
         begun = np.maximum(begun, start[:, receives])
-    waited = spans["wait_ns"][:, receives] > AT_ONCE_NS
-    return sends, end[:, receives] - begun, np.full_like(waited, True) if recording.knows_arrivals else waited
+    took = end[:, receives] - begun
+    waited = stood_still(spans["wait_ns"][:, receives], 1e9 * took)
+    return sends, took, np.full_like(waited, True) if recording.knows_arrivals else waited
 
 
 def _matched(program: Program) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -53,20 +53,6 @@ LINK = {"latency_s": 1e-4, "bandwidth": 6e7}
 the stretched time of its rehearsal."""
 SLOW = {"latency_s": 1e-4, "bandwidth": 8e6}
 """On which 256 KiB take half as long as a forward of a stage of four layers."""
-DEEP = {**WIDE, "hidden": 128, "sequence": 256}
-"""Wherever weights travel too: fewer of them, on longer texts."""
-CORE = {
-    "name": "CPU core",
-    "peak_flops": 6e10,
-    "memory_bytes": 4e9,
-    "memory_bandwidth": 1.2e10,
-    "efficiency": 0.5,
-}
-LINK = {"latency_s": 1e-4, "bandwidth": 6e7}
-"""As much slower than a core as a network card is than a GPU, and what this machine can carry for all of a design in
-the stretched time of its rehearsal."""
-SLOW = {"latency_s": 1e-4, "bandwidth": 8e6}
-"""On which 256 KiB take half as long as a forward of a stage of four layers."""
 MICROBATCHES = 8
 
 

@@ -17,7 +17,7 @@ from engine.accuracy_bench.results import Result, Results, read, write
 from engine.accuracy_bench.summary import summary
 from engine.accuracy_bench.table import markdown, real, rehearsed
 from engine.errors import InputError, MeshwaveError
-from engine.resources import home, write_whole
+from engine.resources import home, see_writable, write_whole
 
 Say = Callable[[str], None]
 MISSING = "missing"
@@ -64,9 +64,13 @@ def measure_all(
     Returns why designs were left out, by their names.
 
     Raises:
-        InputError: no design is meant by a word of ``only``, or the file holds something else.
+        InputError: no design is meant by a word of ``only``, or the file holds something else or cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot keep results in {path.parent}: {error.strerror}") from None
+    see_writable(path)
     results = (read(path) or _no_results()).model_copy(update={"machine": in_words()})
     wanted = _wanted(known, only, results)
     failed: dict[str, str] = {}

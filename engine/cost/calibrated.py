@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from math import log
 from statistics import median
 
@@ -89,13 +88,12 @@ class MeasuredPrices(MeshPrices):
         self._tp = mesh.tp
         self._slowness = Slowness(profile.actions)
         self._lines = {line.kind: line for line in _blocks(profile, design.training.precision)}
-        self._exposed = _exposed(design, mesh, load, block) if block and "experts" in self._lines else Seconds()
 
     @property
     def expert_layer(self) -> Seconds:
         if self._block is None or "experts" not in self._lines:
             return super().expert_layer
-        return self._block_of("experts", self._block.operators) + self._exposed
+        return self._block_of("experts", self._block.operators) + _waits(self._block)
 
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """What their own lines say has what an action costs at all in it, which any other stage has too."""
@@ -126,10 +124,7 @@ class MeasuredPrices(MeshPrices):
     def _priced(self, line: Block, operators: Sequence[Operator], *, whole: bool) -> Seconds:
         ends = line.kind in ("embedding", "head")  # whose constant is one, of action and block together
         once: dict[Term, float] = {"block": 1.0, "action": float(ends)} if whole else {}
-        found = self._by(line, once, operators)
-        forward = self._reduced(chain.from_iterable(each.forward_reduced for each in operators))
-        backward = self._reduced(chain.from_iterable(each.backward_reduced for each in operators))
-        return found + Seconds(forward, backward, again=forward)
+        return self._by(line, once, operators) + self._reductions(operators)
 
     def _by(self, line: Block, once: Mapping[Term, float], operators: Sequence[Operator] = ()) -> Seconds:
         took = {phase: fit.seconds({**once, **work_of(operators, phase)}) for phase, fit in line.fits.items()}
@@ -149,15 +144,10 @@ def _kind_of(operators: Sequence[Operator]) -> BlockKind:
     return next((kind for name, kind in kinds.items() if name in names), "layer")
 
 
-def _exposed(design: Design, mesh: Mesh, load: Workload, block: ExpertBlock) -> Seconds:
+def _waits(block: ExpertBlock) -> Seconds:
     """What the messages of a layer with experts add to what it computes."""
-    free = Link(latency_s=0.0, bandwidth=FASTEST)
-    cluster = design.cluster.model_copy(update={"intra_node": free, "inter_node": free})
-    alone = expert_block(design.model_copy(update={"cluster": cluster}), mesh, load)
-    assert alone is not None, "the model has experts"
-    forward = block.forward_s - alone.forward_s
-    backward = block.input_gradient_s - alone.input_gradient_s
-    return Seconds(forward, backward, hidden=block.hidden_s - alone.hidden_s, again=forward)
+    forward, backward, hidden = block.forward_waits_s, block.input_waits_s, block.hidden_s
+    return Seconds(forward, backward, 0.0, hidden, forward, forward, backward, hidden)
 
 
 def _blocks(profile: Profile, precision: str) -> list[Block]:
@@ -261,7 +251,16 @@ def _scaled(seconds: Seconds, slowness: Callable[[OpName], float]) -> Seconds:
     forward, first, second = (seconds.forward, seconds.input_gradient, seconds.weight_gradient)
     first, second = first * slowness("I"), second * slowness("W")
     whole = seconds.backward * slowness("B")
-    return Seconds(forward * slowness("F"), first, second, first + second - whole, seconds.again * slowness("F"))
+    return Seconds(
+        forward * slowness("F"),
+        first,
+        second,
+        first + second - whole,
+        seconds.again * slowness("F"),
+        seconds.forward_waits * slowness("F"),
+        seconds.input_waits * slowness("I"),
+        seconds.input_waits * slowness("I") - seconds.backward_waits * slowness("B"),
+    )
 
 
 # ---- the model ----
@@ -359,7 +358,7 @@ def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mappi
 
 
 def profile_of(design: Design) -> Profile:
-    """The profile that the design names.
+    """The profile that the design names, without its links and collectives where those of the cluster are meant.
 
     Raises:
         DesignError: it is not kept here, or is none, at its place in the document.
@@ -367,7 +366,7 @@ def profile_of(design: Design) -> Profile:
     cost = design.cost
     assert isinstance(cost, CalibratedCost), "a design that is priced by a profile"
     try:
-        return load_named(cost.profile)
+        found = load_named(cost.profile)
     except DesignError as error:
         where = error.problems[0]
         message = f"{cost.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
@@ -375,6 +374,13 @@ def profile_of(design: Design) -> Profile:
     except InputError as error:
         message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
         raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
+    return found if cost.links == "measured" else _without_links(found)
+
+
+def _without_links(profile: Profile) -> Profile:
+    """What it knows of single devices."""
+    own = tuple(line for line in profile.links if line.pair == "same_device")
+    return profile.model_copy(update={"links": own, "collectives": ()})
 
 
 # ---- what was not measured ----
@@ -386,8 +392,14 @@ BEYOND = 1.25
 def outside(design: Design, profile: Profile) -> list[Problem]:
     """Warnings of the parts of a design that lie outside of what a profile has measured."""
     computed = _outside_of_blocks(design, profile) if profile.blocks else _outside_of_a_run(design, profile)
-    found = (*computed, *_outside_of_links(design, profile), *_outside_of_collectives(design, profile))
+    sent = (*_outside_of_links(design, profile), *_outside_of_collectives(design, profile))
+    found = (*computed, *(sent if _goes_over_measured_links(design) else ()))
     return [Problem(*each, "warning") for each in found]
+
+
+def _goes_over_measured_links(design: Design) -> bool:
+    """Not where somebody says that the cluster's links are others."""
+    return not isinstance(design.cost, CalibratedCost) or design.cost.links == "measured"
 
 
 Told = tuple[str, str, str]

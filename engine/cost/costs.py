@@ -67,6 +67,11 @@ class CostModel(ABC):
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         """``[kinds]`` for each distinct action of the program; see :class:`Costs`."""
 
+    def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
+        """``[kinds]`` of the seconds of a computation those in which it waits for messages inside it: the exchanges
+        of experts and the reductions of tensor-parallel layers."""
+        return np.zeros(len(kinds))
+
     def overlap(self, design: Design) -> float:
         """How long a forward and a backward in one slot take, against one after the other."""
         return 1.0
@@ -116,6 +121,15 @@ def estimate(design: Design, program: Program) -> Costs:
         tokens=samples * design.model.sequence,
         layers=layers,
     )
+
+
+def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
+    """``[rows]`` of the seconds of a computation those in which it waits for messages inside it; 0 of all else.
+
+    Apart from :func:`estimate`, since who searches an order asks for that many times and never for this.
+    """
+    distinct = kinds(program)
+    return _cost_model(design).waits(design, program, distinct, layers)[distinct.of_row]
 
 
 def _overlapped(program: Program, seconds: Floats, ratio: float) -> Floats:

@@ -7,7 +7,8 @@ What is kept of the experts between forward and backward (``R`` rows on a device
 the experts' width, cut in ``esp``): the rows themselves and both sides of the GELU,
 ``R (M + 2H / esp)``, which is where the dispatch buffers stay, ``N_ESP D`` of the baseline against
 ``N_ESP D / N_MP`` of Parm; the slots that the gate's weights multiply; and the gate's input and
-probabilities.
+probabilities. A backward makes the gradient of what goes into the GELU, beside that of what comes out of
+it or, later, those of the rows and of the weights, before these are added to what is there.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class ExpertBlock:
     input_gradient_s: float
     weight_gradient_s: float
     hidden_s: float  # of a whole backward: weight gradients that run beside messages
+    forward_waits_s: float  # of forward_s: the device that has the most to compute stands still for messages
+    input_waits_s: float  # of input_gradient_s; of a whole backward less what is hidden
     gate_parameters: float
     expert_parameters: float  # of all experts on the device
 
@@ -108,15 +111,23 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
     input_s = play(priced, inputs).makespan
     weight_s = sum(float(costed.compute_s.max()) for costed in weights)
     cut = layer.esp if expert_schedules[name].cuts else 1
+    forward_s = play(priced, priced.forward).makespan
     return ExpertBlock(
         operators=(*flops.attention(load), norm, operator, residual),
-        forward_s=play(priced, priced.forward).makespan,
+        forward_s=forward_s,
         input_gradient_s=input_s,
         weight_gradient_s=weight_s,
         hidden_s=max(0.0, input_s + weight_s - whole),
+        forward_waits_s=max(0.0, forward_s - _computed(priced.forward)),
+        input_waits_s=max(0.0, input_s - _computed(inputs)),
         gate_parameters=float(layer.experts * layer.hidden),
         expert_parameters=held(expert_schedules[name](), layer) * expert_parameters(layer, cut),
     )
+
+
+def _computed(steps: Sequence[Costed]) -> float:
+    """Seconds in which the device that has the most to compute does so."""
+    return float(np.sum([costed.compute_s for costed in steps], axis=0).max())
 
 
 def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
@@ -151,6 +162,7 @@ def _operator(load: Workload, priced: Price) -> Operator:
     weights = held(schedule, layer) * expert_parameters(layer, cut)
     buffer = max((step.bytes for step in steps if step.collective), default=0.0)
     products = Work(gate + priced.flops)
+    wide_rows = priced.rows * wide
     of_gate = gated * (hidden * item + layer.experts * precision.statistics)
     return Operator(
         EXPERTS,
@@ -161,7 +173,7 @@ def _operator(load: Workload, priced: Price) -> Operator:
         copied=weights,
         kept_bytes=of_gate + restored + priced.rows * (hidden + 2 * wide) * item,
         deferred_bytes=of_gate + priced.rows * (2 * hidden + 2 * wide) * item,
-        transient_bytes=weights * item + priced.rows * (hidden + wide) * item + 2 * buffer,
+        transient_bytes=(wide_rows + max(wide_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
     )
 
 

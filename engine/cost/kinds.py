@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Op
+from engine.program.action import SENDS, Op
 from engine.program.program import Program
 
 Ints = NDArray[np.int32]
@@ -29,7 +29,7 @@ class Kinds:
     @property
     def sends(self) -> NDArray[np.intp]:
         """The kinds that are a SEND."""
-        return self.of(Op.SEND_F, Op.SEND_B)
+        return self.of(*SENDS)
 
     def of(self, *ops: Op) -> NDArray[np.intp]:
         """The kinds that are one of ``ops``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from engine.design.reading import read_part
 from engine.errors import InputError, nearest
 from engine.machine import processor
 from engine.part import Part
-from engine.resources import home, read_whole, write_whole
+from engine.resources import home, read_whole, see_writable, write_whole
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
@@ -436,12 +437,38 @@ def keep(profile: Profile, name: str) -> Path:
     Raises:
         InputError: the name cannot be a file's, or it cannot be written.
     """
+    path = _place(name)
+    save_profile(profile, path)
+    return path
+
+
+def see_keepable(name: str = USUAL) -> None:
+    """See that a profile can be kept under a name, before anything is measured for it.
+
+    Raises:
+        InputError: the name cannot be a file's, or it cannot be written.
+    """
+    see_writable(_place(name))
+
+
+def _place(name: str) -> Path:
     path = folder() / named(name)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot keep profiles in {path.parent}: {error.strerror}") from None
-    save_profile(profile, path)
+    return path
+
+
+def put_aside(profile: Profile) -> str:
+    """A temporary file with a profile that took minutes to measure and cannot be kept; empty where there is no room for
+    it either."""
+    try:
+        number, path = tempfile.mkstemp(prefix="meshwave-profile-", suffix=".json")
+        with os.fdopen(number, "w") as file:
+            file.write(profile.to_json())
+    except OSError:
+        return ""
     return path
 
 

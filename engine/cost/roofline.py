@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -37,6 +37,12 @@ class Seconds(NamedTuple):
     hidden: float = 0.0
     again: float = 0.0
     """What a backward takes more where the forward is run again before it."""
+    forward_waits: float = 0.0
+    """Of a forward: a device computes nothing until messages inside the block are there."""
+    input_waits: float = 0.0
+    """The same of the backward for the input; that for the weights waits for none."""
+    hidden_waits: float = 0.0
+    """What of these a whole backward fills with weight gradients."""
 
     def __add__(self, other: Seconds) -> Seconds:  # type: ignore[override]
         return Seconds(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -47,6 +53,10 @@ class Seconds(NamedTuple):
     @property
     def backward(self) -> float:
         return self.input_gradient + self.weight_gradient - self.hidden
+
+    @property
+    def backward_waits(self) -> float:
+        return max(0.0, self.input_waits - self.hidden_waits)
 
     def total(self, *, recomputed: bool) -> float:
         """Of a training step."""
@@ -91,7 +101,14 @@ class MeshPrices:
             return self.layer
         around = [operator for operator in block.operators if operator.name != EXPERTS]
         return self._price(around) + Seconds(
-            block.forward_s, block.input_gradient_s, block.weight_gradient_s, block.hidden_s, again=block.forward_s
+            block.forward_s,
+            block.input_gradient_s,
+            block.weight_gradient_s,
+            block.hidden_s,
+            block.forward_s,
+            block.forward_waits_s,
+            block.input_waits_s,
+            block.hidden_s,
         )
 
     @cached_property
@@ -124,13 +141,23 @@ class MeshPrices:
 
     def _operator(self, operator: Operator) -> Seconds:
         device = self._cluster.device
-        forward = work_seconds(operator.forward, device) + self._reduced(operator.forward_reduced)
-        return Seconds(
+        forward = work_seconds(operator.forward, device)
+        computed = Seconds(
             forward,
-            work_seconds(operator.input_gradient, device) + self._reduced(operator.backward_reduced),
+            work_seconds(operator.input_gradient, device),
             work_seconds(operator.weight_gradient, device),
             again=forward,
         )
+        return computed + self._reductions([operator])
+
+    def _reductions(self, operators: Iterable[Operator]) -> Seconds:
+        """Those of tensor-parallel operators, for which their devices wait."""
+        operators = [*operators]
+        forward, backward = (
+            self._reduced(size for each in operators for size in getattr(each, way))
+            for way in ("forward_reduced", "backward_reduced")
+        )
+        return Seconds(forward, backward, again=forward, forward_waits=forward, input_waits=backward)
 
     def _reduced(self, messages: Iterable[float]) -> float:
         return sum(self._all_reduce(self._cluster, self._groups, size) for size in messages)
@@ -169,10 +196,8 @@ class RooflineModel(CostModel):
         return unequal_split(design.model.layers, blocks, layer, uncommon, extra)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        seconds = np.zeros(len(kinds))
-        compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
         table = _compute_seconds(design, program, layers, self.prices(design))
-        seconds[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
+        seconds = _of_computations(kinds, table)
         seconds[kinds.sends] = _transfer_seconds(design, kinds)
         reduces = kinds.of(Op.REDUCE_GRAD)
         if len(reduces):
@@ -180,6 +205,9 @@ class RooflineModel(CostModel):
         steps = kinds.of(Op.STEP)
         seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
         return seconds
+
+    def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
+        return _of_computations(kinds, _compute_waits(design, program, layers, self.prices(design)))
 
     def prices(self, design: Design) -> list[MeshPrices]:
         """Prices on each mesh; meshes that cost the same share theirs."""
@@ -236,16 +264,42 @@ def _compute_seconds(design: Design, program: Program, layers: Sequence[int], pr
     and the loss included (Chen et al., arXiv:1604.06174).
     """
     table = np.zeros((Op.W + 1, program.ranks, program.stages))
-    with_experts, joins = counts(design, layers), joins_of(design, layers)
-    for rank, stage in copies(program):
-        ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        price = prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+    for rank, stage, price in _stage_prices(design, program, layers, prices):
         again = price.again if design.pipeline.recomputes(stage) else 0.0
         table[Op.F, rank, stage] = price.forward
         table[Op.B, rank, stage] = again + price.backward
         table[Op.I, rank, stage] = again + price.input_gradient
         table[Op.W, rank, stage] = price.weight_gradient
     return table
+
+
+def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """[op, ranks, stages] of them those that are waited for messages inside."""
+    table = np.zeros((Op.W + 1, program.ranks, program.stages))
+    for rank, stage, price in _stage_prices(design, program, layers, prices):
+        again = price.forward_waits if design.pipeline.recomputes(stage) else 0.0
+        table[Op.F, rank, stage] = price.forward_waits
+        table[Op.B, rank, stage] = again + price.backward_waits
+        table[Op.I, rank, stage] = again + price.input_waits
+    return table
+
+
+def _stage_prices(
+    design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> Iterator[tuple[int, int, Seconds]]:
+    """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
+    with_experts, joins = counts(design, layers), joins_of(design, layers)
+    for rank, stage in copies(program):
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+
+
+def _of_computations(kinds: Kinds, table: Floats) -> Floats:
+    """[kinds] of a table [op, ranks, stages] of F, B, I and W; 0 of all else."""
+    found = np.zeros(len(kinds))
+    compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
+    found[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
+    return found
 
 
 def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:

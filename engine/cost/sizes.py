@@ -138,7 +138,7 @@ def _buffers(program: Program) -> Floats:
     """[ranks] tensors of messages that a device holds at once: receives posted and not taken yet, what skips
     stages of its own, and the largest message that leaves."""
     leaving = np.zeros(program.ranks)
-    sends = np.isin(program.op, (Op.SEND_F, Op.SEND_B))
+    sends = program.is_send
     np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
     return most_alive(program, _waiting(program)) + leaving
 

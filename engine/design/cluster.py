@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.part import Part
@@ -14,6 +14,12 @@ Rate = Annotated[float, Field(ge=1, le=1e24)]
 
 MOST_DEVICES = 4096
 """Of a cluster: as many as the page can draw and a person can look at."""
+
+
+MOST_OF_A_NODE = 1024
+"""Devices of a node, and NICs that they share."""
+
+Nics = Annotated[int, Field(ge=1, le=MOST_OF_A_NODE)]
 
 
 class Device(Part):
@@ -45,9 +51,9 @@ class Cluster(Part):
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
     """Machines in the cluster."""
-    devices_per_node: Annotated[int, Field(ge=1, le=1024)]
+    devices_per_node: Annotated[int, Field(ge=1, le=MOST_OF_A_NODE)]
     """Devices in each machine."""
-    nics_per_node: PositiveInt = 1
+    nics_per_node: Nics = 1
     """NICs that the devices of a node share when they talk to other nodes at once."""
     device: Device
     intra_node: Link

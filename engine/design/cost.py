@@ -58,6 +58,8 @@ class CalibratedCost(Part):
     """Seconds from a measured profile."""
     profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")]
     """File name of the profile, of those that are kept."""
+    links: Literal["measured", "drawn"] = "measured"
+    """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
     transfer_model: TransferModel = "latency"
     """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
 from engine.design.cluster import MOST_DEVICES, Rate
 from engine.design.experts import Load, load_problems
-from engine.design.model import MOST_EXPERTS, Size
+from engine.design.model import MOST_EXPERTS, CapacityFactor, Size
 from engine.design.reading import read_part
 from engine.errors import DesignError, Problem, nearest
 from engine.moe import Layer, Line, Links, shares
@@ -80,7 +80,7 @@ class ExpertLayerSpec(Part):
     """H: width inside an expert."""
     top_k: Size = 1
     """k: experts that a token visits."""
-    capacity_factor: PositiveFloat | None = 1.0
+    capacity_factor: CapacityFactor | None = 1.0
     """f: room of an expert over an even share; null: no token is dropped."""
     item_bytes: Annotated[int, Field(ge=1, le=16)] = 4
     """Bytes of one number."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from engine.errors import Problem
 from engine.moe import by_age
 from engine.part import Part
 
-Load = Literal["uniform", "zipf"] | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, le=1e30)]
+"""How often an expert is chosen, in any measure: within what the sum over all experts can still hold."""
+Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_length=1)]
 if TYPE_CHECKING:
     ScheduleName = str
 else:

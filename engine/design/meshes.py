@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.design.cluster import MOST_DEVICES
+from engine.errors import InputError, nearest
 from engine.part import Part
+
+DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
+"""Whether the cluster has it is told where a whole design is looked at, with the numbers that there are."""
 
 
 class Mesh(Part):
@@ -18,7 +22,7 @@ class Mesh(Part):
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     """What people call it."""
-    devices: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MOST_DEVICES)]
+    devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The devices, row-major over the axes."""
     axes: Mapping[Literal["dp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
     """Sizes of data parallel and tensor parallel, outermost first; an axis left out is 1."""
@@ -50,3 +54,17 @@ class Mesh(Part):
                 },
             )
         return self
+
+
+def mesh_called(meshes: Sequence[Mesh], wanted: str) -> int:
+    """The number of a mesh, by its name or its number.
+
+    Raises:
+        InputError: there is none.
+    """
+    names = [mesh.name for mesh in meshes]
+    if wanted in names:
+        return names.index(wanted)
+    if wanted.isdecimal() and int(wanted) < len(names):
+        return int(wanted)
+    raise InputError(f"there is no mesh called {wanted!r}. {nearest(wanted, names)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.part import Part
@@ -12,6 +12,8 @@ from engine.part import Part
 Size = Annotated[int, Field(ge=1, le=1_000_000_000)]
 MOST_EXPERTS = 65_536
 """Experts of the largest layer: what can still be placed and priced while somebody draws."""
+CapacityFactor = Annotated[float, Field(gt=0, le=MOST_EXPERTS)]
+"""Room of an expert over an even share; as many as there are experts leave room for every token at every one of them."""
 
 
 class MoE(Part):
@@ -21,7 +23,7 @@ class MoE(Part):
     """Experts in a layer."""
     top_k: Size = 2
     """Experts that a token visits."""
-    capacity_factor: PositiveFloat | None = 1.25
+    capacity_factor: CapacityFactor | None = 1.25
     """Room of an expert over an even share; null: dropless."""
     every: Size = 2
     """Every n-th block has experts."""

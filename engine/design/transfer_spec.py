@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from engine.design.cluster import MOST_DEVICES, Rate
+from engine.design.cluster import MOST_DEVICES, Nics, Rate
 from engine.design.reading import read_part
 from engine.errors import DesignError, Problem
 from engine.part import Part
@@ -77,7 +77,7 @@ class TransferSpec(Part):
     source: TransferSide
     destination: TransferSide
     links: TransferLinks
-    nics_per_host: Annotated[int, Field(ge=1, le=64)] = 1
+    nics_per_host: Nics = 1
     """NICs of a host: so many tasks send from it, or receive there, at once."""
     chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Chunks of a chain; null: the best number of each task."""

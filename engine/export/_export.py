@@ -28,5 +28,13 @@ class Export(ABC):
             InputError: the form cannot say what the design means.
         """
 
+    @staticmethod
+    def left_out(prediction: Prediction) -> list[str]:
+        """What the design means and the file has no place for, neither in its actions nor in words; none of most forms.
+
+        To be told beside the file: whoever takes it elsewhere has to see to that there.
+        """
+        return []
+
 
 exports: Registry[type[Export]] = Registry("export", "engine.export")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, floor, log10
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,17 +117,19 @@ def draw(
     start, end = window or (min(0.0, float(timeline.start.min())), float(timeline.end.max()))
     if not end > start:
         raise InputError(f"there is nothing to draw between {start:g} and {end:g}; a window ends after its start")
-    sheet = _Sheet(timeline, unit, start, end, width, theme)
-    return Picture(width, sheet.height, theme, list(sheet.shapes(title, dense)))
+    return Sheet(timeline, unit, start, end, width, theme).picture(title, dense=dense)
 
 
-class _Sheet:
-    """Where everything lies; ``x`` turns seconds into pixels."""
+class Sheet:
+    """Where everything lies; ``x`` turns seconds into pixels. What is said of it, a timeline of another kind says
+    in its own words."""
+
+    gutter: ClassVar = GUTTER
 
     def __init__(self, timeline: Timeline, unit: str, start: float, end: float, width: int, theme: Theme) -> None:
         self.timeline, self.unit, self.theme = timeline, unit, theme
         self.start, self.end = start, end
-        self.left, self.right = MARGIN + GUTTER, width - MARGIN
+        self.width, self.left, self.right = width, MARGIN + self.gutter, width - MARGIN
         self.scale = (self.right - self.left) / (end - start)
         self.pitch = 34 if timeline.ranks <= 8 else 24 if timeline.ranks <= 24 else 16 if timeline.ranks <= 64 else 9
         self.gap = 6 if self.pitch > 20 else 3 if self.pitch > 12 else 1
@@ -137,6 +139,9 @@ class _Sheet:
         self.shade = shades(timeline)
         self.tints = tints(self.shade)
         self.colours = SURFACES[theme]
+
+    def picture(self, title: str, *, dense: bool) -> Picture:
+        return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
 
     def x(self, seconds: Floats | float) -> Floats:
         return self.left + (np.clip(seconds, self.start, self.end) - self.start) * self.scale
@@ -171,16 +176,23 @@ class _Sheet:
         return float((self.timeline.end[work] - self.timeline.start[work]).mean() * self.scale)
 
     def _heading(self, title: str) -> Iterator[Shape]:
-        timeline, y = self.timeline, MARGIN + TITLE / 2 - 3
-        facts = f"{timeline.source}, {self.time(timeline.makespan)}, {timeline.bubble_ratio:.1%} idle"
+        y = MARGIN + TITLE / 2 - 3
         yield Text(MARGIN, y, title or "Timeline", self.colours["text"], 15, bold=True)
-        yield Text(self.right, y, facts, self.colours["muted"], 12, "end")
+        yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
+
+    def facts(self) -> str:
+        timeline = self.timeline
+        return f"{timeline.source}, {self.time(timeline.makespan)}, {timeline.bubble_ratio:.1%} idle"
+
+    def named(self, op: Op) -> str:
+        """What a colour is."""
+        return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
 
     def _legend(self) -> Iterator[Shape]:
         x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
         takes_time = self.timeline.end > self.timeline.start
         shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
-        entries = [(fill(op, theme=self.theme), _named(op)) for op in Op if op in shown]
+        entries = [(fill(op, theme=self.theme), self.named(op)) for op in Op if op in shown]
         if (self.shade & 1).any():
             entries.append((mix(fill(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
         for colour, words in entries:
@@ -204,10 +216,14 @@ class _Sheet:
         for rank, name in enumerate(self.timeline.meshes):
             y, middle = self.y(rank), self.y(rank) + self.lane / 2
             yield Hatch(first, y, last - first, self.lane)
-            yield Box(self.left - 8, y, 3, self.lane, MESHES[rank % len(MESHES)])
+            yield Box(self.left - 8, y, 3, self.lane, MESHES[self.hue(rank) % len(MESHES)])
             if middle >= free:
                 free = middle + 12
-                yield Text(MARGIN, middle, _shorten(name, GUTTER - 14), self.colours["text"], 11, bold=True)
+                yield Text(MARGIN, middle, _shorten(name, self.gutter - 14), self.colours["text"], 11, bold=True)
+
+    def hue(self, rank: int) -> int:
+        """Which of the colours of meshes a lane has."""
+        return rank
 
     def _blocks(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
@@ -224,25 +240,26 @@ class _Sheet:
             if size <= 0:
                 continue
             y = self.y(rank)
-            yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self._says(span))
+            yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self.says(span))
             if shade & 1 and size > 6 and words:
                 yield Box(a + 2, y + 1, size - 4, 1.5, mix(colour, "#000000", 0.28))
-            if words and (label := self._label(span, size, shortest)):
+            if words and (label := self.label(span, size, shortest)):
                 yield Text(a + size / 2, y + self.lane / 2, label, ink(colour), 10.5, "middle")
 
-    def _says(self, span: int) -> str:
+    def says(self, span: int) -> str:
+        """A block in words."""
         t = self.timeline
         action, name = t.action(span), t.meshes[t.rank[span]]
         start, took = self.time(float(t.start[span])), self.time(float(t.end[span] - t.start[span]))
         return f"{action} on mesh {name}: starts at {start}, takes {took}"
 
-    def _label(self, span: int, room: float, shortest: float) -> str:
+    def label(self, span: int, room: float, shortest: float) -> str:
         """The whole action where every block has room for it, else the microbatch, so that a picture is of one kind."""
         action = self.timeline.action(span)
         if action.op == Op.STEP:
-            return "step" if _wide("step") <= room else ""
+            return "step" if wide("step") <= room else ""
         whole, number = str(action), str(action.microbatch)
-        return whole if _wide(whole) <= min(room, shortest) else number if _wide(number) <= room else ""
+        return whole if wide(whole) <= min(room, shortest) else number if wide(number) <= room else ""
 
     def _transfers(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
         timeline = self.timeline
@@ -280,7 +297,7 @@ class _Sheet:
         for span in np.flatnonzero(seen & (timeline.op == Op.REDUCE_GRAD)).tolist():
             a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
             y = self.y(int(timeline.rank[span])) + self.lane - height
-            yield Box(a, y, max(b - a, 1), height, colour, words=self._says(span))
+            yield Box(a, y, max(b - a, 1), height, colour, words=self.says(span))
 
 
 def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
@@ -294,11 +311,8 @@ def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Flo
     return np.convolve(np.pad(covered, 1, "edge"), np.full(3, 1 / 3), "valid")  # blocks and columns beat otherwise
 
 
-def _named(op: Op) -> str:
-    return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
-
-
-def _wide(label: str) -> float:
+def wide(label: str) -> float:
+    """Pixels that the words in a block take."""
     return len(label) * DIGIT * 10.5 + 5
 
 

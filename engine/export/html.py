@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from engine.export._experts import experts_section
 from engine.export._export import Export, exports
 from engine.export._picture import Picture, draw
 from engine.export.png import png
@@ -50,6 +51,7 @@ def _page(prediction: Prediction) -> Iterator[str]:
     yield '<p class="keys">Wheel, + and − zoom; drag and arrows move; 0 shows all. Rest on a block to read it.</p>'
     yield f'<div id="timeline" tabindex="0" role="group" aria-label="The predicted timeline">{_timeline(prediction)}</div>'
     yield from _numbers(prediction)
+    yield from experts_section(prediction)
     yield (
         f'<details><summary>The design</summary><p><a download="design.json" '
         f'href="data:application/json;base64,{document}">Save it</a>, and open it in Meshwave.</p>'
@@ -81,17 +83,23 @@ def _numbers(prediction: Prediction) -> Iterator[str]:
     told = [("iteration", time(numbers["makespan_s"])), ("bubbles", f"{numbers['bubble_ratio']:.1%}")]
     if in_seconds:
         told += [("throughput", quantity(numbers["tokens_per_s"], "tokens/s")), ("MFU", f"{numbers['mfu']:.1%}")]
+    exposed, inside = numbers["mean_exposed_communication_s"], numbers["mean_inside_communication_s"]
+    waits = f"{time(exposed)} + {time(inside)} inside blocks" if inside else time(exposed)
+    told.append(("exposed communication, mean of the meshes", waits))
     fits = "fits" if numbers["fits"] else "does not fit"
     told.append(("memory of a device", f"{quantity(numbers['capacity_bytes'], 'B')}, {fits}"))
     yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
-    heads = ("mesh", "layers", "busy", "idle", "exposed communication", "in flight", "peak memory")
+    times = {"busy_s": "busy", "idle_s": "idle", "exposed_communication_s": "exposed communication"}
+    if inside:
+        times["inside_communication_s"] = "communication inside blocks"
+    heads = ("mesh", "layers", *times.values(), "in flight", "peak memory")
     yield "<table><thead><tr>" + "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
     layers = prediction.costs.layers
     for rank, name in enumerate(numbers["meshes"]):
         held = sum(layers[stage] for stage in prediction.program.stages_of(rank))
         cells = [
             str(held),
-            *(time(numbers[key][rank]) for key in ("busy_s", "idle_s", "exposed_communication_s")),
+            *(time(numbers[key][rank]) for key in times),
             f"{numbers['peak_inflight'][rank]:.3g}",
             quantity(numbers["peak_memory_bytes"][rank], "B"),
         ]
@@ -114,6 +122,9 @@ def _style() -> str:
         "#timeline svg,#timeline img{display:block;width:100%;height:auto;transform-origin:0 0}"
         "dl{display:flex;flex-wrap:wrap;gap:8px 32px}dt{color:var(--muted)}dd{margin:0;font-size:18px}"
         "table{border-collapse:collapse}th,td{text-align:right;padding:2px 12px;border-bottom:1px solid var(--line)}"
+        "h2{font-size:17px;margin:24px 0 0}h3{font-size:14px;margin:8px 0}"
+        ".layer{overflow:hidden;border:1px solid var(--line);border-radius:6px;margin:0 0 12px}"
+        ".layer svg{display:block;width:100%;height:auto}summary{cursor:pointer}"
         "th:first-child{text-align:left}pre{overflow:auto;max-height:480px}a{color:inherit}"
     )
 

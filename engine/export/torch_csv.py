@@ -6,10 +6,12 @@ when it loads the file, and reads off the lines which rank holds which stage.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.design import Design
 from engine.errors import InputError
 from engine.export._export import Export, exports
 from engine.program.action import Op
@@ -30,7 +32,50 @@ class TorchCsv(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
+        one_shape(prediction.design, "torch's pipelining")
         return ("\n".join(rows(prediction.program)) + "\n").encode()
+
+    @staticmethod
+    def left_out(prediction: Prediction) -> list[str]:
+        return list(beside_the_order(prediction.design, prediction.program))
+
+
+def one_shape(design: Design, whose: str) -> tuple[int, int]:
+    """The dp and tp that all meshes have, since ``whose`` pipelines repeat one shape for every rank.
+
+    Raises:
+        InputError: they differ.
+    """
+    shapes = {(mesh.dp, mesh.tp): mesh.name for mesh in design.meshes}
+    if len(shapes) > 1:
+        drawn = " and ".join(f"{name} dp={dp} x tp={tp}" for (dp, tp), name in list(shapes.items())[:2])
+        raise InputError(f"{whose} cuts every mesh alike, and {drawn} differ; give all the same dp and tp")
+    return next(iter(shapes))
+
+
+def beside_the_order(design: Design, program: Program) -> Iterator[str]:
+    """What a design has that no order of stages can say: the modules that torch runs in this order must have it."""
+    mesh, moe, pipeline = design.meshes[0], design.model.moe, design.pipeline
+    if mesh.dp * mesh.tp > 1:
+        yield f"each line is a mesh of dp={mesh.dp} x tp={mesh.tp} devices; how they share a stage is for its module to say"
+    if mesh.tp > 1:
+        yield f"torch sends from each device to its like; the {design.transfer.strategy} transfers of the design play no part"
+    if moe is not None and moe.blocks(design.model.layers):
+        yield (
+            f"the experts ({moe.experts} in every {ordinal(moe.every)}block, {design.experts.schedule} with "
+            f"ep={design.experts.ep} x esp={design.experts.esp}) are for the modules of the stages to have"
+        )
+    if chosen := [str(stage) for stage in range(program.stages) if pipeline.recomputes(stage)]:
+        which = "all stages" if len(chosen) == program.stages else f"stage{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
+        yield f"recomputing of {which} is for the modules to do (torch.utils.checkpoint)"
+
+
+def ordinal(number: int) -> str:
+    """``every 2nd block``, ``every block``: the word between, with the space that follows."""
+    if number == 1:
+        return ""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending} "
 
 
 def rows(program: Program) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.export._export import Export, exports
-from engine.export.torch_csv import refuse
+from engine.export.torch_csv import beside_the_order, one_shape, refuse
 from engine.program.action import Action, Op, format_cells
 from engine.program.program import Program
 from engine.timeline import Timeline
@@ -47,7 +47,12 @@ class TorchCsvComms(Export):
 
     @staticmethod
     def make(prediction: Prediction) -> bytes:
+        one_shape(prediction.design, "torch's pipelining")
         return ("\n".join(rows(prediction.program, prediction.timeline)) + "\n").encode()
+
+    @staticmethod
+    def left_out(prediction: Prediction) -> list[str]:
+        return list(beside_the_order(prediction.design, prediction.program))
 
 
 def rows(program: Program, timeline: Timeline) -> list[str]:
@@ -82,11 +87,11 @@ def _on_one_clock(program: Program, timeline: Timeline) -> Iterator[tuple[int, l
     row = np.concatenate([slots, sends])
     actions = [action for rank in range(program.ranks) for action in program.actions(rank)]
     ranks, peers = program.rank.tolist(), program.peer.tolist()
-    fused = np.append(program.fused[1:], False).tolist()
+    doubled = program.doubled.tolist()
     for at in row[np.lexsort((row, after, time))].tolist():
         action = actions[at]
         if action.op <= Op.W:
-            yield ranks[at], actions[at : at + 2] if fused[at] else [action]
+            yield ranks[at], actions[at : at + 2] if doubled[at] else [action]
         else:
             yield ranks[at], [action]
             yield peers[at], [_received(action)]

@@ -53,15 +53,21 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
         layers: of each stage.
 
     Raises:
-        InputError: torchtitan cannot place the stages, or its meshes are not as these; in words.
+        InputError: torchtitan has no such model, cannot place the stages, or its meshes are not as these; in words.
     """
     if design.model.skips:
         raise InputError(
             "torchtitan has no model with skip connections; set the model's kind to gpt or bert to export it"
         )
+    if design.model.moe is not None and design.model.moe.blocks(design.model.layers):
+        raise InputError(
+            f"the settings for torchtitan have no place for experts, and this model has {design.model.moe.experts} in "
+            f"every {torch_csv.ordinal(design.model.moe.every)}block; set model.moe to null to export it, or export "
+            "script: it trains them wherever Meshwave is installed"
+        )
     lines = torch_csv.rows(program)
     name = placement_name(program)
-    dp, tp = _one_shape(design)
+    dp, tp = torch_csv.one_shape(design, "torchtitan")
     return {
         "schedule.csv": "\n".join(lines) + "\n",
         "recipe.py": "\n".join(_recipe(design, name, layers, dp, tp)) + "\n",
@@ -94,15 +100,6 @@ def placement_name(program: Program) -> str:
     )
 
 
-def _one_shape(design: Design) -> tuple[int, int]:
-    """The dp and tp that all meshes have: torchtitan repeats one shape for every rank of the pipeline."""
-    shapes = {(mesh.dp, mesh.tp): mesh.name for mesh in design.meshes}
-    if len(shapes) > 1:
-        drawn = " and ".join(f"{name} dp={dp} x tp={tp}" for (dp, tp), name in list(shapes.items())[:2])
-        raise InputError(f"torchtitan cuts every mesh alike, and {drawn} differ; give all the same dp and tp")
-    return next(iter(shapes))
-
-
 def module_names(layers: Sequence[int], head: str) -> list[list[str]]:
     """Per stage the modules of torchtitan's language models: the embedding, its layers, norm and ``head``."""
     ends = [0, *accumulate(layers)]
@@ -127,6 +124,9 @@ def _recipe(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) 
     yield f"    PYTHONPATH=FOLDER NGPU={len(design.meshes) * dp * tp} MODULE=meshwave.recipe CONFIG=recipe ./run_train.sh"
     yield ""
     yield "Take another model than the one below if you like: its layers must be as many as the schedule cuts."
+    yield ""
+    yield "What the design has besides, and the job has to be told itself:"
+    yield from (f"- {each}" for each in _besides(design, tp))
     yield '"""'
     yield ""
     yield "from pathlib import Path"
@@ -176,7 +176,8 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     training, recomputes = design.training, _recomputes(design, len(layers))
     yield f"# Settings for torchtitan up to 0.2.2 of the design {_in_a_comment(design.name)}, written by Meshwave."
     yield "# Put them into the file of a job in place of its own; the path of the CSV counts from where it is started."
-    yield f"# The model of the job must have {sum(layers)} layers."
+    yield f"# The model of the job must have {sum(layers)} layers. What the design has besides, and the job has to be told:"
+    yield from (f"# - {each}" for each in _besides(design, tp))
     yield ""
     yield "[training]"
     yield f"local_batch_size = {design.pipe.microbatches * training.micro_batch_size}"
@@ -200,6 +201,21 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
     yield ""
     yield "[activation_checkpoint]"
     yield f'mode = "{"full" if recomputes else "none"}"{recomputes}'
+
+
+def _besides(design: Design, tp: int) -> Iterator[str]:
+    """What a design means that these settings do not say."""
+    model, training = design.model, design.training
+    yield (
+        f"its model: {model.kind}, hidden {model.hidden}, {model.heads} heads, {model.ffn_hidden} inside the MLP, "
+        f"{model.vocab} tokens known"
+    )
+    decay = f", weight decay {training.weight_decay:g}" if training.optimizer == "adamw" else ""
+    yield f"its optimizer: {training.optimizer}, learning rate {training.lr:g}{decay}; its seed: {training.seed}"
+    if training.precision == "fp64":
+        yield "its precision: fp64, for which float32 is set here, since torchtitan knows no other that is as fine"
+    if tp > 1:
+        yield f"its transfers: {design.transfer.strategy}; torchtitan sends from each device to its like"
 
 
 def _recomputes(design: Design, stages: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.inspect.lanes import Lanes
+from engine.inspect.lanes import Lanes, overlap
 from engine.program.action import Op
 from engine.timeline import Floats
 
@@ -77,7 +77,7 @@ def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[
     chosen[list(ranks)] = True
     names = tuple(np.array(timeline.meshes, object)[chosen].tolist())
 
-    inside = _overlap(lanes.start, lanes.end, start, end)
+    inside = overlap(lanes.start, lanes.end, start, end)
     slots = _slot_weight(lanes)
     rank, op = timeline.rank[lanes.order], timeline.op[lanes.order]
     busy = np.bincount(rank * len(Op) + op, inside * slots, timeline.ranks * len(Op)).reshape(timeline.ranks, len(Op))
@@ -88,7 +88,7 @@ def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[
     fill, drain = _edges(lanes, start, end)
 
     moves = timeline.is_transfer & (chosen[timeline.rank] | chosen[timeline.peer])
-    under_way = np.where(moves, _overlap(timeline.start, timeline.end, start, end), 0.0)
+    under_way = np.where(moves, overlap(timeline.start, timeline.end, start, end), 0.0)
     touched = moves & (timeline.end > start) & (timeline.start < end)
     reducing = chosen[timeline.rank] & (timeline.op == Op.REDUCE_GRAD)
     critical = path.seconds_within(start, end, chosen)
@@ -111,16 +111,10 @@ def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[
         transfers=int(touched.sum()),
         transfers_s=float(under_way.sum()),
         transfers_bytes=float(carried[touched].sum()) if carried is not None else None,
-        reductions_s=float(_overlap(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
+        reductions_s=float(overlap(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
         critical_s=critical,
         critical_share=critical / length if length else 0.0,
     )
-
-
-def _overlap(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
-    """How much of each stretch lies inside."""
-    inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
-    return inside
 
 
 def _slot_weight(lanes: Lanes) -> Floats:
@@ -134,7 +128,7 @@ def _slot_weight(lanes: Lanes) -> Floats:
 
 def _within_gaps(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
     """``[ranks]`` of so many seconds at the end of the gap before each work, what lies inside."""
-    inside = _overlap(lanes.start - seconds, lanes.start, start, end)
+    inside = overlap(lanes.start - seconds, lanes.start, start, end)
     return np.asarray(np.bincount(lanes.timeline.rank[lanes.order], inside, lanes.timeline.ranks), float)
 
 
@@ -144,9 +138,9 @@ def _edges(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
     has = np.flatnonzero(np.diff(lanes.bounds))
     firsts = lanes.bounds[has]
     begins[has] = lanes.start[firsts] - lanes.on_the_wire[firsts]
-    fill = _overlap(np.full_like(begins, lanes.first), begins, start, end)
+    fill = overlap(np.full_like(begins, lanes.first), begins, start, end)
     return fill, np.where(
-        np.diff(lanes.bounds) > 0, _overlap(lanes.done, np.full_like(begins, lanes.last), start, end), 0
+        np.diff(lanes.bounds) > 0, overlap(lanes.done, np.full_like(begins, lanes.last), start, end), 0
     )
 
 

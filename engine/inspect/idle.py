@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from engine.inspect.lanes import Gap, Lanes, Spans
+from engine.inspect.lanes import Gap, Lanes, Spans, overlap
 from engine.inspect.words import Unit, amount, count, listed
-from engine.program.action import Op
-from engine.timeline import Floats
+from engine.program.action import SENDS, Op
 
 What = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
 
@@ -77,7 +76,7 @@ def _story(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[Pa
     if cause < 0:
         return -1, []
     op = int(timeline.op[cause])
-    if op in (Op.SEND_F, Op.SEND_B):
+    if op in SENDS:
         if timeline.rank[cause] == gap.rank:  # a sender that is blocked until its tensor is gone
             return cause, [_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.maker(cause)
@@ -120,8 +119,8 @@ def _before(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> I
     rank = int(lanes.timeline.rank[maker])
     work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
     spans = lanes.order[work]
-    busy = _overlap(lanes.start[work], lanes.end[work], start, end)
-    waits = _overlap(lanes.free[work], lanes.start[work], start, end)
+    busy = overlap(lanes.start[work], lanes.end[work], start, end)
+    waits = overlap(lanes.free[work], lanes.start[work], start, end)
     blocks, pauses = np.flatnonzero(busy > 0), np.flatnonzero(waits > 0)
     parts = []
     if blocks.size:
@@ -130,11 +129,6 @@ def _before(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> I
     if pauses.size:
         parts.append((pauses[0] - 0.5, _waits_part(lanes, rank, int(spans[pauses[0]]), float(waits.sum()), unit)))
     yield from (part for _, part in sorted(parts, key=lambda entry: entry[0]))
-
-
-def _overlap(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
-    inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
-    return inside
 
 
 def _busy_part(lanes: Lanes, rank: int, blocks: Spans, seconds: float, unit: Unit) -> Part:

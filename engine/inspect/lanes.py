@@ -119,3 +119,9 @@ class Lanes:
     def name(self, span: int) -> str:
         """``2B0``"""
         return str(self.timeline.action(span))
+
+
+def overlap(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
+    """How much of each stretch lies inside."""
+    inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
+    return inside

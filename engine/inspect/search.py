@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
-from engine.program.action import Op
+from engine.program.action import RECEIVES, SENDS, Op
 from engine.timeline import Timeline
 
 WORDS = {
@@ -22,13 +22,13 @@ WORDS = {
     "update": (Op.STEP,),
     "optimizer": (Op.STEP,),
     "reduction": (Op.REDUCE_GRAD,),
-    "transfer": (Op.SEND_F, Op.SEND_B),
-    "send": (Op.SEND_F, Op.SEND_B),
+    "transfer": SENDS,
+    "send": SENDS,
     "activation": (Op.SEND_F,),
     "gradient": (Op.SEND_B,),
 }
 _FILLER = {"of", "on", "in", "at", "the", "for", "with", "and", "all", ","}
-_SPANS = [op.name for op in Op if op not in (Op.RECV_F, Op.RECV_B)]
+_SPANS = [op.name for op in Op if op not in RECEIVES]
 _ACTION = re.compile(rf"(\d+)?({'|'.join(sorted(_SPANS, key=len, reverse=True))})(\d+)?", re.IGNORECASE)
 _NUMBERED = re.compile(r"(stage|microbatch|mb|rank)s?(\d+)?", re.IGNORECASE)
 _HELP = 'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "microbatch 5" or "mesh {mesh}"'

@@ -40,7 +40,7 @@ class Change:
         elif self.what == "mesh":
             changes = (program.is_compute | (program.op == Op.STEP)) & (program.rank == self.number)
         elif self.what == "transfers":
-            changes = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
+            changes = program.is_send
         else:
             changes = program.op == (Op.REDUCE_GRAD if self.what == "reductions" else Op.STEP)
         return changes

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from engine.cost import Costs, PeakMemory, estimate, peak_memory
+from engine.cost import PeakMemory, estimate, peak_memory
 from engine.design import Design
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
 from engine.launch._run import Run
 from engine.launch.bundle import Bundle, process_count, write_bundle
-from engine.launch.hosts import grown
+from engine.launch.hosts import drawn, grown, held, placed
 from engine.launch.options import PLAIN, Options
 from engine.launch.record import Record, State
 from engine.launch.texts import text_of
 from engine.program.program import Program
 from engine.registry import Registry
-from engine.rehearse import ASKED, Lengths, Rehearsal, usual_scale
+from engine.rehearse import ASKED, Lengths, Rehearsal, usual_scale, waited
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,14 @@ class Launcher(ABC):
     def poll(self, run: Run) -> None:
         """Look at a run that should be under way and write down what became of it."""
 
+    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
+        """See that this machine has what ``options`` ask for besides the design, which was launched as ``drawn``.
+
+        Raises:
+            InputError: it cannot be.
+            RunError: it cannot be had here.
+        """
+
     @abstractmethod
     def handle(self) -> Mapping[str, Any]:
         """What :meth:`poll` needs to find a run that this launcher starts."""
@@ -109,13 +117,15 @@ class Launcher(ABC):
         key: str | None = None,
         options: Options = PLAIN,
     ) -> Run:
-        """Launch a design. The run is in the record before anything of it exists.
+        """Launch a design. The run is in the record before anything of it exists. One that is to have other links
+        than drawn is of the design on these, from here on: its processes, its prediction and its history read that.
 
         ``layers`` are those of each stage; ``data`` is the user's text, where it is not the one that
         the design names; ``key`` names the click, so that a double click is one run; ``options`` say how it
         differs from plain training.
 
         Raises:
+            InputError: the hosts that are asked for cannot be.
             DesignError: such a design cannot be run here, or its text is not there.
             Busy: another run is under way.
             RunError: this machine cannot run it.
@@ -123,10 +133,10 @@ class Launcher(ABC):
         can = self.probe()
         if not can.can_launch:
             raise RunError(can.why_not)
-        costs = estimate(design, program)
-        if found := self.refusals(design, options, peak_memory(program, costs), data):
+        if found := self.refusals(design, options, peak_memory(program, estimate(design, program)), data):
             raise DesignError(found)
-        options = settled(options, program, costs, process_count(design))
+        as_run, options = settled(design, program, layers, options)
+        self.see_that_it_can(as_run, design, options)
         data = None if options.rehearse else text_of(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
@@ -136,19 +146,26 @@ class Launcher(ABC):
             digest=program.digest,
             processes=process_count(design),
             steps=design.training.steps,
-            manner=options.words,
+            manner=_manner(as_run, options),
             key=key,
             limit=self.runs_at_once,
         )
         if is_new:
-            self._start(entry.id, design, program, layers, data, options)
+            self._start(entry.id, as_run, program, layers, data, options, design)
         return Run(self.record, entry.id, self)
 
     def _start(
-        self, run: str, design: Design, program: Program, layers: Sequence[int], data: Path | None, options: Options
+        self,
+        run: str,
+        design: Design,
+        program: Program,
+        layers: Sequence[int],
+        data: Path | None,
+        options: Options,
+        drawn: Design,
     ) -> None:
         try:
-            self.launch(write_bundle(design, program, layers, self.record.folder(run), data, options))
+            self.launch(write_bundle(design, program, layers, self.record.folder(run), data, options, drawn))
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.record.move(run, State.CANCELLED, "cancelled before it started")
@@ -160,15 +177,38 @@ class Launcher(ABC):
             raise
 
 
-def settled(options: Options, program: Program, costs: Costs, processes: int) -> Options:
-    """The same with the scale of a rehearsal, where nobody said one."""
-    if options.rehearse is None or options.rehearse.scale is not None:
-        return options
+def settled(design: Design, program: Program, layers: Sequence[int], options: Options) -> tuple[Design, Options]:
+    """The design on the links that its run will have, and the options with nothing left open.
+
+    Raises:
+        InputError: the hosts that are asked for cannot be, or a step of the rehearsal would be waited for too long.
+    """
+    if options.hosts is not None:
+        design = placed(design, layers, options.hosts)
+    if options.rehearse is not None:
+        options = _scaled(design, program, options)
+    return (design if options.hosts is None else held(design, options.rehearse)), options
+
+
+def _scaled(design: Design, program: Program, options: Options) -> Options:
+    """The same with a scale for its rehearsal, at which a step can be waited for."""
+    assert options.rehearse is not None
+    costs = estimate(design, program)
     lengths = Lengths.of(program, costs)
-    scale = usual_scale(lengths, processes, os.cpu_count() or 1)
+    if options.rehearse.scale is not None:
+        waited(lengths, options.rehearse.scale)
+        return options
+    scale = usual_scale(lengths, process_count(design), os.cpu_count() or 1)
     if options.hosts is not None and costs.unit == "s":
         scale = grown(scale, options.hosts, lengths.step)
     return options.model_copy(update={"rehearse": Rehearsal(scale=scale)})
+
+
+def _manner(design: Design, options: Options) -> str:
+    """How its run differs from plain training, with links as they are and not as they were asked for."""
+    if options.hosts is None:
+        return options.words
+    return options.model_copy(update={"hosts": drawn(design, options.hosts.nodes)}).words
 
 
 launchers: Registry[type[Launcher]] = Registry("launcher", "engine.launch")

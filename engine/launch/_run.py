@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,8 +111,9 @@ class Run:
 
     def notes(self) -> list[str]:
         """What process 0 said of how the run is done: where it computes, and what was chosen where the design
-        leaves it open."""
-        return [str(event["note"]) for event in self.events() if event.get("note")]
+        leaves it open; and that processes share cores, of which no prediction knows."""
+        events = self.events()
+        return [*(str(event["note"]) for event in events if event.get("note")), *_crowded(self.entry, events)]
 
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
@@ -213,6 +215,15 @@ class _Events(_Lines):
             return
         self._steps += 1
         self._first = self._first or row
+
+
+def _crowded(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """That more processes compute than this machine has cores."""
+    cores, on_cores = os.cpu_count() or 1, any(event.get("device") == "CPU" for event in events)
+    if entry.is_rehearsal or not on_cores or entry.processes <= cores:
+        return []
+    plural = "s" * (cores != 1)
+    return [f"{entry.processes} processes take turns on {cores} core{plural}: computations take longer than predicted"]
 
 
 def loss_of(row: Mapping[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The run folder as it is handed over: the design, the program it means, and the user's text."""
+"""The run folder as it is handed over: the design as it is run, the program it means, and the user's text."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from engine.cost import layers_per_stage
 from engine.design import Design, parse_design
 from engine.errors import DesignError, InputError
 from engine.launch.options import PLAIN, Options
+from engine.predict import Prediction, predict
 from engine.program.program import Program, from_json, to_json
 
 LARGEST_COPY_BYTES = 64_000_000
 """A text up to this size is copied, so that editing it during a run does no harm; a larger one is
 linked where the file system can, because a click should not wait for a disk."""
+DRAWN = "drawn.json"
+"""In the folder of a run whose design.json is not what was drawn."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Bundle:
 
     folder: Path
     design: Design
+    """As it is run: on the links that the run has."""
+    drawn: Design
+    """As it was launched. It is another one where the run was told of other hosts and links, or these cannot be had."""
     program: Program
     layers: tuple[int, ...]  # of each stage
     options: Options = PLAIN
@@ -38,6 +46,22 @@ class Bundle:
     @property
     def processes(self) -> int:
         return process_count(self.design)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What its run is held against: this program, on the links that the run has.
+
+        Raises:
+            InputError: the profile that it is priced by is gone.
+        """
+        return predict(holding(self.design, self.layers), self.program)
+
+
+def holding(design: Design, layers: Sequence[int]) -> Design:
+    """A design whose stages have so many layers, whatever they would have by its costs as they are now."""
+    if layers_per_stage(design) == tuple(layers):
+        return design
+    return design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"stages": tuple(layers)})})
 
 
 def process_count(design: Design) -> int:
@@ -62,14 +86,20 @@ def write_bundle(
     folder: Path,
     data: Path | None = None,
     options: Options = PLAIN,
+    drawn: Design | None = None,
 ) -> Bundle:
     """Write a run folder that only its owner can read. A rehearsal needs no text.
+
+    ``design`` is as it is run, and ``drawn`` as it was launched where that is another one.
 
     Raises:
         InputError: the design trains on a text of the user's and ``data`` is no readable file.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    drawn = drawn or design
     write_private(folder / "design.json", design.to_json())
+    if drawn != design:
+        write_private(folder / DRAWN, drawn.to_json())
     write_private(folder / "program.json", json.dumps({**to_json(program), "layers": list(layers)}) + "\n")
     if not options.is_plain:
         write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
@@ -77,7 +107,7 @@ def write_bundle(
         _bring(data, folder / "data.txt")
     elif design.training.data is not None and options.rehearse is None:
         raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
-    return Bundle(folder, design, program, tuple(layers), options)
+    return Bundle(folder, design, drawn, program, tuple(layers), options)
 
 
 def read_bundle(folder: Path) -> Bundle:
@@ -88,14 +118,30 @@ def read_bundle(folder: Path) -> Bundle:
         DesignError: the design is none.
     """
     try:
-        design = _read_design(folder / "design.json")
+        design = read_design(folder)
         document = json.loads((folder / "program.json").read_bytes())
         program, layers = from_json(document), tuple(map(int, document["layers"]))
-        return Bundle(folder, design, program, layers, read_options(folder))
+        return Bundle(folder, design, read_drawn(folder), program, layers, read_options(folder))
     except OSError as error:
         raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def read_design(folder: Path) -> Design:
+    """The design of a run folder as it is run.
+
+    Raises:
+        DesignError: it is none.
+        OSError: it is not there.
+    """
+    return _read(folder / "design.json")
+
+
+def read_drawn(folder: Path) -> Design:
+    """The same as it was launched."""
+    path = folder / DRAWN
+    return _read(path) if path.exists() else read_design(folder)
 
 
 def read_options(folder: Path) -> Options:
@@ -113,7 +159,7 @@ def read_options(folder: Path) -> Options:
         raise InputError(f"{path} is damaged: {error}") from None
 
 
-def _read_design(path: Path) -> Design:
+def _read(path: Path) -> Design:
     try:
         return parse_design(path.read_bytes())
     except DesignError as error:

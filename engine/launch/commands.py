@@ -16,18 +16,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from engine.accuracy import Comparison
+from engine.cost import estimate
 from engine.cost.calibrated import profile_of
-from engine.cost.profile import elsewhere
+from engine.cost.profile import elsewhere, see_keepable
 from engine.design import Design, parse_design
 from engine.design.cost import CalibratedCost
+from engine.design.refusals import from_validation
 from engine.errors import InputError, MeshwaveError
 from engine.launch import Entry, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
+from engine.launch._launcher import settled
+from engine.launch.bundle import read_bundle
 from engine.launch.compared import as_data, comparison_of, history, in_short, keep_profile, outcome, told, told_history
 from engine.launch.hosts import drawn
 from engine.launch.texts import text_of
 from engine.launch.threads import usual_rehearser
 from engine.predict import Prediction, predict
-from engine.rehearse import Rehearsal, shortened
+from engine.rehearse import Lengths, Rehearsal, long_time, shortened, waited
 
 ENDING_S = 5.0
 """How long a run that is stopped may take to be written down; its processes end in a tenth of a second."""
@@ -77,6 +82,8 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
+        if how.rehearse:
+            print(_foretold(prediction, how), file=sys.stderr)
         started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data, options=how)
         manner = f", {started.entry.manner}" if started.entry.manner else ""
         print(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}", file=sys.stderr)
@@ -86,10 +93,11 @@ def _run(design: Design, options: argparse.Namespace) -> int:
             started.cancel()
             started.wait(timeout_s=ENDING_S)
             raise
+        found = _compared(started)
         if options.json:
-            print(json.dumps(_summary(started, prediction), indent=2))
+            print(json.dumps(_summary(started, found), indent=2))
         else:
-            print("\n".join(_told(started, prediction)))
+            print("\n".join(_told(started, found)))
         return 0 if state is State.SUCCEEDED else 1
 
 
@@ -98,6 +106,20 @@ def _warn_of_another_machine(design: Design, how: Options) -> None:
         print(
             f"the prediction is by {design.cost.profile}, {why}; meshwave calibrate measures this one", file=sys.stderr
         )
+
+
+def _foretold(prediction: Prediction, how: Options) -> str:
+    """How long a rehearsal will be, before it starts.
+
+    Raises:
+        InputError: nobody waits so long, or its hosts cannot be.
+    """
+    program, steps = prediction.program, prediction.design.training.steps
+    as_run, how = settled(prediction.design, program, prediction.costs.layers, how)
+    assert how.rehearse is not None and how.rehearse.scale is not None, "nothing is left open"
+    step_s = waited(Lengths.of(program, estimate(as_run, program)), how.rehearse.scale)
+    together = f", all {steps} {long_time(steps * step_s)}" if steps > 1 else ""
+    return f"a step should take {long_time(step_s)}{together}"
 
 
 def asked(design: Design, options: argparse.Namespace) -> Options:
@@ -117,9 +139,9 @@ def asked(design: Design, options: argparse.Namespace) -> Options:
             hosts=None if options.hosts is None else drawn(design, options.hosts, *links),
         )
     except ValidationError as error:
-        (first, *_) = error.errors()
-        option = str(first["loc"][0]).replace("nodes", "hosts").replace("_", "-")
-        raise InputError(f"--{option}: {first['msg']}") from None
+        given = {"nodes": options.hosts, **vars(options)}
+        first, *_ = from_validation(error, given, Options)
+        raise InputError(f"--{first.where.replace('nodes', 'hosts').replace('_', '-')}: {first.message}") from None
 
 
 class _Progress:
@@ -139,9 +161,20 @@ class _Progress:
         )
 
 
-def _summary(run: Run, prediction: Prediction | None) -> dict[str, Any]:
-    """What ``meshwave run --json`` prints; without a prediction nothing is compared."""
-    entry, found = run.entry, comparison_of(run, prediction) if prediction else None
+def _compared(run: Run) -> Comparison | None:
+    """A run beside its prediction; None where there is nothing to compare, and where it cannot be predicted that is said."""
+    try:
+        bundle = read_bundle(run.folder)
+        _ = bundle.prediction
+    except MeshwaveError as error:  # its profile or its folder is gone; or it is of another version
+        print(f"nothing is predicted of this run any more: {error}", file=sys.stderr)
+        return None
+    return comparison_of(run, bundle)
+
+
+def _summary(run: Run, found: Comparison | None) -> dict[str, Any]:
+    """What ``meshwave run --json`` prints."""
+    entry = run.entry
     return {
         "run": run.id,
         "state": str(entry.state),
@@ -154,9 +187,8 @@ def _summary(run: Run, prediction: Prediction | None) -> dict[str, Any]:
     }
 
 
-def _told(run: Run, prediction: Prediction | None) -> list[str]:
+def _told(run: Run, found: Comparison | None) -> list[str]:
     entry, metrics = run.entry, run.metrics()
-    found = comparison_of(run, prediction) if prediction else None
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
     if metrics and "loss" in metrics[0]:  # a rehearsal has none
         first, last = (loss_in_words(metrics[row]["loss"]) for row in (0, -1))
@@ -231,25 +263,20 @@ def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
 
 
 def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
-    from engine.launch import read_bundle
-
     run = Run(record, entry.id)
-    try:
-        prediction = predict(read_bundle(run.folder).design)
-    except MeshwaveError as error:  # its profile or its folder is gone; or it is of another version
-        print(f"nothing is predicted of this run any more: {error}", file=sys.stderr)
-        prediction = None
+    found = _compared(run)  # first: it keeps what the history tells
     if options.json:
-        summary = _summary(run, prediction)  # first: it keeps what the history tells
+        summary = _summary(run, found)
         print(json.dumps({**_entry(entry), **summary, "history": as_data(history(record, entry))}, indent=2))
     else:
-        lines = _told(run, prediction)
+        lines = _told(run, found)
         print("\n".join([_title(entry), *lines, *told_history(history(record, entry))]))
     return 0
 
 
 def _profile(run: Run, options: argparse.Namespace) -> int:
     """Keep what a run measured as a profile, for designs to be priced by."""
+    see_keepable()
     name = keep_profile(run)
     if options.json:
         print(json.dumps({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}}))

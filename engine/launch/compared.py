@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from engine.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, profile_of
-from engine.cost.profile import keep
+from engine.cost.profile import Profile, ShapedRates, keep
 from engine.errors import MeshwaveError, RunError
 from engine.launch._run import Run
-from engine.launch.bundle import read_bundle, write_private
+from engine.launch.bundle import Bundle, read_bundle, read_design, read_drawn, read_options, write_private
+from engine.launch.hosts import Links, links_of, predicted_for
 from engine.launch.record import Entry, Record
+from engine.machine import processor
+from engine.network import read_topology
 from engine.palette import WORDS
-from engine.predict import Prediction, predict
 from engine.recording import Recording, read_recording
 from engine.units import duration, number, quantity
 
@@ -28,14 +31,23 @@ MANY_TIMES = 2.0
 """From there on an error is told as a factor: 900% longer says less than ten times."""
 SHORT_TIMES = 10.0
 """The same in a list, where a factor is the exception."""
+STEERS = frozenset({"steps", "seed", "lr"})
+"""Of training, what changes no time of a step."""
+LONGEST_NOTE = 200
+"""Letters of what a profile says of its network."""
 
 
-def comparison_of(run: Run, prediction: Prediction, recording: Recording | None = None) -> Comparison | None:
-    """What a run measured beside what was predicted; kept in its folder where the run is over. None where it ended
-    before its first step, or was of another program. Where it was read already, ``recording`` is what it recorded.
+def comparison_of(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
+    """What a run measured beside what was predicted of what was launched, on the links that it had; kept in its folder
+    where the run is over. None where it ended before its first step. Where it was read already, ``recording`` is what
+    it recorded.
+
+    Raises:
+        InputError: the profile that it is priced by is gone.
     """
+    prediction = bundle.prediction
     try:
-        found = compare(prediction, recording or read_recording(run.folder))
+        found = compare(prediction, recording or read_recording(run.folder), predicted_for(bundle))
     except MeshwaveError:
         return None
     if run.state.is_over:
@@ -50,11 +62,22 @@ def keep_profile(run: Run) -> str:
         RunError: the run has measured no step.
         InputError: it was a rehearsal.
     """
-    prediction = predict(read_bundle(run.folder).design)
-    entry = run.entry
+    entry, bundle = run.entry, read_bundle(run.folder)
     when = datetime.fromtimestamp(entry.created_s)
-    found = profile_of(compare(prediction, read_recording(run.folder)), f"{entry.name}, {when:%Y-%m-%d %H:%M}")
-    return keep(found, f"run-{run.id}.json").name
+    words = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
+    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), words)
+    return keep(_of_here(run, found), f"run-{run.id}.json").name
+
+
+def _of_here(run: Run, profile: Profile) -> Profile:
+    """The same, saying on which machine it ran, and over what links where these were emulated."""
+    device = next((str(event["device"]) for event in run.events() if event.get("device")), "")
+    where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor(), "device": device}
+    if (network := read_topology(run.folder)) is None:
+        return profile.model_copy(update={"machine": profile.machine.model_copy(update=where)})
+    rates = ShapedRates(intra=network.intra, inter=network.inter * network.nics)
+    machine = profile.machine.model_copy(update={**where, "network": network.note[:LONGEST_NOTE]})
+    return profile.model_copy(update={"machine": machine, "rates": rates})
 
 
 # ---- in words ----
@@ -68,9 +91,9 @@ def told(found: Comparison) -> list[str]:
     lines.append(f"steps     {spread(found)}")
     bubbles = (f"{each.bubble_ratio:.1%}" for each in timelines)
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
-    expected, took = (max(each.exposed_communication.tolist(), default=0.0) for each in timelines)
+    expected, took = (each.mean_exposed_communication for each in timelines)
     exposed = pair(found, Compared(expected, took))
-    lines.append(f"exposed   {exposed} (communication, of the mesh that waits for it the longest)")
+    lines.append(f"exposed   {exposed} (communication, the mean over the meshes)")
     lines += [
         f"  {WORDS[op.name]:<24}{pair(found, each)}"
         for op, each in found.by_kind.items()
@@ -85,6 +108,7 @@ def told(found: Comparison) -> list[str]:
     lines += [_of_memory(memory) for memory in found.memory]
     if found.cause:
         lines.append(f"because   {found.cause.words}")
+    lines += [f"priced    {each}" for each in found.unmeasured]
     if found.doubts:
         lines.append(f"clocks    {found.doubts}")
     return lines
@@ -179,26 +203,38 @@ def outcome(entry: Entry, folder: Path) -> Outcome | None:
 
 
 def history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
-    """The runs that are over of a design, the latest first: those of its name, and those of the same design under
-    another one."""
-    mine = _drawn(record.folder(like.id))
+    """The runs that are over of a design on the same links, the latest first: those of its name, and those of the same
+    design under another one."""
+    folder = record.folder(like.id)
+    mine, links = _drawn(folder), _emulated(folder)
     entries = (entry for entry in record.all(most) if entry.state.is_over)
-    alike = (
+    named = (
         entry
         for entry in entries
         if entry.name == like.name or (entry.digest == like.digest and _drawn(record.folder(entry.id)) == mine)
     )
+    alike = (entry for entry in named if _emulated(record.folder(entry.id)) == links)
     found = (outcome(entry, record.folder(entry.id)) or _compared_now(record, entry) for entry in alike)
     return [each for each in found if each is not None]
 
 
 def _drawn(folder: Path) -> dict[str, Any]:
-    """What was launched, without what it is called and what it is priced by; empty where that cannot be read."""
+    """What was launched, without what it is called, what it is priced by and what changes no time of a step; empty
+    where that cannot be read."""
     try:
-        document = json.loads((folder / "design.json").read_bytes())
-        return {key: part for key, part in document.items() if key not in ("name", "cost")}
-    except (OSError, ValueError, AttributeError):
+        document = read_drawn(folder).model_dump(mode="json", exclude={"name", "cost"})
+        training = document.pop("training").items()
+        return {**document, "training": {key: value for key, value in training if key not in STEERS}}
+    except (OSError, MeshwaveError):
         return {}
+
+
+def _emulated(folder: Path) -> Links | None:
+    """The links that a run met on emulated hosts; None where it was not on any, or that cannot be read."""
+    try:
+        return links_of(read_design(folder)) if read_options(folder).hosts else None
+    except (OSError, MeshwaveError):
+        return None
 
 
 def _compared_now(record: Record, entry: Entry) -> Outcome | None:
@@ -207,7 +243,7 @@ def _compared_now(record: Record, entry: Entry) -> Outcome | None:
     if not any(run.folder.glob("spans-*.bin")):
         return None
     try:
-        comparison_of(run, predict(read_bundle(run.folder).design))
+        comparison_of(run, read_bundle(run.folder))
     except MeshwaveError:
         return None  # of an earlier version, or its profile is gone
     return outcome(entry, run.folder)

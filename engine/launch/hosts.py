@@ -1,12 +1,20 @@
-"""Emulated hosts: who of a run sits where, and what the links between them carry on this machine."""
+"""Emulated hosts: who of a run sits where, and what the links between them carry on this machine.
+
+A run that names hosts is of the design as it is drawn, on a cluster of these hosts (:func:`placed`), with links no
+faster than this machine can emulate (:func:`held`). That design is what its folder holds: its links are shaped by
+it, its processes wait and choose by it, and its prediction is made of it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from engine.design import Design
+from engine.design import Design, Link
+from engine.design.cost import CalibratedCost
 from engine.errors import InputError, RunError
-from engine.launch.bundle import process_count
+from engine.launch.bundle import Bundle, holding, process_count
 from engine.launch.options import Hosts, Options
 from engine.network import LEAST_RATE, PAYLOAD, Topology, missing
 from engine.rehearse import AS_IT_IS_S, Rehearsal
@@ -27,30 +35,78 @@ def drawn(design: Design, nodes: int | None = None, intra: float | None = None, 
     )
 
 
-def network(design: Design, options: Options) -> Topology:
-    """The network of a run of ``design`` with ``options``, which name hosts: its own where they are as many as its nodes.
+def placed(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
+    """``design`` on emulated hosts, whose links are as fast as they are asked for; its stages keep their ``layers``.
+
+    What a profile knows of messages is of other links than these.
 
     Raises:
-        InputError: there are more hosts than processes, or a link is too slow to wait for.
+        InputError: there are more hosts than processes.
     """
-    hosts, scale = options.hosts, _slower(design, options.rehearse)
+    cluster = design.cluster
+    links = {
+        "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
+        "inter_node": cluster.inter_node.model_copy(update={"bandwidth": hosts.inter_bandwidth}),
+    }
+    update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
+    if hosts.nodes != cluster.nodes:
+        update = _dealt(design, hosts.nodes, links)
+    if isinstance(design.cost, CalibratedCost):
+        update["cost"] = design.cost.model_copy(update={"links": "drawn"})
+    return holding(design.model_copy(update=update), layers)
+
+
+def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
+    """Cluster and meshes of a design whose processes are dealt to so many hosts in equal blocks, in order."""
+    processes = process_count(design)
+    if hosts > processes:
+        raise InputError(f"--hosts {hosts}: the design has {processes} processes; use 1 to {processes} hosts")
+    host = [process * hosts // processes for process in range(processes)]
+    each = max(Counter(host).values())
+    devices = (each * host[process] + process - host.index(host[process]) for process in range(processes))
+    meshes = tuple(
+        mesh.model_copy(update={"devices": tuple(next(devices) for _ in mesh.devices)}) for mesh in design.meshes
+    )
+    size = {"nodes": hosts, "devices_per_node": each}
+    return {"cluster": design.cluster.model_copy(update={**size, **links}), "meshes": meshes}
+
+
+def held(design: Design, rehearsal: Rehearsal | None) -> Design:
+    """A design on emulated hosts, whose links are no faster than this machine can emulate."""
+    most, cluster = CARRIED * _slower(design, rehearsal), design.cluster
+    links = {
+        name: link.model_copy(update={"bandwidth": min(link.bandwidth, most)})
+        for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node))
+    }
+    return design.model_copy(update={"cluster": cluster.model_copy(update=links)})
+
+
+def network(design: Design, drawn: Design, options: Options) -> Topology:
+    """The network of a run of ``design`` with ``options``, which name the hosts that it is on; ``drawn`` was launched.
+
+    Raises:
+        InputError: a link is too slow to wait for.
+    """
+    hosts, cluster, scale = options.hosts, design.cluster, _slower(design, options.rehearse)
     assert hosts is not None
-    node_of, placed = _placed(design, hosts)
-    wanted = {"a process": hosts.intra_bandwidth / scale, "a NIC": hosts.inter_bandwidth / scale}
-    if (slowest := min(wanted.values())) < LEAST_RATE:
+    rates = [link.bandwidth / scale for link in (cluster.intra_node, cluster.inter_node)]
+    if (slowest := min(rates)) < LEAST_RATE:
         raise InputError(
             f"an emulated link of {number(slowest)} bytes/s cannot be waited for; make it {LEAST_RATE:g} or more"
             + (f", or stretch time less than {number(scale)} times" if scale > 1 else "")
         )
-    intra, inter = (min(rate, CARRIED) / PAYLOAD for rate in wanted.values())
+    intra, inter = (rate / PAYLOAD for rate in rates)
+    node_of = _node_of(design)
+    wanted = {"a process": hosts.intra_bandwidth / scale, "a NIC": hosts.inter_bandwidth / scale}
+    where = _where(node_of, hosts.nodes, drawn.cluster.nodes)
     return Topology(
         node_of,
         intra,
         inter,
-        nics=design.cluster.nics_per_node,
+        nics=cluster.nics_per_node,
         apart=True,
-        latency_s=design.cluster.inter_node.latency_s * scale,
-        note=f"{placed}; links of {_rates(wanted, scale)}{_if_in_units(design, options.rehearse)}",
+        latency_s=cluster.inter_node.latency_s * scale,
+        note=f"{where}; links of {_rates(wanted, scale)}{_if_in_units(design, options.rehearse)}",
     )
 
 
@@ -80,21 +136,21 @@ def ready() -> None:
         raise RunError(f"hosts cannot be emulated here: {reason}. Without --hosts the run needs none of it")
 
 
-def _placed(design: Design, hosts: Hosts) -> tuple[tuple[int, ...], str]:
-    """The host of each process, and how that came in words."""
-    processes, drawn = process_count(design), design.cluster.nodes
-    if hosts.nodes not in (drawn, *range(1, processes + 1)):
-        raise InputError(f"--hosts {hosts.nodes}: the design has {processes} processes; use 1 to {processes} hosts")
-    if hosts.nodes == drawn:
-        nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
-        place = {node: host for host, node in enumerate(sorted(set(nodes)))}
-        node_of, how = tuple(place[node] for node in nodes), "as drawn"
-    else:
-        node_of = tuple(process * hosts.nodes // processes for process in range(processes))
-        how = f"filled in order since {drawn} are drawn" if drawn > 1 else "filled in order"
+def _node_of(design: Design) -> tuple[int, ...]:
+    """[processes] the host of each, counted over those that have any."""
+    nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
+    place = {node: host for host, node in enumerate(sorted(set(nodes)))}
+    return tuple(place[node] for node in nodes)
+
+
+def _where(node_of: Sequence[int], hosts: int, drawn: int) -> str:
+    """``2 emulated hosts of 2 + 1 processes, as drawn``"""
+    how = "as drawn" if hosts == drawn else "filled in order"
+    if hosts != drawn > 1:
+        how += f" since {drawn} are drawn"
     sizes = [size for _, size in sorted(Counter(node_of).items())]
     plural = "s" * (len(sizes) != 1)
-    return node_of, f"{len(sizes)} emulated host{plural} of {' + '.join(map(str, sizes))} processes, {how}"
+    return f"{len(sizes)} emulated host{plural} of {' + '.join(map(str, sizes))} processes, {how}"
 
 
 def _rates(wanted: dict[str, float], scale: float) -> str:
@@ -111,3 +167,68 @@ def _if_in_units(design: Design, rehearsal: Rehearsal | None) -> str:
 
 def _if_too_fast(rate: float) -> str:
     return f" ({quantity(rate, 'B/s')} is more than can be emulated here)" if rate > CARRIED else ""
+
+
+# ---- the links that a prediction is made for ----
+
+
+def meets(run: Bundle, design: Design) -> bool:
+    """Whether a prediction of ``design`` is one for the links that a run has, where these are emulated; costs in units
+    are for any."""
+    if run.options.hosts is None or run.design.cost.kind == "unit":
+        return True
+    return links_of(run.design) == links_of(design)
+
+
+class Links(NamedTuple):
+    """What the messages of a design go over."""
+
+    node_of: tuple[int, ...]  # [processes]
+    within: Link | None  # a host; None where nothing is sent there
+    across: Link | None
+    nics: int
+    are_drawn: bool  # and not as a profile has them
+
+
+def links_of(design: Design) -> Links:
+    cluster, node_of = design.cluster, _node_of(design)
+    hosts = len(set(node_of))
+    return Links(
+        node_of,
+        cluster.intra_node if len(node_of) > hosts else None,
+        cluster.inter_node if hosts > 1 else None,
+        cluster.nics_per_node if hosts > 1 else 1,
+        not isinstance(design.cost, CalibratedCost) or design.cost.links == "drawn",
+    )
+
+
+def predicted_for(run: Bundle) -> str:
+    """``predicted for hosts linked at 100 MB/s, which the run was told, not at the 25 GB/s that is drawn``: what links a
+    run's prediction is made for, where those are not drawn; nothing where they are, or costs in units know no links."""
+    if run.options.hosts is None or run.design == run.drawn or run.design.cost.kind == "unit":
+        return ""
+    return "predicted for " + "; for ".join(_others(run, run.options.hosts))
+
+
+def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:
+    """What its messages go over that is not drawn, as far as there are such messages."""
+    drawn, mine, its = run.drawn.cluster, links_of(run.design), links_of(run.drawn)
+    if hosts.nodes != drawn.nodes:
+        rather = "the one that is drawn" if drawn.nodes == 1 else f"the {drawn.nodes} that are drawn"
+        yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)}, which the run was told, not for {rather}"
+    profile = run.drawn.cost.profile if isinstance(run.drawn.cost, CalibratedCost) and not its.are_drawn else ""
+    for who, told, had, was in (
+        ("hosts", hosts.inter_bandwidth, mine.across, drawn.inter_node),
+        ("processes of a host", hosts.intra_bandwidth, mine.within, drawn.intra_node),
+    ):
+        if had is not None and (profile or had != was):
+            yield f"{who} linked at {_instead(told, had.bandwidth, was.bandwidth, profile)}"
+
+
+def _instead(told: float, had: float, drawn: float, profile: str) -> str:
+    """``100 MB/s, which the run was told, not at the 25 GB/s that is drawn``"""
+    why = "as drawn" if told == drawn else "which the run was told"
+    if had < told:
+        why = "the most that can be emulated here"
+    rather = f"as {profile} has it" if profile else f"at the {quantity(drawn, 'B/s')} that is drawn"
+    return f"{quantity(had, 'B/s')}, {why}, not {rather}"

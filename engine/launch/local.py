@@ -8,29 +8,29 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import engine
-from engine.cost import PeakMemory, estimate
+from engine.cost import PeakMemory
 from engine.design import Design
 from engine.errors import Problem, RunError
-from engine.launch._launcher import Capabilities, Launcher, launchers, settled
+from engine.launch._launcher import Capabilities, launchers
 from engine.launch._machine import has_gpu, memory_bytes
-from engine.launch._process import Handle, handle, own_handle
-from engine.launch._run import Run, read_result
+from engine.launch._owned import OwningLauncher
+from engine.launch._process import handle, own_handle
+from engine.launch._run import Run
 from engine.launch._verdict import Exit, Verdict, cancelled, judge, to_json
 from engine.launch._zygote import Zygote
 from engine.launch.bundle import Bundle, process_count, write_private
 from engine.launch.hosts import network, ready
-from engine.launch.options import PLAIN, Options
+from engine.launch.options import Options
 from engine.launch.record import Record, State
 from engine.machine import import_path
 from engine.network import FILE as NETWORK_FILE
-from engine.program.program import Program
 from engine.units import quantity
 
 MOST_PROCESSES = 64
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 @launchers.register("local")
-class LocalLauncher(Launcher):
+class LocalLauncher(OwningLauncher):
     """Runs all processes of a design on this machine, one a device.
 
     The runs belong to the process that holds this object and end with it; closing a page does
@@ -99,33 +99,14 @@ class LocalLauncher(Launcher):
             if self.probe().can_launch:
                 self._ready_zygote()
 
-    def handle(self) -> Mapping[str, Any]:
-        return {"owner": own_handle(), "processes": []}
-
-    def submit(
-        self,
-        design: Design,
-        program: Program,
-        layers: Sequence[int],
-        *,
-        data: Path | None = None,
-        key: str | None = None,
-        options: Options = PLAIN,
-    ) -> Run:
-        """Launch a design; see :meth:`Launcher.submit`.
-
-        Raises:
-            InputError: the hosts that are asked for cannot be.
-        """
+    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
-            options = settled(options, program, estimate(design, program), process_count(design))
-            network(design, options)
+            network(design, drawn, options)
             ready()
-        return super().submit(design, program, layers, data=data, key=key, options=options)
 
     def launch(self, bundle: Bundle) -> None:
         if bundle.options.hosts is not None:
-            emulated = network(bundle.design, bundle.options)
+            emulated = network(bundle.design, bundle.drawn, bundle.options)
             write_private(bundle.folder / NETWORK_FILE, emulated.to_json())
         with self._lock:
             zygote = self._ready_zygote()
@@ -134,18 +115,6 @@ class LocalLauncher(Launcher):
 
     def cancel(self, run: Run) -> None:
         self._cancel(run, "")
-
-    def poll(self, run: Run) -> None:
-        entry = run.entry
-        if entry.state.is_over:
-            return
-        if result := read_result(run.folder):  # written, but there was no time to enter it
-            self.record.move(run.id, State(result["state"]), result["reason"])
-        elif not (owner := Handle(*entry.handle["owner"])).is_alive():
-            for process in entry.handle["processes"]:  # the kernel has ended them, where it can
-                Handle(*process).kill()
-            reason = f"process {owner.pid}, which launched it, ended after {run.progress}; what it wrote is kept"
-            self.record.move(run.id, State.LOST, reason)
 
     def close(self) -> None:
         """Cancel the runs of this object, and end the process that it keeps warm."""

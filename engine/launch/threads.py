@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from engine.cost import Costs, PeakMemory, estimate
 from engine.design import Design
 from engine.errors import MeshwaveError, Problem
-from engine.launch._launcher import Capabilities, Launcher, launchers
-from engine.launch._process import Handle, own_handle
-from engine.launch._run import Run, read_result
+from engine.launch._launcher import Capabilities, launchers
+from engine.launch._owned import OwningLauncher
+from engine.launch._run import Run
 from engine.launch._verdict import Verdict, cancelled, to_json
 from engine.launch.bundle import Bundle, process_count, write_private
 from engine.launch.local import CLOSING_S, MOST_PROCESSES
@@ -42,7 +42,7 @@ class _Under:
 
 
 @launchers.register("threads")
-class ThreadsLauncher(Launcher):
+class ThreadsLauncher(OwningLauncher):
     """Rehearses in the process that holds this object, where there is no torch, or more devices than processes
     can be started. It belongs to that process, and ends with it."""
 
@@ -70,9 +70,6 @@ class ThreadsLauncher(Launcher):
             return [Problem("", "no_network", "threads send nothing over links; emulated hosts need processes")]
         return []
 
-    def handle(self) -> Mapping[str, Any]:
-        return {"owner": own_handle(), "processes": []}
-
     def launch(self, bundle: Bundle) -> None:
         under = _Under()
         under.thread = threading.Thread(target=self._see_through, args=(bundle, under), daemon=True, name=bundle.run)
@@ -85,16 +82,6 @@ class ThreadsLauncher(Launcher):
         if not run.state.is_over:
             with suppress(OSError):  # without its folder it ends as well
                 write_private(run.folder / "cancel", "")
-
-    def poll(self, run: Run) -> None:
-        entry = run.entry
-        if entry.state.is_over:
-            return
-        if result := read_result(run.folder):  # written, but there was no time to enter it
-            self.record.move(run.id, State(result["state"]), result["reason"])
-        elif not (owner := Handle(*entry.handle["owner"])).is_alive():
-            reason = f"process {owner.pid}, which rehearsed it, ended after {run.progress}; what it wrote is kept"
-            self.record.move(run.id, State.LOST, reason)
 
     def close(self) -> None:
         with self._lock:

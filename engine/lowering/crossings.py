@@ -3,11 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 from engine.cost.crossings import crossing, most_chunks
 from engine.design import Design
+from engine.design.meshes import mesh_called
 from engine.design.transfer_spec import TransferLink, TransferLinks, TransferSide, TransferSpec, TransferTensor
+from engine.errors import InputError
+from engine.program.action import SENDS
+from engine.program.program import Program
 from engine.transfer import Link, Mesh, Transfer, plan
+
+
+class Boundary(NamedTuple):
+    """What a mesh sends to another one: the largest of its messages."""
+
+    source: int
+    destination: int
+    tensors: int
+
+
+def boundary(design: Design, program: Program, wanted: str) -> Boundary:
+    """The boundary that ``A:B`` names, by names or numbers of meshes.
+
+    Raises:
+        InputError: there are no such meshes, or the one sends nothing to the other.
+    """
+    sends = np.isin(program.op, SENDS)
+    pairs = sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))
+    names = [mesh.name for mesh in design.meshes]
+    known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:SHOWN_PAIRS])
+    there_are = (
+        f"there are {known}{', ...' * (len(pairs) > SHOWN_PAIRS)}" if pairs else "nothing is sent in this design"
+    )
+    if not wanted:
+        raise InputError(f"say which boundary of the design with --boundary A:B; {there_are}")
+    source, destination = _ends(design, wanted, there_are)
+    if (source, destination) not in pairs:
+        raise InputError(f"mesh {names[source]} sends nothing to mesh {names[destination]}; {there_are}")
+    there = sends & (program.rank == source) & (program.peer == destination)
+    return Boundary(source, destination, int(program.tensors[there].max()))
+
+
+SHOWN_PAIRS = 12
+
+
+def _ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
+    """Both meshes of ``A:B``; a name may have a colon too."""
+    cuts = [at for at, letter in enumerate(wanted) if letter == ":"]
+    if not cuts:
+        raise InputError(f"--boundary takes two meshes such as A:B, not {wanted!r}; {there_are}")
+    halves = [(wanted[:at], wanted[at + 1 :]) for at in cuts]
+    names = {mesh.name for mesh in design.meshes}
+    source, destination = next((pair for pair in halves if names.issuperset(pair)), halves[0])
+    return mesh_called(design.meshes, source), mesh_called(design.meshes, destination)
 
 
 def crossing_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Op
+from engine.program.action import RECEIVES, SENDS, Op
 from engine.program.program import Program
 
 LOOKAHEAD = 2
@@ -37,7 +37,7 @@ def add_transfers(program: Program, skips: Skips = ()) -> Program:
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
-    after = producer + np.append(program.fused[1:], False)[producer]  # the last row of the slot that makes the tensor
+    after = producer + program.doubled[producer]  # the last row of the slot that makes the tensor
     made = np.bincount(after, minlength=n)  # sends that follow each row: two of a fused slot at most
     sends_before = np.concatenate(([0], np.cumsum(made)))[:-1]
     rows = np.arange(n) + after_recvs + sends_before  # where each computation moves
@@ -65,8 +65,8 @@ def add_transfers(program: Program, skips: Skips = ()) -> Program:
     forward = program.op[producer] == Op.F
     source, target = program.stage[producer], program.stage[consumer]
     for at, kinds, of_stage, other, peer in (
-        (sends, (Op.SEND_F, Op.SEND_B), source, target, receiver),
-        (recvs, (Op.RECV_F, Op.RECV_B), target, source, sender),
+        (sends, SENDS, source, target, receiver),
+        (recvs, RECEIVES, target, source, sender),
     ):
         columns["op"][at] = np.where(forward, *kinds)
         columns["stage"][at] = of_stage

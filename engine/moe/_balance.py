@@ -24,23 +24,32 @@ Item = tuple[float, int]
 """A replica to place: its load and its expert."""
 
 
+def copy_load(layer: Layer, places: str = "ep") -> Floats:
+    """[places, experts] the part of all visits that each copy of an expert serves; the sum is 1.
+
+    Where ``places`` is ``mp``, experts are folded into the tensor-parallel group: every place has all
+    tokens, and the replicas of an expert share them. Else each place asks one of them, whichever is near
+    (:attr:`Layer.serving`), so that replicas may serve unequal parts.
+    """
+    load: Floats = np.zeros((layer.mp if places == "mp" else layer.ep, layer.experts))
+    if places == "mp":
+        for expert, holders in enumerate(layer.holders(layer.mp)):
+            load[list(holders), expert] = 1 / max(len(holders), 1)
+    else:
+        for asked in layer.serving:
+            load[asked, np.arange(layer.experts)] += 1 / layer.ep
+    load *= layer.shares
+    return load
+
+
 def device_load(layer: Layer, places: str = "ep") -> Floats:
     """[devices] the part of all tokens that each computes, in even shares: 1 everywhere is balanced.
 
-    The devices of an expert-sharding group work on the same tokens and so have the same load. Where
-    ``places`` is ``mp``, experts are folded into the tensor-parallel group: every place has all
-    tokens, and the replicas of an expert share them.
+    The devices of an expert-sharding group work on the same tokens and so have the same load.
     """
-    of_expert = np.asarray(layer.shares)
-    if places == "mp":
-        load = np.zeros(layer.mp)
-        for share, holders in zip(of_expert, layer.holders(layer.mp), strict=True):
-            load[list(holders)] += layer.mp * share / max(len(holders), 1)
-        return np.resize(load, layer.devices)
-    load = np.zeros(layer.ep)
-    for asked in layer.serving:
-        load += np.bincount(asked, of_expert, layer.ep)
-    return np.repeat(load, layer.esp)  # each of ep askers has 1 of ep even shares
+    load = copy_load(layer, places)
+    each = len(load) * load.sum(axis=1)  # each of so many places has 1 of so many even shares
+    return np.resize(each, layer.devices) if places == "mp" else np.repeat(each, layer.esp)
 
 
 def device_rows(layer: Layer, places: str = "ep") -> Floats:

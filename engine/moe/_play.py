@@ -89,9 +89,9 @@ class _Player:
         self.ready, self.by = moment[0].copy(), moment[1].copy()
 
     def join(self, moments: Sequence[tuple[Floats, NDArray[np.int64]]]) -> None:
-        latest = np.argmax([ready for ready, _ in moments], axis=0)
-        self.ready = np.choose(latest, [ready for ready, _ in moments])
-        self.by = np.choose(latest, [by for _, by in moments])
+        ready, by = (np.stack(each) for each in zip(*moments, strict=True))  # [moments, devices]
+        latest = ready.argmax(axis=0), np.arange(self.layer.devices)
+        self.ready, self.by = ready[latest], by[latest]
 
     def run(self, costed: Costed, chunk: int, before: Sequence[Costed] = (), chunks: int = 1) -> None:
         step = costed.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from inspect import cleandoc
@@ -73,6 +74,12 @@ def by_age(*, option: bool = True) -> list[str]:
         (name for name, schedule in known if schedule.option or not option),
         key=lambda name: (expert_schedules[name].published, expert_schedules[name].title),
     )
+
+
+def in_titles(sentence: str) -> str:
+    """``sentence`` with schedules called as people are offered them: by their titles."""
+    names = "|".join(map(re.escape, sorted(by_age(), key=len, reverse=True)))
+    return re.sub(rf"(?<![\w-])({names})(?![\w-])", lambda found: expert_schedules[found[1]].title, sentence)
 
 
 # ---- steps with their sizes, in the words of the papers ----

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.cost import peak_inflight
 from engine.lowering.transfers import add_transfers
-from engine.program.action import Op
+from engine.program.action import SENDS, Op
 from engine.program.program import Program
 from engine.schedules import Pipe, schedules
 from engine.simulate import simulate
@@ -41,7 +41,7 @@ def played_at(
     weight = backward / 2 if weight is None else weight
     cost = np.zeros(len(Op))
     cost[[Op.F, Op.B, Op.I, Op.W]] = forward, backward, backward - weight, weight
-    cost[[Op.SEND_F, Op.SEND_B]] = transfer
+    cost[list(SENDS)] = transfer
     seconds = cost[program.op]
     if fused is not None:
         seconds[program.fused] = fused - seconds[np.flatnonzero(program.fused) - 1]

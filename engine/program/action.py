@@ -37,6 +37,10 @@ class Op(IntEnum):
         return self <= Op.W
 
 
+SENDS = (Op.SEND_F, Op.SEND_B)
+RECEIVES = (Op.RECV_F, Op.RECV_B)
+
+
 class Action(NamedTuple):
     """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP.
 
@@ -82,6 +86,18 @@ weight_gradient = _maker(Op.W)
 def overlapped(first: Action, second: Action) -> tuple[Action, Action]:
     """A forward and a backward that run in one slot, and hide each other's waits."""
     return first, second._replace(fused=1)
+
+
+Carried = tuple[bool, int, int, int]
+"""Names a message: forward or not, the stages that it comes from and goes to, its microbatch."""
+
+
+def carried(message: Action) -> Carried:
+    """What a SEND sends and the RECV of it receives."""
+    op, stage, mb, _, other = message
+    forward, sent = op in (Op.SEND_F, Op.RECV_F), op in SENDS
+    end = other if other >= 0 else stage + (1 if forward == sent else -1)
+    return forward, *((stage, end) if sent else (end, stage)), mb
 
 
 LONGEST_SHOWN = 60  # letters of a cell in a sentence

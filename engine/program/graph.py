@@ -176,7 +176,7 @@ def _lines(program: Program, serial_links: bool) -> list[Rows]:
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     if serial_links:
-        sends = np.flatnonzero((program.op == Op.SEND_F) | (program.op == Op.SEND_B))
+        sends = np.flatnonzero(program.is_send)
         link = program.rank[sends].astype(np.int64) * program.ranks + program.peer[sends]
         order = np.argsort(link, kind="stable")
         lines += np.split(sends[order], np.flatnonzero(np.diff(link[order])) + 1)
@@ -188,8 +188,7 @@ def _previous(program: Program, lines: list[Rows]) -> Rows:
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
         previous[line[1:]] = line[:-1]
-    second = np.append(program.fused[1:], False)
-    return previous + (second[previous] & (previous >= 0))
+    return previous + (program.doubled[previous] & (previous >= 0))
 
 
 def _slot(program: Program, rows: Rows) -> Rows:
@@ -227,9 +226,8 @@ def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows
     needs, messages = needs + skips[::2], messages + skips[1::2]
     needs = [_slot(program, each) for each in needs]
     if program.fused.any():
-        second = np.append(program.fused[1:], False)
-        needs += [np.where(second, np.append(each[1:], -1), -1) for each in needs]
-        messages += [np.where(second, np.append(each[1:], -1), -1) for each in messages]
+        needs += [np.where(program.doubled, np.append(each[1:], -1), -1) for each in needs]
+        messages += [np.where(program.doubled, np.append(each[1:], -1), -1) for each in messages]
     return needs, messages
 
 

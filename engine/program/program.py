@@ -84,6 +84,11 @@ class Program:
     def is_compute(self) -> NDArray[np.bool_]:
         return self.op <= Op.W
 
+    @property
+    def is_send(self) -> NDArray[np.bool_]:
+        sent: NDArray[np.bool_] = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
+        return sent
+
     def rows(self, rank: int) -> slice:
         return slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
 
@@ -136,6 +141,23 @@ class Program:
     def slot(self) -> NDArray[np.int64]:
         """[rows] the first row of the slot that each row runs in: its own, unless it is fused."""
         return np.arange(len(self)) - self.fused
+
+    @cached_property
+    def doubled(self) -> NDArray[np.bool_]:
+        """[rows] whether the next row runs in the slot of each."""
+        return np.append(self.fused[1:], False)
+
+    def rows_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of slots, which are told by their first rows, in their order."""
+        double = self.doubled[slots]
+        rows = np.repeat(slots, 1 + double)
+        rows[np.cumsum(1 + double)[double] - 1] += 1
+        return rows
+
+    def reordered(self, rows: NDArray[np.int64]) -> Program:
+        """The same computations with their rows in another order, those of each rank among themselves."""
+        columns = {name: getattr(self, name)[rows] for name in ("op", "stage", "microbatch", "peer", "fused")}
+        return replace(self, **columns)
 
     @cached_property
     def spans(self) -> NDArray[np.int64]:

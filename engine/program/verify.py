@@ -278,7 +278,7 @@ def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
 
 def _channel_orders(program: Program) -> list[str]:
     """Per directed pair of ranks, receives stand in the order of the sends."""
-    sends = np.flatnonzero((program.op == Op.SEND_F) | (program.op == Op.SEND_B))
+    sends = np.flatnonzero(program.is_send)
     recvs = np.flatnonzero((program.op == Op.RECV_F) | (program.op == Op.RECV_B))
     ranks = np.int64(program.ranks)
     sent_on = program.rank[sends] * ranks + program.peer[sends]
@@ -457,7 +457,7 @@ def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
     lets an earlier action go first, taking the advice again and again ends with a sound program.
     """
     for first, wait in enumerate(ring):
-        if _is_double(program, wait.at) or _is_double(program, ring[first - 1].needs):
+        if program.doubled[wait.at] or program.doubled[ring[first - 1].needs]:
             return ring[first:] + ring[:first]
     for first, wait in enumerate(ring):
         if _depth(program, ring[first - 1].needs) < _depth(program, wait.at):
@@ -474,7 +474,7 @@ def _depth(program: Program, row: int) -> tuple[int, int]:
 
 def _told(program: Program, ring: list[_Wait]) -> str:
     def name(row: int) -> str:
-        return " with ".join(str(program.row(each)) for each in range(row, row + 1 + _is_double(program, row)))
+        return " with ".join(str(program.row(each)) for each in range(row, row + 1 + program.doubled[row]))
 
     first, last = ring[0], ring[-1]
     told = f"rank {first.rank} waits for ever at {name(first.at)}: it needs {name(first.needs)} first"
@@ -485,11 +485,6 @@ def _told(program: Program, ring: list[_Wait]) -> str:
     if last.needs != first.at:
         told += f", which rank {first.rank} runs only after {name(first.at)}"
     for row in (first.at, last.needs):
-        if _is_double(program, row):
+        if program.doubled[row]:
             return f"{told}. Part {name(row)} into two"
     return f"{told}. Move {name(first.at)} after {name(last.needs)}"
-
-
-def _is_double(program: Program, row: int) -> bool:
-    """Whether a slot of two begins with this row."""
-    return row + 1 < len(program) and bool(program.fused[row + 1])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import RunError
-from engine.program.action import Action, Op, backward, format_cells, forward
+from engine.program.action import RECEIVES, Action, Op, backward, carried, format_cells, forward
 from engine.runtime.clock import Clock, Stamp
 from engine.runtime.deferred import Due, settle
 from engine.runtime.layout import Layout
@@ -118,7 +118,7 @@ class Executor:
         self._rank = layout.rank(process)
         self._actions = layout.program.actions(self._rank)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
-        receives = (row for row, action in enumerate(self._actions) if action.op in (Op.RECV_F, Op.RECV_B))
+        receives = (row for row, action in enumerate(self._actions) if action.op in RECEIVES)
         self._received_at = {_carried(self._actions[row])[0]: row for row in receives}  # what was made elsewhere
         self._last = layout.program.stages - 1
         self._stages = stages
@@ -284,10 +284,10 @@ class Executor:
         coming, start, held, stamp = self._coming, self._start, self._held, self._stamp
 
         def take() -> Tensor:
-            pending = coming.pop(made)
+            pending, asked = coming.pop(made), held[row]
             tensor = pending.wait()
             start[row] = held[row] = stamp()  # an action starts when it holds its inputs; before is bubble
-            self._note_arrival(row, received, pending)
+            self._note_arrival(row, received, pending, asked)
             return tensor
 
         return take
@@ -324,16 +324,16 @@ class Executor:
         reductions = self._update.collect()
         self._start[row] = self._held[row] = self._stamp()
         for stage, reduction in reductions.items():
-            self._note_arrival(row, self._row_of[Action(Op.REDUCE_GRAD, stage)], reduction)
+            self._note_arrival(row, self._row_of[Action(Op.REDUCE_GRAD, stage)], reduction, self._asked[row])
         self._update.apply()
         for local in self._stages.values():
             local.forget()
 
-    def _note_arrival(self, row: int, of: int, pending: Pending) -> None:
-        """``row`` has just got what row ``of`` was for."""
+    def _note_arrival(self, row: int, of: int, pending: Pending, asked: Stamp) -> None:
+        """``row`` has just got what row ``of`` was for, and has ``asked`` for it once it had what it asked for before."""
         self._end[of] = pending.arrived or self._held[row]
         self._start[of] = pending.began or self._start[of]
-        self._asked[of], self._held[of] = self._asked[row], self._held[row]
+        self._asked[of], self._held[of] = asked, self._held[row]
 
     def _measured(self) -> Measured:
         start, end, asked, held = map(self._clock.nanoseconds, (self._start, self._end, self._asked, self._held))
@@ -343,9 +343,5 @@ class Executor:
 def _carried(message: Action) -> tuple[Action, int]:
     """What a SEND or RECV carries, by the action that made it and, where it skips stages, the stage that takes
     it; and that stage."""
-    op, stage, mb, _, other = message
-    made, onward = (Op.F, 1) if op in (Op.SEND_F, Op.RECV_F) else (Op.B, -1)
-    sent = op in (Op.SEND_F, Op.SEND_B)
-    end = other if other >= 0 else stage + (onward if sent else -onward)
-    source, target = (stage, end) if sent else (end, stage)
-    return Action(made, source, mb, 0, target if other >= 0 else -1), target
+    onward, source, target, mb = carried(message)
+    return Action(Op.F if onward else Op.B, source, mb, 0, target if message.other >= 0 else -1), target

@@ -113,13 +113,11 @@ class Layout:
 
     def boundaries(self) -> list[tuple[int, int]]:
         """Every pair of ranks (from, to) that the program sends something along, ascending."""
-        program = self.program
-        sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
+        program, sends = self.program, self.program.is_send
         return sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))
 
     def crossings(self) -> list[tuple[int, int, int]]:
         """The same with how many tensors a message holds, where skip connections make some larger than others."""
-        program = self.program
-        sends = (program.op == Op.SEND_F) | (program.op == Op.SEND_B)
+        program, sends = self.program, self.program.is_send
         columns = (program.rank, program.peer, program.tensors)
         return sorted(set(zip(*(column[sends].tolist() for column in columns), strict=True)))

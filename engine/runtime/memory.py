@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,11 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-ERRORS = 2
-"""The level of torch's own log from which on it tells of errors alone."""
+LOG_LEVEL, ERRORS = "FLAGS_caffe2_log_level", 2
+"""The level of torch's own log from which on it tells of errors alone: it would warn of what was there before a count
+and goes now, rightly so."""
+KEEP_SUM = "FLAGS_caffe2_report_cpu_memory_usage"
+"""Whether the allocator keeps the sum of what any thread allocates and frees, not only those that are profiled."""
 
 
 def grow_in_segments() -> None:
@@ -55,7 +57,8 @@ class MemoryCount:
     """What torch holds at most while a step runs: of a GPU what its allocator says, on a CPU every allocation counted.
 
     Counting on a CPU is done by torch's profiler, which sees each tensor come and go, those that live only within an
-    operation too. It takes time, so that a step that is counted is not one to be timed.
+    operation too; of those that gloo's own threads let go, once a message is gone, torch's allocator keeps the sum. It
+    takes time, so that a step that is counted is not one to be timed.
     """
 
     def __init__(self, device: torch.device, held: Mapping[str, Iterable[Tensor]]) -> None:
@@ -65,7 +68,7 @@ class MemoryCount:
         self._before = 0.0
         self._within = 0.0  # the most that the step held besides
         self._profile: profile | None = None
-        self._level = 0
+        self._flags = Flags({LOG_LEVEL: ctypes.c_int(ERRORS), KEEP_SUM: ctypes.c_bool(True)})
 
     @property
     def takes_time(self) -> bool:
@@ -74,7 +77,7 @@ class MemoryCount:
     def __enter__(self) -> MemoryCount:
         if self.takes_time:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell of its start and its end
-            self._level = _set_log_level(ERRORS)  # it would warn of what was there before and goes now: rightly so
+            self._flags.swap()
             self._profile = profile(profile_memory=True)
             self._profile.__enter__()  # type: ignore[no-untyped-call]
         else:
@@ -86,7 +89,7 @@ class MemoryCount:
     def __exit__(self, *error: object) -> None:
         if self._profile is not None:
             self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
-            _set_log_level(self._level)
+            self._flags.swap()
             self._within = float(_most(self._profile))
             self._profile = None
         else:
@@ -108,20 +111,42 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _most(found: profile) -> int:
-    """The highest that the sum of all allocations less what was freed of them came to; what was there before stays out."""
+    """The highest that the sum of all allocations less what was freed of them came to; what was there before stays out.
+
+    It is the allocator's sum, since the profiler does not see what other threads than those of the step free.
+    """
     assert found.kineto_results is not None, "a profile that was ended"
-    events: Iterable[Any] = found.kineto_results.events()
-    changes = sorted((int(event.start_ns()), int(event.nbytes())) for event in events if event.name() == "[memory]")
-    return max(accumulate((size for _, size in changes), initial=0))
+    events = sorted(_allocations(found.kineto_results.experimental_event_tree()), key=lambda each: each.start_time_ns)
+    sums = [int(each.extra_fields.total_allocated) for each in events]
+    return max(sums, default=0) - (sums[0] - int(events[0].extra_fields.alloc_size) if sums else 0)
 
 
-def _set_log_level(level: int) -> int:
-    """Set the level of torch's own log, which only its environment variable could before torch was there; returns the
-    one before. Does nothing where this torch keeps it elsewhere."""
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-        known = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):
-        return level
-    before, known.value = known.value, level
-    return before
+def _allocations(events: Iterable[Any]) -> Iterator[Any]:
+    for event in events:
+        if event.typed[0].name == "Allocation":
+            yield event
+        yield from _allocations(event.children)
+
+
+class Flags:
+    """Flags of torch's core that only its environment or C++ could set before it was there, and what to set them to.
+
+    Nothing is set where this torch keeps them elsewhere.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        """``wanted``: ctypes values by the flags' names."""
+        self._other = dict(wanted)
+
+    def swap(self) -> None:
+        """Set what is wanted, and the next time what was there before."""
+        for name, value in self._other.items():
+            try:
+                flag = type(value).in_dll(_core(), name)
+            except (OSError, ValueError):
+                continue
+            flag.value, value.value = value.value, flag.value
+
+
+def _core() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))

@@ -23,9 +23,9 @@ from torch import Tensor
 from engine.cost import Costs, estimate
 from engine.cost.crossings import tensor_of
 from engine.design import Design
-from engine.program.action import Action, Op, backward, forward
+from engine.program.action import SENDS, Action, Op, backward, carried, forward
 from engine.program.program import Program
-from engine.rehearse import Device, Lengths, Waits, carried, come_first, in_words
+from engine.rehearse import Device, Lengths, Waits, come_first, in_words
 from engine.runtime.clock import Clock, HostClock, Stamp
 from engine.runtime.deferred import Due
 from engine.runtime.executor import Executor, Measured, Slot
@@ -50,6 +50,9 @@ AT_ONCE = 8
 """Messages that a process holds at once, at a guess."""
 ASKING_NS = 200_000
 """A wait that is shorter may be the cost of asking, on a busy machine: the message may have been there for long."""
+PART_OF_BEING_DUE = 0.1
+"""So may one that is a smaller part of the time for which the message was due when it was asked for: hardly ever does a
+message come so soon after somebody turns to it who could have had it so long ago."""
 LEAD_NS = 500_000
 """From the word of the last process to the start of a step, for each process: all have heard it by then."""
 
@@ -138,7 +141,7 @@ COMES_LAST = (
 def as_far_as_they_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tuple[Design, str]:
     """The design with messages as large as this machine can bring in the modelled time and hold in its memory, which
     is itself where they fit; and how it is with them, in a sentence. Emulated links take the time that they take."""
-    sends = np.flatnonzero(np.isin(job.program.op, (Op.SEND_F, Op.SEND_B)))
+    sends = np.flatnonzero(job.program.is_send)
     largest = float(costs.bytes[sends].max(initial=0.0))
     if not largest:
         return job.design, "no mesh sends anything to another one"
@@ -226,7 +229,7 @@ class HeldWire:
         self._joined = joined
         self._rank, self._lane = layout.rank(world.process), layout.lane(world.process)
         rows = zip(layout.program.actions(self._rank), waits, strict=True)
-        self._takes = {carried(action): ns for action, ns in rows if action.op in (Op.SEND_F, Op.SEND_B)}
+        self._takes = {carried(action): ns for action, ns in rows if action.op in SENDS}
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
         send, device, took = self._wire.sender(made, rank), self._device, self._takes[_name(made)]
@@ -276,8 +279,8 @@ class _Held(Pending):
         tensor = self._pending.wait()
         if self._world.device.type == "cuda":  # NCCL lets a stream wait, and here it is the host that does
             torch.cuda.current_stream(self._world.device).synchronize()
-        late = time.perf_counter_ns() - asked > ASKING_NS
-        self._there_ns = self._device.hold(self._due(), late=late)
+        came, due = time.perf_counter_ns(), self._due()
+        self._there_ns = self._device.hold(due, late=came_late(due, asked, came))
         return tensor
 
     @property
@@ -287,6 +290,13 @@ class _Held(Pending):
     @property
     def began(self) -> Stamp | None:
         return self._there_ns - self._took_ns if self._there_ns and self._took_ns is not None else None
+
+
+def came_late(due_ns: int, asked_ns: int, came_ns: int) -> bool:
+    """Whether it came while it was waited for, and had not been there since it was due; 0 where nobody knows when it
+    was."""
+    was_due = asked_ns - due_ns if due_ns else 0
+    return came_ns - asked_ns > max(ASKING_NS, PART_OF_BEING_DUE * was_due)
 
 
 class WaitingStage:
@@ -347,7 +357,7 @@ class WaitingExecutor(Executor):
 
     def _bind(self) -> list[Slot]:
         bind = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._waiting)
-        bind |= dict.fromkeys((Op.SEND_F, Op.SEND_B), self._sending)
+        bind |= dict.fromkeys(SENDS, self._sending)
         bound = ((slot, bind.get(self._actions[slot.row].op)) for slot in super()._bind())
         return [slot._replace(play=wrap(slot)) if wrap else slot for slot, wrap in bound]
 
@@ -420,7 +430,8 @@ class Reductions:
         """Wait until all are reduced, one after the other, and those of all processes where they are clipped."""
         self._done_ns, found = 0, dict[int, Pending]()
         for stage, pending in self._reducing:
-            found[stage] = _Held(pending, self._device, self._world, partial(self._due, stage), self._took[stage])
+            took = None if self._real else self._took[stage]
+            found[stage] = _Held(pending, self._device, self._world, partial(self._due, stage), took)
             found[stage].wait()
         self._reducing.clear()
         if self._layout.program.clips:

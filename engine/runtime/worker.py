@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -29,12 +30,15 @@ from engine.runtime.clock import ClockWatch
 from engine.runtime.executor import ExecutionError
 from engine.runtime.job import Job, read_job
 from engine.runtime.memory import MemoryCount, counted_step, keep_freed_memory
-from engine.runtime.rehearsal import Rehearser
+from engine.runtime.rehearsal import Rehearsed, Rehearser
 from engine.runtime.trainer import Step, Trainer
 from engine.runtime.world import World, join, leave
 
 PARENT_LOOKS_PER_S = 5
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+Played = TypeVar("Played", Step, Rehearsed)
+Told = tuple[str, dict[str, Any]]
+"""What is said of a step, and its numbers."""
 
 
 class Lines:
@@ -94,32 +98,15 @@ def _take_part(folder: Path, job: Job) -> None:
 
 
 def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
-    for note in _chosen(job.design):
-        events.event("chosen", note=note)
-        print(note, flush=True)
+    _note(events, _chosen(job.design))
     trainer = Trainer(job, world)
-    for note in trainer.notes:
-        events.event("chosen", note=note)
-        print(note, flush=True)
-    rank = job.layout.rank(world.process)
+    _note(events, trainer.notes)
     counted, memory = counted_step(job.design.training.steps), MemoryCount(world.device, trainer.held())
-    recorder = Recorder(
-        folder,
-        job.program,
-        [mesh.name for mesh in job.design.meshes],
-        world.process,
-        rank,
-        apart=[counted] if counted is not None and memory.takes_time else [],
-        arrivals=world.backend == "nccl",
-    )
+    apart = [counted] if counted is not None and memory.takes_time else []
+    recorder = _recorder(folder, job, world, apart=apart, arrivals=world.backend == "nccl")
     inside = StepsRecorder(folder, world.process, LAYER_OPS)
-    metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
-    watch = ClockWatch(world.process, world.size, world.backend)
-    _compare_clocks(folder, watch, world.process)
-    gc.collect()
-    gc.freeze()  # what is there now stays: no collection need look through torch's modules
-    events.event("ready")
-    for number in range(job.design.training.steps):
+
+    def play(number: int) -> Step:
         trainer.trace.on = inside.is_due(number)
         if number == counted:
             with memory:
@@ -130,47 +117,66 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
         if trainer.trace.on:
             inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
-            recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
             write_routing(folder, world.process, trainer.routed())
-        if metrics is not None:
-            _write_metrics(metrics, job, number, step)
-            print(f"step {number + 1}: loss {step.loss:.4f} in {step.seconds:.3f} s", flush=True)
-        events.event("step", step=number)
-    recorder.close()
+        return step
+
+    def told(step: Step) -> Told:
+        words = f"loss {step.loss:.4f} in {step.seconds:.3f} s"
+        return words, {"loss": step.loss, "grad_norm": step.grad_norm}
+
+    _play(folder, job, world, events, recorder, play, told)
     inside.close()
-    _compare_clocks(folder, watch, world.process)
 
 
 def _rehearse(folder: Path, job: Job, world: World, events: Lines) -> None:
     rehearser = Rehearser(job, world, folder)
-    for note in rehearser.notes:
+    _note(events, rehearser.notes)
+    assert job.rehearsal is not None and job.rehearsal.scale is not None
+    recorder = _recorder(folder, job, world, source="rehearsed", scale=job.rehearsal.scale, arrivals=True)
+
+    def told(step: Rehearsed) -> Told:
+        return f"rehearsed, stands for {step.seconds:.4g} {rehearser.unit}", {"unit": rehearser.unit}
+
+    _play(folder, job, world, events, recorder, lambda number: rehearser.step(), told)
+
+
+def _note(events: Lines, notes: Sequence[str]) -> None:
+    """Say what was chosen."""
+    for note in notes:
         events.event("chosen", note=note)
         print(note, flush=True)
-    assert job.rehearsal is not None and job.rehearsal.scale is not None
-    recorder = Recorder(
-        folder,
-        job.program,
-        [mesh.name for mesh in job.design.meshes],
-        world.process,
-        job.layout.rank(world.process),
-        "rehearsed",
-        scale=job.rehearsal.scale,
-        arrivals=True,
-    )
+
+
+def _recorder(folder: Path, job: Job, world: World, **options: Any) -> Recorder:
+    names = [mesh.name for mesh in job.design.meshes]
+    return Recorder(folder, job.program, names, world.process, job.layout.rank(world.process), **options)
+
+
+def _play(
+    folder: Path,
+    job: Job,
+    world: World,
+    events: Lines,
+    recorder: Recorder,
+    play: Callable[[int], Played],
+    told: Callable[[Played], Told],
+) -> None:
+    """Play all steps, and write down what comes of them: process 0 what is ``told`` of each, all when it was what."""
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
+    tokens = job.sequences * job.design.model.sequence
     watch = ClockWatch(world.process, world.size, world.backend)
     _compare_clocks(folder, watch, world.process)
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
     for number in range(job.design.training.steps):
-        step = rehearser.step()
+        step = play(number)
         if recorder.is_due(number):
             recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)
         if metrics is not None:
-            tokens = job.sequences * job.design.model.sequence
-            metrics.write(step=number, seconds=step.seconds, unit=rehearser.unit, tokens_per_s=tokens / step.seconds)
-            print(f"step {number + 1}: rehearsed, stands for {step.seconds:.4g} {rehearser.unit}", flush=True)
+            words, more = told(step)
+            metrics.write(step=number, **more, seconds=step.seconds, tokens_per_s=tokens / step.seconds)
+            print(f"step {number + 1}: {words}", flush=True)
         events.event("step", step=number)
     recorder.close()
     _compare_clocks(folder, watch, world.process)
@@ -198,17 +204,6 @@ def _chosen(design: Design) -> list[str]:
         chunks = [f"{each.layer.degree} chunk{'s' * (each.layer.degree != 1)}" for each in found]
         notes += [f"experts in {words}, the fastest by the model" for words in chunks]
     return list(dict.fromkeys(notes))
-
-
-def _write_metrics(metrics: Lines, job: Job, number: int, step: Step) -> None:
-    tokens = job.sequences * job.design.model.sequence
-    metrics.write(
-        step=number,
-        loss=step.loss,
-        grad_norm=step.grad_norm,
-        seconds=step.seconds,
-        tokens_per_s=tokens / step.seconds,
-    )
 
 
 def _report(folder: Path, process: int, error: BaseException) -> None:

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
-    "errors units machine",
+    "errors",
+    "units machine",
     "registry part resources",
     "program",
     "timeline",

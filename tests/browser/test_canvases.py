@@ -263,12 +263,13 @@ def test_nodes_and_devices_are_added_without_moving_a_mesh(page: Page, draw: Cal
 
 def test_256_devices_and_512_stages_stay_inside_their_boxes(page: Page, draw: Callable[..., Session]) -> None:
     design = document(32, 8, [list(range(8 * node, 8 * node + 8)) for node in range(32)], waves=8, microbatches=32)
-    design["model"]["layers"] = 512
+    design["model"] |= {"kind": "u-transformer", "layers": 512}
     draw(design)
 
     expect(page.locator(".mw-device")).to_have_count(256)
     expect(page.locator(".mw-stage")).to_have_count(512)
-    for inner, outer in ((".mw-device", ".mw-board"), (".mw-stage rect", ".mw-wave-board")):
+    drawn = ((".mw-device", ".mw-board"), (".mw-stage rect", ".mw-wave-board"), (".mw-skip-line", ".mw-wave-board"))
+    for inner, outer in drawn:
         box = page.locator(outer).bounding_box()
         assert box is not None
         edges = page.locator(inner).evaluate_all(
@@ -318,6 +319,36 @@ def test_layers_move_by_keyboard_until_one_is_left(page: Page, draw: Callable[..
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Alt+ArrowLeft")
     eventually(page, lambda: session.design.pipeline.stages[:2] == (2, 6))
+
+
+def test_what_skips_stages_is_an_arc_that_tells_what_travels_to_pointer_and_keyboard(
+    page: Page, draw: Callable[..., Session]
+) -> None:
+    design = document()
+    design["model"] |= {"kind": "u-transformer", "layers": 12}
+    design["pipeline"] = {"schedule": "1f1b", "microbatches": 4, "stages": [3] * 4}
+    session = draw(design)
+    arcs = page.locator(".mw-skip")
+    expect(arcs).to_have_count(2)
+    told = page.locator(".mw-wave .mw-notice[data-shown]")
+
+    place = """line => {
+        const { x, y } = line.getPointAtLength(0.75 * line.getTotalLength());
+        const box = line.ownerSVGElement.getBoundingClientRect();
+        return [box.x + x, box.y + y];
+    }"""
+    page.mouse.move(*arcs.first.locator(".mw-skip-line").evaluate(place))
+    expect(told).to_contain_text("straight from mesh A to mesh D")
+    expect(page.locator(".mw-stage[data-linked]")).to_have_count(2)
+
+    page.locator(".mw-stage").nth(3).focus()
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_role("img", name="3 tensors skip from stage 0 to stage 3")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(told).to_contain_text("beside its input")
+    session.edit("model.kind", "bert", "no skips")  # and the keyboard is not lost with them
+    expect(arcs).to_have_count(0)
+    expect(page.locator('.mw-stage[tabindex="0"]')).to_be_focused()
 
 
 def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[..., Session]) -> None:

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from engine.moe import by_age
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
+from tests.browser.legible import faint
 from tests.browser.test_canvases import document
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def test_control_makes_a_replica_and_a_second_one_there_is_refused_at_the_device
     page.page.keyboard.up("Control")
 
     page.says("device 2 holds expert 0 already")
+    half, whole = (page.chip(expert).bounding_box() for expert in (0, 1))
+    assert half and whole and half["width"] < whole["width"]  # it serves a part of its expert's load
     assert page.last == "replicate expert 0 on device 2"
 
 
@@ -249,9 +252,11 @@ def test_words_of_the_papers_explain_themselves_by_hover_and_by_keyboard(shown: 
     page.page.keyboard.press("Tab")
     tip.filter(has_text="1× is balanced").wait_for()
     page.page.keyboard.press("ArrowDown")
+    tip.filter(has_text="find no free slot").wait_for()
+    page.page.keyboard.press("ArrowDown")
     tip.filter(has_text="send to other nodes").wait_for()
     page.page.keyboard.press("Tab")
-    assert page.focused != "SPAN"  # one stop for them all
+    tip.filter(has_text="The load of an expert").wait_for()  # one stop for them all, then the colours
 
 
 def test_what_cannot_be_laid_out_says_why_and_what_was_set_stays(shown: Callable[..., Shown]) -> None:
@@ -313,6 +318,7 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
     assert page.session.design.model.moe.experts == 8
     page.session.undo()
     page.page.get_by_text("This model has no experts").wait_for()
+    expect(page.page.get_by_role("button", name="Add experts to the model")).to_be_focused()  # what had it is gone
 
 
 # ---- on the page ----
@@ -382,6 +388,16 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     assert dialog.locator(".mw-es-picture rect:not(.mw-es-lane)").count() > 40
 
     page.keyboard.press("Home")
+    tip = dialog.locator(".mw-tip")
+    page.keyboard.press("Tab")  # what the card is made of, one stop
+    tip.filter(has_text="what it computes, and what its links").wait_for()
+    for words in ("A forward and a backward", "sends most sends to other nodes"):
+        page.keyboard.press("ArrowDown")
+        tip.filter(has_text=words).wait_for()
+    page.keyboard.press("Shift+Tab")
+    assert focused(page, "at.closest('.mw-es-card').dataset.name") == cards.first.get_attribute("data-name")
+    assert faint(page) == []  # of the page behind it too
+    dialog.get_by_role("tab", name="1,296 layers").click()
     dialog.get_by_role("tab", name="1,296 layers").click()
     cells = dialog.locator(".mw-em-cell")
     cells.nth(1295).wait_for()
@@ -390,7 +406,8 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     page.keyboard.press("ArrowRight")
     dialog.locator(".mw-em-words", has_text="mp 2 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
     dialog.get_by_role("button", name="Fastest of all").click()
-    dialog.locator(".mw-em .mw-legend", has_text="PPMoE").wait_for()
+    dialog.locator(".mw-em .mw-legend", has_text="PPMoE 259").wait_for()  # of how many it is the fastest
+    expect(dialog.locator(".mw-em-never")).to_have_count(0)
     dialog.get_by_role("button", name="Against DeepSpeed-MoE").click()
     dialog.get_by_text("the paper's: 1.13× to 5.77×").wait_for()
     dialog.get_by_role("tab", name="This layer").click()

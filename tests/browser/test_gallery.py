@@ -242,9 +242,15 @@ def test_cards_are_pinned_and_laid_side_by_side(shown: Shown) -> None:
     expect(shown.table.locator("tr.mw-differences")).to_contain_text("hanayo, waves 2 → gpipe")
     expect(shown.table.locator('tr[data-key="mfu"]')).to_have_count(0)
     expect(shown.table.locator('tr[data-key="memory"] .mw-change').first).to_be_visible()
-    shown.table.get_by_role("button", name="Unpin GPipe").click()
-    eventually(shown.page, lambda: len(session.pinned) == 1)
-    shown.table.get_by_role("button", name="Add an example").click()
+    shown.table.get_by_role("button", name="Unpin GPipe").press("Enter")
+    expect(shown.table.locator(".mw-column-name")).to_have_count(2)
+    expect(shown.table.locator("table :focus")).to_have_count(1)  # what had the keyboard is gone, and it is not
+    add = shown.table.get_by_role("button", name="Add an example")
+    add.press("Enter")
+    expect(page.get_by_role("menuitem").first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(add).to_be_focused()
+    add.click()
     page.get_by_role("menuitem").nth(3).click()
     eventually(shown.page, lambda: len(session.pinned) == 2)
     expect(shown.table.get_by_text("room for 1 more")).to_be_visible()
@@ -265,3 +271,4 @@ def test_the_note_under_the_pin_opens_the_table_and_ends_it(shown: Shown) -> Non
 
     eventually(shown.page, lambda: shown.session.pinned == [])
     expect(note).to_have_count(0)
+    expect(shown.page.get_by_role("button", name="to compare with")).to_be_focused()

@@ -198,6 +198,26 @@ def test_a_line_stands_at_the_block_that_keys_walk_to(drawn: Drawn) -> None:
     assert drawn.ask("cursor") > 5e-3
 
 
+def test_lanes_inside_a_block_that_are_too_low_for_their_names_are_named_by_their_device(drawn: Drawn) -> None:
+    from designer.views.layers import inside_of
+    from engine.design import load_design
+    from engine.predict import predict
+    from engine.program.action import forward
+    from engine.resources import example
+
+    design = load_design(example("15-bert-base-moe"))
+    layers, _ = inside_of(predict(design), 0, forward(0, 0))
+    drawn.show(*layers)
+
+    assert len(layers[0].timeline.meshes) == 48
+    assert drawn.ask("names") == [f"device {device}" for device in design.meshes[0].devices]
+    lane = drawn.ask("view")["pitch"]
+    left = drawn.page.locator(".mw-timeline-stage").bounding_box()
+    assert left is not None and lane < 12
+    drawn.page.mouse.move(left["x"] + 151, 150)
+    assert drawn.ask("cursor") >= 0, "there is no time before the step"
+
+
 def test_the_panel_follows_the_design_and_closes_on_demand(drawn: Drawn) -> None:
     drawn.show(predicted())
     drawn.key("c")

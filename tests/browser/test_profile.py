@@ -34,7 +34,6 @@ def test_a_machine_is_measured_looked_at_and_used(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    keep(known(), "known.json")
     session = Session(load_design(example("01-first-wave")))
     calibrating = Calibrating(lambda wanted, heard: calibrate_machine(LINKS, heard))
 
@@ -48,7 +47,22 @@ def test_a_machine_is_measured_looked_at_and_used(
     dialog = page.get_by_role("dialog", name="Measured machines")
 
     page.get_by_role("button", name="Measured machines").click()
+    expect(dialog.get_by_role("region", name="What is measured")).to_contain_text("about two minutes")
+    name = dialog.get_by_role("textbox", name="Name of the profile")
+    name.fill(" ")
+    dialog.get_by_role("button", name="Measure this machine").click()
+    expect(dialog.get_by_role("alert")).to_have_text("give what is measured a name, such as this-machine")
+    expect(name).to_be_focused()
+    assert not calibrating.standing.runs
+    page.keyboard.press("Escape")
+    keep(known(), "known.json")
+
+    page.get_by_role("button", name="Measured machines").click()
+    expect(dialog.get_by_role("region", name="What is measured")).to_be_hidden()
     expect(dialog.locator("svg circle")).to_have_count(5)  # one size in five phases
+    dialog.locator("svg circle").first.press("ArrowRight")
+    expect(dialog.locator("svg circle").nth(1)).to_be_focused()
+    expect(dialog.get_by_role("tooltip")).to_be_visible()
     for words in ("Update", "Messages"):
         dialog.get_by_role("tab", name=words).click()
         expect(dialog.get_by_role("tab", name=words)).to_have_attribute("aria-selected", "true")
@@ -57,10 +71,11 @@ def test_a_machine_is_measured_looked_at_and_used(
 
     dialog.get_by_role("button", name="Use in this design").click()
     expect(dialog.get_by_text("This design is priced by it.")).to_be_visible()
+    expect(dialog.locator(":focus")).to_have_count(1)  # the button went, and the keyboard is not lost with it
     assert session.design.cost.model_dump()["profile"] == "known.json"
     assert not session.errors
 
-    dialog.get_by_role("textbox", name="Name of the profile").fill("mine")
+    name.fill("mine")
     dialog.get_by_role("button", name="Measure this machine").click()
     expect(dialog.get_by_role("progressbar")).to_be_visible()
     expect(dialog.get_by_role("button", name="Stop")).to_be_visible()

@@ -206,6 +206,7 @@ def test_a_run_is_compared_and_prices_the_design(show: Callable[..., Page], sess
 
     expect(iteration).to_contain_text("+0%")
     assert session.design.cost.model_dump()["profile"] == f"run-{ids[0]}.json"
+    expect(page.locator(".mw-runs :focus")).to_have_count(1)
     expect(links.locator("tbody tr").first).to_be_visible()  # it is drawn anew, and stays unfolded
 
 

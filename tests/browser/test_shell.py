@@ -174,13 +174,14 @@ def test_a_refused_value_goes_when_another_design_is_opened(shell: Shell) -> Non
     expect(shell.field("model.heads")).to_have_value("4")
 
 
-def test_plain_numbers_are_asked_for_and_written_as_a_person_reads_them(shell: Shell) -> None:
+def test_amounts_are_read_with_their_units_and_written_as_a_person_reads_them(shell: Shell) -> None:
     shell.page.get_by_text("Cluster", exact=True).click()
 
-    shell.type("cluster.device.memory_bytes", "80 GB")
-    expect(shell.words("cluster.device.memory_bytes")).to_have_text("write it as a plain number: 80e9")
+    shell.type("cluster.device.memory_bytes", "80 Gb")
+    expect(shell.words("cluster.device.memory_bytes")).to_have_text("'80 Gb' should be an amount such as 80 GB, in B")
+    expect(shell.field("cluster.device.memory_bytes")).to_have_value("80 Gb")
 
-    shell.type("cluster.device.memory_bytes", "8e10")
+    shell.type("cluster.device.memory_bytes", "80 GB")
     eventually(shell.page, lambda: shell.session.design.cluster.device.memory_bytes == 8e10)
     expect(shell.page.locator('[data-path="cluster.device.memory_bytes"] .mw-hint')).to_have_text("80 GB")
     expect(shell.field("cluster.device.memory_bytes")).to_have_value("80e9")

@@ -125,9 +125,31 @@ def test_axes_move_by_keys_and_what_is_wrong_is_told_at_its_field(shown: Callabl
     field.press("Enter")
     expect(page.locator(".mw-tr-field", has=field).get_by_role("alert")).to_contain_text("should be a rank")
     assert field.input_value() == "some"
+    for path, text, words in (
+        ("source.ranks", "9-4", "'9-4' runs backwards: write 4-9"),
+        ("links.inter_node.bandwidth", "0", "too little to send by: at least 1 B/s"),
+        ("links.inter_node.bandwidth", "1e400", "1e400 could be"),
+        ("links.inter_node.bandwidth", "1e400 B/s", "more than can be reckoned with"),
+    ):
+        other = page.locator(f'input[data-path="{path}"]')
+        other.fill(text)
+        other.press("Enter")
+        expect(page.locator(".mw-tr-field", has=other).get_by_role("alert")).to_contain_text(words)
+        expect(other).to_have_value(text)  # what was typed stands beside the sentence, and nowhere else
+        expect(page.locator(".mw-tr-general")).to_be_hidden()
+    other.fill("10 Gbit/s")
+    other.press("Enter")
+    expect(other).to_have_value("1.25 GB/s")
+    expect(page.locator(".mw-tr-field", has=other).get_by_role("alert")).to_have_count(0)
+    page.locator('input[data-path="links.inter_node.latency_s"]').fill("70")
+    page.locator('input[data-path="links.inter_node.latency_s"]').press("Enter")
+    expect(page.locator('input[data-path="links.inter_node.latency_s"]')).to_have_value("70 µs")
+    page.get_by_role("button", name="Undo: links.inter_node.latency_s").click()
+    expect(field).to_have_value("0-2")  # another document is in place: what was refused is forgotten
     page.get_by_role("button", name="Undo: source.ranks").click()
     expect(field).to_have_value("0-3")
     expect(page.locator(".mw-transfer[data-stale]")).to_have_count(0)
+    expect(page.locator('.mw-tr-field input[aria-invalid="true"]')).to_have_count(0)
 
 
 def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]) -> None:
@@ -143,9 +165,18 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
     expect(page.locator('[data-plan="broadcast ensemble"]')).to_have_attribute("aria-pressed", "true")
     naive = page.locator('[data-plan="broadcast naive"]')
     expect(naive).to_have_text("133 ms")
-    page.get_by_label("Time of a plan").select_option("played")
+    time = page.get_by_role("group", name="Time of the links and of the plans")
+    time.get_by_role("button", name="as played").click()
     expect(naive).to_have_text("66.1 ms")  # its order keeps no NIC waiting for another
-    page.get_by_label("Time of a plan").select_option("planned")
+    expect(page.locator('[data-card="plans"] header')).to_contain_text("as played")
+    page.set_viewport_size({"width": 860, "height": 900})
+    bar = page.locator(".mw-tr-bar").bounding_box()
+    figures = [figure.bounding_box() for figure in page.locator(".mw-tr-figure").all()]
+    assert bar and len(figures) == 3 and all(box and box["x"] + box["width"] <= 860 for box in figures)
+    assert all(box and bar["y"] <= box["y"] <= bar["y"] + bar["height"] - box["height"] for box in figures)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    time.get_by_role("button", name="as planned").click()
+    expect(naive).to_have_text("133 ms")
 
     page.locator('.mw-tr-task[data-task="3"]').click()
     eventually(page, lambda: lab.lanes("lanes.planned.hops.get(3)?.lane.length ?? 0") > 4)
@@ -179,6 +210,8 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
         " lanes.front.lanes[0].rows, bars.high.filter((_, bar) => bars.lane[bar] === 0)])(lanes.front.play, lanes.element.getBoundingClientRect())"
     )
     assert rows == 2 and 0.5 in parts and max(parts) == 1  # they share the NIC, and never more than there is
+    shades = lab.lanes("[...lanes.front.lanes[0].isOther.values()]")
+    assert True in shades and False in shades  # messages that follow one another are told apart, however short
     page.mouse.move(x, y)
     expect(page.locator(".mw-tr-tip")).to_contain_text("93 % of its link's rate on average")
     page.get_by_role("button", name="as planned").click()
@@ -283,6 +316,15 @@ def test_very_many_tasks_are_one_picture_in_which_each_can_be_pointed_at(shown: 
 # ---- on the designer's page ----
 
 
+def one_time(dialog: Locator) -> None:
+    """What the head tells of the transfer as played stands at its links and in the table of plans too."""
+    links = dialog.locator('[data-card="lanes"] header')
+    chosen = dialog.locator('.mw-tr-plan[aria-pressed="true"]')
+    expect(chosen).to_have_count(1)
+    expect(dialog.locator(".mw-tr-figure").nth(1)).to_have_text(f"{chosen.inner_text()}played")
+    expect(links).to_contain_text(f": {chosen.inner_text()} as played")
+
+
 def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Design], Page]) -> None:
     page = whole_page(read_design("14-tensor-parallel"))
     page.wait_for_function("window.meshwaveTimeline.arrows.length > 0")
@@ -295,11 +337,12 @@ def test_an_arrow_of_the_timeline_opens_its_transfer(whole_page: Callable[[Desig
     dialog.locator(".mw-tr-task").first.wait_for()
     expect(dialog.get_by_role("button", name="source axis 1 (tp) of 2, replicates")).to_be_visible()
     expect(dialog.get_by_role("button", name="as played")).to_have_attribute("aria-pressed", "true")  # as the arrow is
-    expect(dialog.locator('[data-card="lanes"] header')).to_contain_text("as played")
+    one_time(dialog)
     take = dialog.get_by_role("button", name="Use this plan in the design")
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()
     expect(take).to_have_attribute("aria-disabled", "false")
+    one_time(dialog)
     page.keyboard.press("Control+z")  # of the picture, not of the design
     expect(take).to_have_attribute("aria-disabled", "true")
     dialog.locator('[data-plan="send-recv dfs"]').click()

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from designer import edits
 from designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
-from designer.canvases.wave import WaveCanvas, choices, thumbnail
+from designer.canvases.wave import WaveCanvas, choices, stages, thumbnail
 from designer.session import Session
+from engine.cost.crossings import crossing_bytes, crossing_seconds
 from engine.design import Design, Training, parse_design
 from engine.design import Mesh as MeshPart
 from engine.errors import InputError
 from engine.lowering import lower
+from engine.predict import predict
 from engine.schedules import schedules
+from engine.units import quantity
 
 CLUSTER = {"nodes": 2, "devices_per_node": 4}
 sizes = st.integers(1, 6)
@@ -376,6 +379,43 @@ def test_the_wave_folds_at_its_meshes_and_its_shares_add_up(wave: WaveCanvas) ->
     assert wave.picture["routes"] == [[0, 1, 2, 3, 3, 2, 1, 0]]
     assert sum(wave.picture["layers"]) == 16
     assert sum(wave.picture["shares"]) == pytest.approx(1)
+
+
+def skipping(schedule: str, *layers: int) -> Design:
+    """Twelve layers, of which the first six skip to the last six; so many a stage."""
+    found = {**document(), "pipeline": {"schedule": schedule, "microbatches": 4, "stages": list(layers)}}
+    found["model"] |= {"kind": "u-transformer", "layers": 12}
+    return parse_design(found)
+
+
+def arcs(design: Design) -> list[tuple[int, int, int, str]]:
+    canvas, prediction = WaveCanvas(), predict(design)
+    canvas.show(design, prediction.program, prediction.costs)
+    return [(arc["from"], arc["to"], arc["replica"], arc["way"]) for arc in canvas.picture["skips"]]
+
+
+def test_skips_are_arcs_that_say_what_travels_from_which_mesh_to_which() -> None:
+    design = skipping("1f1b", 3, 3, 3, 3)
+    prediction = predict(design)
+    far, near = stages(design, prediction.program, prediction.costs)["skips"]
+
+    size = quantity(crossing_bytes(design, 0, 3, 3), "B")
+    took = quantity(crossing_seconds(design, 0, 3, 3), "s")
+    assert far["words"] == (
+        f"3 tensors skip from stage 0 to stage 3: {size} a microbatch, in one message straight from mesh A to mesh D, "
+        f"{took} on the link; their gradients come back the same way"
+    )
+    with_its_input = quantity(crossing_bytes(design, 1, 2, 4), "B")
+    assert f"they travel beside its input, {with_its_input} a microbatch with it" in near["words"]
+    assert "from mesh B to mesh C" in near["words"]
+
+
+def test_every_replica_has_its_arcs_and_a_wave_keeps_both_ends_on_a_mesh() -> None:
+    assert arcs(skipping("chimera", 3, 3, 3, 3)) == [
+        (0, 3, 0, "sent"), (0, 3, 1, "sent"), (1, 2, 0, "beside"), (1, 2, 1, "beside"),
+    ]  # fmt: skip
+    assert {way for *_, way in arcs(skipping("hanayo", 1, 2, 1, 2, 2, 1, 2, 1))} == {"kept"}
+    assert arcs(parse_design(document())) == []
 
 
 def test_waves_end_where_the_layers_do(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:

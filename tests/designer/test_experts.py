@@ -15,8 +15,9 @@ from designer.views.expert_map import map_of_layers
 from designer.views.expert_schedules import ExpertSchedules, card, cards
 from engine.design import Design, load_design, parse_design
 from engine.errors import InputError
-from engine.moe import by_age
+from engine.moe import by_age, dropped
 from engine.moe_comparison import grid
+from engine.predict import predict
 from engine.resources import example
 from engine.units import quantity
 
@@ -239,6 +240,32 @@ def test_devices_have_their_part_of_the_load() -> None:
     assert {place["bar"] for place in even["places"]} == {even["even"]} == {0.5}
 
 
+def test_a_chip_is_as_hot_and_as_large_as_what_its_copy_serves_so_that_a_device_has_the_load_of_its_chips() -> None:
+    homes = [[0, 1], [0, 2, 3], [4, 5], [0, 6, 7]]
+    picture = picture_of(design(load="zipf", placement=homes), 0)
+
+    for place in picture["places"]:
+        assert sum(float(chip["share"][:-2]) for chip in place["chips"]) == pytest.approx(
+            float(place["share"][:-2]), abs=0.2
+        )
+    copies = [place["chips"][0] for place in (picture["places"][at] for at in (0, 1, 3))]
+    whole = next(place for place in picture_of(design(load="zipf"), 0)["places"] if 0 in place["held"])["chips"][0]
+    assert sorted(float(chip["share"][:-2]) for chip in copies) == [9.2, 9.2, 18.4]  # one of them serves another place
+    assert all(chip["level"] < whole["level"] for chip in copies if chip["share"] == "9.2 %")
+    assert whole["share"] == "36.8 %" and whole["size"] == 1.0
+    assert max(chip["size"] for place in picture["places"] for chip in place["chips"]) == 1.0
+    assert copies[0]["words"] == (
+        "a copy of expert 0: 9.2 % of visits, 0.736× an even share; its 3 copies together 36.8 %, 2.94×"
+    )
+
+
+def test_devices_that_share_an_expert_hold_it() -> None:
+    opened = Opened(design(dp=4, tp=2, ep=4, esp=2))
+    refused = opened.do("replicate", chips=[[0, 0]], to=0)
+    assert str(refused).startswith("devices 0-1 hold expert 0 already")
+    assert "devices 2-3 do not hold expert 0" in str(opened.do("remove", chips=[[0, 1]]))
+
+
 def test_words_of_the_papers_are_explained_with_the_numbers_of_the_layer() -> None:
     opened = design(dp=4, tp=2, ep=4, esp=2)
     layer, terms = edits.drawn_layer(opened, 0), picture_of(opened, 0)["terms"]
@@ -300,6 +327,16 @@ def test_figures_are_those_of_the_price() -> None:
     assert figures["inter"] == quantity(2 * 4 * layer.slots_bytes * 2 / 4, "B")
     assert figures["intra"] == quantity(2 * 4 * layer.slots_bytes * 1 / 4, "B")
     assert figures["load"] == "1×"
+    assert figures["dropped"] == f"{100 * dropped('parm-s1', layer):.1f} %"
+
+
+def test_what_is_dropped_is_told_where_there_is_a_capacity() -> None:
+    document = design(load="zipf").model_dump(mode="json")
+    (numbers,) = predict(parse_design(document, draft=True)).numbers["dropped"]
+    shown = {row["key"]: row["value"] for row in picture_of(design(load="zipf"), 0)["figures"]}
+    assert shown["dropped"] == f"{100 * numbers:.1f} %"
+    document["model"]["moe"]["capacity_factor"] = None
+    assert "dropped" not in {row["key"] for row in picture_of(parse_design(document, draft=True), 0)["figures"]}
 
 
 def test_without_experts_it_offers_some() -> None:
@@ -375,6 +412,9 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
         assert fitting["schedules"][fitting["best"][cell]]["name"] == of.names[of.fastest[row[0]]]
         assert found["deepspeed"][cell] == pytest.approx(of.gain()[row[0]], abs=1e-4)
     assert min(alike["lead"]) >= 1 <= min(fitting["lead"])
+    for ranking in (alike, fitting):
+        wins = [each["wins"] for each in ranking["schedules"]]
+        assert wins == [ranking["best"].count(number) for number in range(len(wins))]
 
 
 def test_what_the_map_says_has_the_papers_range_beside() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from designer import calibrating as beside
 from designer.calibrating import Calibrating
 from designer.forms import Field, change, fields
 from designer.session import Session
@@ -232,6 +233,32 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     until("stopped")
 
     assert profiles() == []
+
+
+def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    calibrating = Calibrating(lambda wanted, heard: pytest.fail("it was measured"))
+
+    with pytest.raises(InputError, match="cannot keep profiles in .*: Not a directory"):
+        calibrating.start("mine")
+
+    assert not calibrating.standing.runs
+
+
+def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> None:
+        raise InputError("cannot write it: No space left on device")
+
+    monkeypatch.setattr(beside, "keep", fails)
+    monkeypatch.setattr(beside, "put_aside", lambda profile: "/aside.json")
+    calibrating = Calibrating(lambda wanted, heard: known())
+    until = follow(calibrating)
+
+    calibrating.start("mine")
+    until("failed")
+
+    assert calibrating.standing.words == "cannot write it: No space left on device; what was measured is in /aside.json"
 
 
 def test_what_cannot_be_measured_is_told() -> None:

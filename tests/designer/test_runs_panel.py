@@ -15,13 +15,15 @@ from designer.views import runs
 from designer.views.runs import RunsPanel, reduced
 from engine.design import Design, load_design, parse_design
 from engine.errors import RunError
-from engine.launch import Options, Record, State, write_bundle
+from engine.launch import Hosts, Options, Record, State, write_bundle
+from engine.launch._launcher import settled
 from engine.launch._process import own_handle
 from engine.launch.local import LocalLauncher
 from engine.launch.texts import texts_folder
 from engine.predict import predict
-from engine.recording import Recorder
+from engine.recording import Recorder, read_recording
 from engine.resources import example
+from engine.units import quantity
 from tests.engine.launch.play import until
 from tests.engine.recorded import record as record_timeline
 
@@ -159,6 +161,26 @@ def test_every_state_is_told(state: State, words: str, show: Show, write: Write,
 
     assert panel.bar.status["words"] == words
     assert [row["state"] for row in panel.runs] == [state] == [panel.run["state"]]
+
+
+def test_the_step_of_a_run_is_its_last_one_until_it_is_over_and_then_the_one_of_its_comparison(
+    show: Show, write: Write, record: Record
+) -> None:
+    run = write(losses=[5.5, 5.0, 4.5], spans=3)
+    panel = show(run)
+    assert panel.run["figures"][2:] == [["100 ms", "last step"], ["1 k", "tokens/s"]]
+
+    record.move(run, State.SUCCEEDED)
+    panel.look()
+    panel.look()
+
+    name, _, measured, _ = panel.comparison["rows"][0]
+    assert name == "iteration"
+    assert panel.run["figures"][2] == [measured, "typical step"]
+    typical_s = read_recording(record.folder(run)).seconds[0]  # its steps are alike
+    assert panel.run["figures"][3] == [quantity(0.1 * 1e3 / typical_s, ""), "tokens/s"]
+    without = write(losses=[5.5, 5.0], state=State.SUCCEEDED)
+    assert show(without).run["figures"][2] == ["100 ms", "last step"], "nothing of it was recorded"
 
 
 def test_a_loss_that_is_no_number_is_said_and_not_drawn(show: Show, write: Write) -> None:
@@ -318,6 +340,32 @@ def test_a_run_of_another_model_is_held_against_its_own_design(
     assert (panel.comparison["same"], panel.comparison["laid"], panel.comparison["rows"]) == (False, False, rows)
     session.undo()
     assert session.measured is not None
+
+
+def test_a_run_on_other_links_than_drawn_is_held_against_a_prediction_for_these(
+    show: Show, write: Write, session: Session, record: Record
+) -> None:
+    """Until they are drawn."""
+    run, prediction = write(State.SUCCEEDED, [5.0], spans=3), session.prediction
+    design, program, layers = prediction.design, prediction.program, prediction.costs.layers
+    told = Options(hosts=Hosts(nodes=1, intra_bandwidth=1e5, inter_bandwidth=1e6))
+    as_run, told = settled(design, program, layers, told)
+    write_bundle(as_run, program, layers, record.folder(run), options=told, drawn=design)
+
+    panel = show(run)
+
+    assert session.measured is None
+    assert (panel.comparison["same"], panel.comparison["whose"]) == (False, " over the links of the run")
+    assert panel.comparison["label"] == (
+        "Predicted for processes of a host linked at 100 kB/s, which the run was told, not at the 3 GB/s that is drawn."
+    )
+    predicted = panel.comparison["rows"][0][1]
+
+    session.edit("cluster.intra_node.bandwidth", 1e5, "as slow as they were")
+    panel._handle_msg({"type": "overlay", "on": True})
+    assert session.measured is not None
+    assert (panel.comparison["same"], panel.comparison["label"]) == (True, "")
+    assert panel.comparison["rows"][0][1] == predicted
 
 
 def test_spans_are_read_only_where_there_is_more_of_them(

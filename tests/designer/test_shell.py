@@ -26,6 +26,7 @@ from engine.export import exports
 from engine.predict import predict
 from engine.resources import example, examples
 from engine.schedules import schedules
+from engine.units import quantity
 
 
 @pytest.fixture
@@ -148,6 +149,17 @@ def test_labels_are_words() -> None:
         ("training.lr", " 3e-4 ", ("training.lr", 3e-4, "learning rate 0.0003")),
         ("training.clip_norm", "", ("training.clip_norm", None, "clip norm auto")),
         ("cluster.device.memory_bytes", "80e9", ("cluster.device.memory_bytes", 80e9, "device memory 80 GB")),
+        ("cluster.device.memory_bytes", "80 GB", ("cluster.device.memory_bytes", 80e9, "device memory 80 GB")),
+        (
+            "cluster.inter_node.bandwidth",
+            "100 Gbit/s",
+            ("cluster.inter_node.bandwidth", 12.5e9, "inter node bandwidth 12.5 GB/s"),
+        ),
+        (
+            "cluster.inter_node.latency_s",
+            "50 us",
+            ("cluster.inter_node.latency_s", 5e-5, "inter node latency 50 µs"),
+        ),
         ("pipeline.stages", "1, 2 1;1", ("pipeline.stages", [1, 2, 1, 1], "stages 1, 2, 1, 1")),
         ("training.optimizer", "sgd", ("training.optimizer", "sgd", "optimizer SGD")),
         ("training.data", "notes.txt", ("training.data", "notes.txt", "data notes.txt")),
@@ -160,8 +172,13 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
 @pytest.mark.parametrize(
     ("path", "typed", "words"),
     [
-        ("cluster.device.memory_bytes", "80 GB", "write it as a plain number: 80e9"),
-        ("cluster.intra_node.bandwidth", "300 GB/s", "write it as a plain number: 300e9"),
+        ("cluster.device.memory_bytes", "80 GB/s", "'80 GB/s' should be an amount such as 80 GB, in B"),
+        (
+            "cluster.intra_node.bandwidth",
+            "300 Gb/s",
+            "300 Gb/s could be bits or bytes: write 300 Gbit/s or 300 GB/s",
+        ),
+        ("training.weight_decay", "3 k", "write it as a plain number: 3e3"),
         ("training.lr", "fast", "'fast' is not a number; write one such as 0.5 or 80e9"),
         ("training.lr", "", "this needs a number"),
         ("training.lr", "nan", "this number is too large; write one such as 80e9"),
@@ -400,10 +417,23 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
     assert shown["iteration"]["value"].endswith("ms")
     assert shown["throughput"]["value"].endswith("seq/s")
     assert shown["throughput"]["small"].endswith("tokens/s")
+    assert shown["exposed"]["small"].startswith("communication, ")
     assert shown["bubble"]["value"] == f"{100 * numbers['bubble_ratio']:.1f} %"
     assert "span" in shown["bubble"]["small"]
     assert shown["memory"]["bar"] == max(numbers["peak_memory_bytes"]) / numbers["capacity_bytes"]
     assert all(each["change"] is None for each in shown.values())
+
+
+def test_what_is_exposed_is_the_mean_of_the_meshes_and_what_blocks_wait_for_inside_stands_beside_it() -> None:
+    prediction = predict(load_design(example("20-unequal-meshes")))
+    exposed, inside = prediction.numbers["exposed_communication_s"], prediction.numbers["inside_communication_s"]
+
+    shown = tile("exposed", prediction)
+
+    assert shown["value"] == quantity(sum(exposed) / 2, "s")
+    assert shown["small"] == f"+ {quantity(sum(inside) / 2, 's')} inside blocks"
+    share = 100 * sum(inside) / 2 / prediction.timeline.makespan
+    assert shown["help"].endswith(f" is exposed, and {share:.1f} % is inside blocks.")
 
 
 def test_memory_that_does_not_fit_is_said_in_words(seconds: Design) -> None:
@@ -708,6 +738,20 @@ def test_every_export_is_a_file(name: str, bar: TopBar, session: Session, monkey
     assert sent["content"]
     assert sent["name"].startswith("Two waves")
     assert sent["mime"] != "application/octet-stream"
+
+
+def test_what_is_not_in_an_exported_file_is_told(
+    bar: TopBar, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(bar, monkeypatch)
+    session.edit("pipeline.recompute", "full", "recompute")
+
+    for name in ("svg", "torch-csv"):
+        bar._handle_msg({"type": "export", "name": name})
+
+    (told,) = said.of("notes")
+    assert told["title"] == "Two waves on four meshes.csv has not all of the design"
+    assert "recomputing of all stages is for the modules to do" in told["lines"][0]["message"]
 
 
 def test_a_draft_in_error_is_not_exported_as_the_design_before_it(

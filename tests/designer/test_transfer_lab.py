@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from designer.lab import edits
 from designer.lab.bench import Bench
@@ -70,8 +72,12 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
         ("source.hosts", "1 a host, from 4", [4, 5, 6, 7]),
         ("source.ranks", "4-6, 9", [4, 5, 6, 9]),
         ("links.inter_node.bandwidth", "25 GB/s", 25e9),
+        ("links.inter_node.bandwidth", "100 Gbit/s", 12.5e9),
+        ("links.inter_node.bandwidth", "25", 25e9),  # as 1.25 GB/s stands there
         ("links.inter_node.bandwidth", "free", None),
         ("links.intra_node.latency_s", "7 us", 7e-6),
+        ("links.inter_node.latency_s", "70", 7e-5),  # over 50 µs
+        ("links.inter_node.latency_s", "0", 0.0),
         ("chunks", "best", None),
         ("chunks", "64", 64),
     ],
@@ -88,7 +94,12 @@ def test_fields_are_read(path: str, text: str, value: Any) -> None:
     [
         ("tensor.shape", "13 by 6", "should be sizes such as 2 x 4"),
         ("source.ranks", "0-99999", "a mesh has at most 4096 ranks"),
+        ("source.ranks", "2, 9-4", "'9-4' runs backwards: write 4-9, or each rank"),
         ("source.hosts", "0*9999", "a mesh has at most 4096 ranks"),
+        ("links.inter_node.bandwidth", "0", "'0' is too little to send by: at least 1 B/s, or free for no cost"),
+        ("links.inter_node.bandwidth", "1e400 B/s", "more than can be reckoned with"),
+        ("links.inter_node.bandwidth", "10 Gb/s", "could be bits or bytes: write 10 Gbit/s or 10 GB/s"),
+        ("links.inter_node.latency_s", "5e-5", "5e-5 could be 5e-5 s or 5e-5 µs"),
         ("links.inter_node.latency_s", "soon", "should be an amount such as 50 us"),
         ("nics_per_host", "1.5", "should be a whole number"),
         ("source.colour", "red", "there is no field 'source.colour'"),
@@ -178,6 +189,17 @@ def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() 
     assert "rank 2 stands twice" in opened.view.troubles["source.ranks"]
     opened.do("set", path="source.ranks", text="0-3")
     assert not opened.view.stale and opened.view.troubles == {}
+
+
+@given(path=st.sampled_from(sorted(edits.FIELDS)), text=st.text("0123456789.-*, xGMkmuB/sbit", max_size=6))
+def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: str, text: str) -> None:
+    document = rows()
+    try:
+        changed = edits.with_text(document, path, text)
+    except InputError:
+        return
+
+    assert edits.with_text(changed, path, edits.texts(changed)[path]) == changed
 
 
 def test_a_refused_field_changes_nothing() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.moe import LAYER_OPS, StepOp
 from engine.predict import Prediction
-from engine.program.action import Op
+from engine.program.action import RECEIVES, Op, carried
 from engine.program.program import Program
-from engine.recording import Recorder
+from engine.recording import STEP, Recorder, StepsRecorder, Way, read_recording
 from engine.simulate import simulate
 from engine.timeline import Source
 
@@ -28,11 +30,12 @@ def record(
     scale: float = 1.0,
     apart: tuple[int, ...] = (),
     ahead_ns: tuple[int, ...] = (),
+    asking_s: float = 0.0,
 ) -> None:
     """A run whose actions took ``seconds`` ([rows]), each step as many times longer as ``stretched`` says; the clocks
-    of the ranks are ``ahead_ns`` of the truth."""
+    of the ranks are ``ahead_ns`` of the truth, and on this machine it takes ``asking_s`` to be given what is there."""
     program, meshes = prediction.program, [mesh.name for mesh in prediction.design.meshes]
-    columns = _columns(program, seconds, prediction)
+    columns = _columns(program, seconds, prediction, asking_s)
     first = 0
     for rank, mesh in enumerate(prediction.design.meshes):
         recorder = Recorder(folder, program, meshes, first, rank, source, scale=scale, apart=apart)
@@ -44,7 +47,9 @@ def record(
         first += len(mesh.devices)
 
 
-def _columns(program: Program, seconds: Floats, prediction: Prediction) -> tuple[Floats, Floats, Floats]:
+def _columns(
+    program: Program, seconds: Floats, prediction: Prediction, asking_s: float
+) -> tuple[Floats, Floats, Floats]:
     """[rows] when each began and ended, and how long it stood still, in seconds."""
     played = simulate(program, seconds, prediction.costs.transfer_model)
     start, end, wait = np.zeros(len(program)), np.zeros(len(program)), np.zeros(len(program))
@@ -55,18 +60,34 @@ def _columns(program: Program, seconds: Floats, prediction: Prediction) -> tuple
         wait[row] = start[row] - free[rank]
         free[rank] = end[row]
     wait[program.fused] = wait[np.flatnonzero(program.fused) - 1]
-    sent = {_message(program, row): end[row] for row in program.senders[0].tolist()}
-    for row in np.flatnonzero(np.isin(program.op, (Op.RECV_F, Op.RECV_B))).tolist():
+    sent = {carried(program.row(row)): end[row] for row in program.senders[0].tolist()}
+    asked = start - wait  # by each computation, for one input after the other: what its neighbour made comes first
+    received = np.flatnonzero(np.isin(program.op, RECEIVES))
+    for row in received[np.argsort(program.other[received], kind="stable")].tolist():
         table = program.tables.forward if program.op[row] == Op.RECV_F else program.tables.backward
         taker = table[program.stage[row], program.microbatch[row]]
-        asked, arrived = start[taker] - wait[taker], sent[_message(program, row)]
-        end[row], wait[row] = max(asked, arrived), max(arrived - asked, 0.0)
+        wait[row] = max(sent[carried(program.row(row))] - asked[taker], asking_s)
+        end[row] = asked[taker] = asked[taker] + wait[row]
     return start, end, wait
 
 
-def _message(program: Program, row: int) -> tuple[bool, int, int, int]:
-    op, stage, other = Op(int(program.op[row])), int(program.stage[row]), int(program.other[row])
-    onward = 1 if op in (Op.SEND_F, Op.RECV_F) else -1
-    sent = op in (Op.SEND_F, Op.SEND_B)
-    end = other if other >= 0 else stage + (onward if sent else -onward)
-    return onward > 0, *((stage, end) if sent else (end, stage)), int(program.microbatch[row])
+def record_inside(folder: Path, prediction: Prediction, waits: Floats) -> None:
+    """Besides, that all devices of a mesh with experts did the same, and ``waits`` ([rows]): how long a message that
+    nothing was computed beside took in each computation."""
+    recording, program, first = read_recording(folder), prediction.program, 0
+    for rank, mesh in enumerate(prediction.design.meshes):
+        rows = np.flatnonzero(program.is_compute & (program.rank == rank))
+        for process in range(first, first + len(mesh.devices)):
+            if process > first:
+                shutil.copy(folder / f"spans-{first}.bin", folder / f"spans-{process}.bin")
+            recorder = StepsRecorder(folder, process, LAYER_OPS)
+            for step in recording.steps:
+                spans = recording.rows([step])[0, rows]
+                found = np.zeros(len(rows), STEP)
+                found["layer"], found["chunk"], found["op"] = 1, -1, LAYER_OPS.index(StepOp.DISPATCH)
+                found["way"] = np.where(program.op[rows] == Op.F, Way.FORWARD, Way.BACKWARD)
+                found["start_ns"] = spans["start_ns"]
+                found["end_ns"] = np.minimum(spans["start_ns"] + 1e9 * waits[rows], spans["end_ns"])
+                recorder.write(step, found)
+            recorder.close()
+        first += len(mesh.devices)

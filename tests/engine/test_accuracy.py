@@ -15,8 +15,9 @@ from engine.errors import InputError, RunError
 from engine.predict import Prediction, predict
 from engine.program.action import Op
 from engine.recording import WITHIN, Clocks, MeasuredMemory, ProcessClock, Sighting, read_recording, write_clocks
+from tests.engine.cost.profiles import known
 from tests.engine.launch.play import draw
-from tests.engine.recorded import record
+from tests.engine.recorded import record, record_inside
 
 HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
 
@@ -54,7 +55,10 @@ def test_what_took_what_was_predicted_has_no_error_and_no_cause(tmp_path: Path, 
     assert found.cause is None
     assert {op.name for op in found.by_kind} == {"F", "B", "SEND_F", "SEND_B", "STEP"}
     for each in (*found.by_kind.values(), *found.by_mesh.values(), *found.by_link.values()):
-        assert each.measured_s == pytest.approx(each.predicted_s, rel=2e-3, abs=2e-9)
+        if each.at_most:
+            assert each.measured_s >= each.predicted_s
+        else:
+            assert each.measured_s == pytest.approx(each.predicted_s, rel=2e-3, abs=2e-9)
     assert found.timeline.bubble_ratio == pytest.approx(prediction.timeline.bubble_ratio, abs=1e-3)
     assert found.doubts == ""
 
@@ -91,23 +95,109 @@ def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction)
     assert found.cause.words.startswith("transfers of activations from mesh M1 to mesh M2 took ")
     assert "; they make " in found.cause.words
     errors = {link: each.error or 0.0 for link, each in found.by_link.items()}
-    assert errors.pop(Link(1, 2)) == pytest.approx((slow - 1) / 2, rel=0.01), (
-        "the gradients that it carries are as fast"
+    assert errors.pop(Link(1, 2)) == pytest.approx(slow - 1, rel=0.01), (
+        "of the gradients that it carries, too, nothing is known: nobody waited for them"
     )
     assert [*errors.values()] == pytest.approx([0.0] * 5, abs=0.01)
 
 
-def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(tmp_path: Path) -> None:
-    """The first mesh forwards all before the second one is done with the first: its messages lie there."""
+@pytest.mark.parametrize("asking_s", [0.0, 90e-6])
+def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: float, tmp_path: Path) -> None:
+    """The first mesh forwards all before the second one is done with the first: its messages lie there; and a busy
+    machine needs a moment to hand them out."""
     drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8))
     prediction = predict(drawn)
     sends = prediction.program.op == Op.SEND_F
-    found = compared(tmp_path, prediction, np.where(sends, 1e-6, 1000 * prediction.costs.seconds))
+    seconds = np.where(sends, 1e-6, 1000 * prediction.costs.seconds)
+    found = compared(tmp_path, prediction, seconds, asking_s=asking_s)
 
     known = found.rows.known[sends]
     assert known[0] or not known[1:].any()
     assert not known[-1]
     assert not known.all()
+    of_link = found.by_link[Link(0, 1)]
+    assert not of_link.at_most
+    assert of_link.measured_s < 2 * (1e-6 + asking_s), "not until its receiver turned to it"
+
+
+def test_of_a_link_that_nobody_ever_waited_for_no_error_is_told(tmp_path: Path) -> None:
+    """What skips the mesh between is there long before that one has computed what is taken with it."""
+    prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}))
+    sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
+    found = compared(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
+
+    skipping, passing = found.by_link[Link(0, 2)], found.by_link[Link(0, 1)]
+
+    assert skipping.at_most
+    assert skipping.measured_s > 0.05, "in hand when its receiver turned to it"
+    assert skipping.error is None
+    assert 2e-4 <= passing.measured_s <= 2e-4 + 9e-5
+    assert not passing.at_most
+
+
+def test_a_receiver_that_waits_for_what_is_not_sent_yet_says_nothing_of_the_link(
+    tmp_path: Path, prediction: Prediction
+) -> None:
+    """The first mesh is late: all others stand still for it, long before anything is on its way."""
+    sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
+    slow = np.where(where(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
+
+    found = compared(tmp_path, prediction, slow)
+
+    known = [each.measured_s for each in found.by_link.values() if not each.at_most]
+    assert len(known) >= 3
+    assert known == pytest.approx([1e-3] * len(known), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def with_experts() -> Prediction:
+    moe = {"experts": 4, "top_k": 2, "capacity_factor": 1.25, "every": 2}
+    experts = {"schedule": "parm-s1", "ep": 2, "esp": 1}
+    return predict(draw(pp=2, dp=2, model={**model(4), "moe": moe}, experts=experts))
+
+
+@pytest.mark.parametrize(
+    ("slow", "name"),
+    [
+        ("waits", "waiting for exchanges of expert layers on mesh M1"),
+        ("computed", "computation on mesh M1"),
+    ],
+)
+def test_messages_inside_a_block_are_told_apart_from_what_it_computes(
+    slow: str, name: str, tmp_path: Path, with_experts: Prediction
+) -> None:
+    seconds, program = with_experts.costs.seconds, with_experts.program
+    on = where(with_experts, rank=1) & (program.is_compute | (program.op == Op.STEP))
+    as_predicted, slowed_down = tmp_path / "as predicted", tmp_path / "slowed down"
+    as_predicted.mkdir()
+    slowed_down.mkdir()
+    record(as_predicted, with_experts, seconds)
+    record_inside(as_predicted, with_experts, np.zeros_like(seconds))
+    waits = compare(with_experts, read_recording(as_predicted)).waits.predicted
+    more = 9 * np.where(on, waits if slow == "waits" else seconds - waits, 0.0)
+    record(slowed_down, with_experts, seconds + more)
+    record_inside(slowed_down, with_experts, waits + (more if slow == "waits" else 0.0))
+
+    found = compare(with_experts, read_recording(slowed_down)).cause
+
+    assert (waits > 0).tolist() == program.is_compute.tolist()
+    assert found is not None
+    assert found.words.startswith(f"{name} took ")
+    assert found.times == pytest.approx(10, rel=0.02)
+    assert found.share == pytest.approx(1, abs=0.1)
+
+
+def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
+    """A run records no reductions of tensor parallelism, and a rehearsal no exchanges of experts."""
+    document = draw(pp=1, dp=4, model={**model(2), "moe": {"experts": 4, "every": 2}}).model_dump(mode="json")
+    document["meshes"][0]["axes"] = {"dp": 2, "tp": 2}
+    document["experts"]["ep"] = 2
+    prediction = predict(parse_design(document))
+
+    found = compared(tmp_path, prediction, 3 * prediction.costs.seconds).cause
+
+    assert found is not None
+    assert found.words.startswith("computation, all-reduces and exchanges of experts on mesh M0 took 3 times")
 
 
 def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, prediction: Prediction) -> None:
@@ -192,6 +282,22 @@ def test_what_was_measured_becomes_the_cost_of_the_same_design(
     assert abs(again.iteration.error or 0) < 0.02
     for op in (Op.F, Op.B, Op.STEP):
         assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
+
+
+def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    keep(known(), "known.json")
+    cost = {"kind": "calibrated", "profile": "known.json"}
+    prediction = predict(draw(pp=2, cost=cost, training={"compile": True, "precision": "bf16"}))
+    record(tmp_path, prediction, prediction.costs.seconds)
+
+    found = compare(prediction, read_recording(tmp_path), "predicted for hosts linked at 1 MB/s")
+
+    assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, of which no prediction knows")
+    assert found.as_data()["label"] == found.label
+    assert "the profile has blocks in fp32 only; bf16 is priced as those" in found.unmeasured
 
 
 def with_cost(design: Design, cost: dict[str, Any]) -> Design:

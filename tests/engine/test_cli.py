@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -15,8 +16,10 @@ import pytest
 
 from engine import cli
 from engine.design import Design, parse_design
+from engine.export import exports
 from engine.program.program import parse_program
 from engine.resources import examples
+from engine.units import quantity
 from tests._strategies import document
 from tests.engine.design.schema import faults
 
@@ -228,8 +231,32 @@ def test_simulate_tells_the_numbers(meshwave: Command) -> None:
 def test_simulate_in_seconds_tells_throughput_and_mfu(meshwave: Command) -> None:
     out = meshwave("simulate", "10-bert-on-tacc")[1]
 
-    assert [line.split()[0] for line in out.splitlines()[:5]] == ["iteration", "bubble", "throughput", "MFU", "peak"]
+    heads = ["iteration", "bubble", "throughput", "MFU", "exposed", "peak", "mesh"]
+    assert [line.split()[0] for line in out.splitlines()[:7]] == heads
     assert "GB of 40 GB a device: fits" in out
+    assert "inside" not in out, "no block waits for messages of its own"
+
+
+def test_simulate_tells_what_blocks_wait_for_messages_inside(meshwave: Command) -> None:
+    numbers = json.loads(meshwave("simulate", "20-unequal-meshes", "--json")[1])
+
+    alone, cut = numbers["inside_communication_s"]
+    assert alone == 0 < cut < numbers["busy_s"][1]
+    assert numbers["mean_inside_communication_s"] == cut / 2
+    assert numbers["mean_exposed_communication_s"] == pytest.approx(sum(numbers["exposed_communication_s"]) / 2)
+    out = meshwave("simulate", "20-unequal-meshes")[1]
+    waits = [quantity(numbers[f"mean_{which}_communication_s"], "s") for which in ("exposed", "inside")]
+    assert "\nexposed        {} of communication, the mean over the meshes; + {} inside blocks\n".format(*waits) in out
+    assert re.search(r"^mesh +busy +idle +exposed +inside ", out, re.MULTILINE)
+
+
+def test_simulate_tells_what_experts_drop(meshwave: Command) -> None:
+    (part,) = json.loads(meshwave("simulate", "17-experts-on-two-cores", "--json")[1])["dropped"]
+
+    assert 0.0005 < part < 0.05
+    line = f"\ndropped        {part:.1%} of the visits to experts at this load\n"
+    assert line in meshwave("simulate", "17-experts-on-two-cores")[1]
+    assert json.loads(meshwave("simulate", "02-two-waves", "--json")[1])["dropped"] is None
 
 
 def test_simulate_as_json_prints_one_object_and_nothing_else(meshwave: Command) -> None:
@@ -318,6 +345,20 @@ def test_export_writes_each_form_to_a_file_or_to_standard_output(
     assert target.read_bytes().startswith(start)
     assert printed == target.read_bytes()
     assert [file.name for file in tmp_path.iterdir()] == ["exported"]
+
+
+def test_the_help_of_export_names_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["export", "--help"])
+
+    assert f"--to FORM {', '.join(exports)} " in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_forms_are_not_looked_up_until_somebody_asks(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "engine.export")
+
+    assert cli.parser().parse_args(["doctor"]).json is False
+    assert "engine.export" not in sys.modules
 
 
 def test_export_of_replicas_to_torch_is_refused_before_a_file_is_there(meshwave: Command, tmp_path: Path) -> None:

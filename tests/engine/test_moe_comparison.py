@@ -12,9 +12,24 @@ import numpy as np
 import pytest
 
 from engine.cli import main
+from engine.design import load_design, parse_design
 from engine.design.expert_layer_spec import ExpertLayerSpec, parse_expert_layer
-from engine.errors import DesignError
-from engine.moe_comparison import ALL, GRID, GRID_MEMORY_BYTES, SPREAD, answer, grid, grid_as_data, to_text
+from engine.design.expert_layers import priced_layer, resolved
+from engine.errors import DesignError, InputError
+from engine.moe import play
+from engine.moe_comparison import (
+    ALL,
+    GRID,
+    GRID_MEMORY_BYTES,
+    SPREAD,
+    answer,
+    answer_of,
+    expert_mesh,
+    grid,
+    grid_as_data,
+    to_text,
+)
+from engine.resources import example, examples
 
 SPEC: dict[str, Any] = {
     "format": "meshwave-expert-layer/1",
@@ -72,6 +87,63 @@ def test_the_answer_is_that_of_the_contract() -> None:
     assert found["schedules"]["parm-auto"]["communication_s"] == one["communication_s"]
 
 
+# ---- the layer of a design ----
+
+MOES = [name for name, path in examples().items() if load_design(path).model.moe is not None]
+
+
+@pytest.mark.parametrize("name", MOES)
+def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
+    design = load_design(example(name))
+    rank = expert_mesh(design)
+
+    found = answer_of(design, rank)
+
+    mesh, own = design.meshes[rank], found["schedules"][design.experts.member]
+    priced = priced_layer(design, mesh)
+    assert found["capacity"] == priced.layer.capacity
+    assert own["seconds"]["forward"] == play(priced, priced.forward).makespan
+    assert own["runs"] == priced.name
+    auto = design.model_copy(update={"experts": design.experts.model_copy(update={"schedule": "auto"})})
+    assert found["auto"]["choice"] == resolved(auto, mesh).schedule
+    text = to_text(found)
+    assert text[0].startswith(f"a layer of {design.name} on mesh {mesh.name}: {design.model.moe.experts} experts of ")
+    assert text[3].endswith("  whole")
+
+
+def test_the_layer_lies_on_the_first_mesh_with_experts_or_on_the_one_that_is_named() -> None:
+    document = json.loads(example("16-gpt2-moe").read_text())
+    document["model"]["moe"]["every"] = 12
+    design = parse_design(document)
+
+    assert [expert_mesh(design, wanted) for wanted in (None, "B", "1")] == [1, 1, 1]
+    for wanted, said in (
+        ("A", "no stage on mesh A has experts; those on B have"),
+        ("X", "no mesh called 'X'. Known: A, B"),
+    ):
+        with pytest.raises(InputError, match=said):
+            expert_mesh(design, wanted)
+
+
+def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layer = tmp_path / "layer.json"
+    layer.write_text(json.dumps(SPEC))
+
+    assert main(["moe", "16-gpt2-moe", "--mesh", "B", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["mesh"], found["layer"]["ep"], found["schedule"]) == ("B", 4, "ppmoe")
+    for line, said in (
+        (["01-first-wave"], "the model of 'One wave on four meshes' has no experts"),
+        (["16-gpt2"], "Did you mean 16-gpt2-moe?"),
+        ([str(layer), "--mesh", "B"], "--mesh is one of a design"),
+    ):
+        assert main(["moe", *line]) == 2
+        assert said in capsys.readouterr().err
+
+
+# ---- a layer alone ----
+
+
 def test_what_cannot_run_is_left_out_with_its_reason() -> None:
     found = answer(spec(batch=1, sequence=1023, experts=6, ep=2, esp=2, ranks=4, capacity_factor=None))
 
@@ -97,6 +169,16 @@ def test_what_was_assumed_is_said() -> None:
     for words in ("1,229 slots and gets 1,232", "no overlap was measured", "parm-s1 chooses for each of 4 parts"):
         assert any(words in note for note in notes), words
     assert not any("slots and gets" in note for note in answer(spec(capacity_factor=1.25))["notes"])
+
+
+def test_what_is_dropped_is_told_where_something_is() -> None:
+    found = answer(spec(load="zipf", batch=1, sequence=64))
+    of = {name: each["dropped"] for name, each in found["schedules"].items()}
+
+    assert of["deepspeed"] == of["parm-s2"] < of["parm-s1"] == of["parm-auto"]
+    words = f"dropped: {of['parm-s2']:.1%} of visits at this load, where tokens choose apart from each other; "
+    assert f"{words}{of['parm-s1']:.1%} under parm-s1" in to_text(found)
+    assert not any(line.startswith("dropped") for line in to_text(answer(spec(capacity_factor=None))))
 
 
 def test_bytes_can_be_free() -> None:

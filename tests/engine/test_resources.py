@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.resources import example, examples, find_design, home, write_whole
+from engine.resources import example, examples, find_design, home, see_writable, write_whole
 
 
 def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +49,19 @@ def test_a_name_that_is_neither_is_answered_with_the_nearest(
 def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="cannot read"):
         find_design(name)
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"one")
+
+    for name in ("old", "new"):
+        see_writable(tmp_path / name)
+
+    assert (tmp_path / "old").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["old"]
+    for name, said in (("", "Is a directory"), ("nowhere/x", "No such file"), ("old/x", "Not a directory")):
+        with pytest.raises(InputError, match=f"cannot write .*: {said}"):
+            see_writable(tmp_path / name)
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

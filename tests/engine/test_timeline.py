@@ -107,6 +107,7 @@ def test_a_transfer_behind_which_a_rank_computes_is_not_exposed() -> None:
     )
 
     assert timeline.exposed_communication.tolist() == [2 + 1, 2]
+    assert timeline.mean_exposed_communication == 2.5
 
 
 def test_a_blocking_sender_is_exposed_to_its_own_transfers() -> None:

@@ -7,8 +7,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from engine.cost.profile import Pair, Phase, Precision, Profile, Term, keep, load_profile, named, save_profile
+from engine.cost.profile import (
+    Pair,
+    Phase,
+    Precision,
+    Profile,
+    Term,
+    keep,
+    load_profile,
+    named,
+    put_aside,
+    save_profile,
+    see_keepable,
+)
 from engine.errors import InputError, nearest
+from engine.resources import see_writable
 from engine.runtime.calibration.collectives import SIZES
 from engine.runtime.calibration.machine import ALL_REDUCED, PARTS, Told, Wanted, calibrate_machine, gpus, on_gpus
 from engine.runtime.shaped import Cluster
@@ -127,19 +140,17 @@ def command(options: Any) -> int:
     """``meshwave calibrate``; returns the exit status.
 
     Raises:
-        InputError: the options ask for what cannot be measured here.
+        InputError: the options ask for what cannot be measured here, or the profile could not be written.
         RunError: a process failed.
     """
-    profile = load_profile(options.profile) if options.profile else calibrate_machine(wanted(options), _Said())
-    if options.out:
-        save_profile(profile, options.out)
-        print(f"wrote {options.out}", file=sys.stderr)
-    elif not options.profile:
-        path = keep(profile, options.name)
-        print(
-            f'kept as {path.name}; designs use it by cost: {{"kind": "calibrated", "profile": "{path.name}"}}',
-            file=sys.stderr,
-        )
+    profile = load_profile(options.profile) if options.profile else _measured(options)
+    try:
+        print(_written(profile, options), end="", file=sys.stderr)
+    except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
+        spare = put_aside(profile)
+        print(f"{error}; what was measured is {f'in {spare}' if spare else 'printed'}", file=sys.stderr)
+        print(to_text(profile) if spare else profile.to_json())
+        return 2
     if options.fit:
         mp, esp = _layouts(options, profile.machine.ranks_per_node)[0]
         print(json.dumps(profile.fit(mp, esp), indent=2))
@@ -148,6 +159,31 @@ def command(options: Any) -> int:
     else:
         print(to_text(profile))
     return 0
+
+
+def _measured(options: Any) -> Profile:
+    """Measure this machine, once it is clear that what comes of it can be written."""
+    asked = wanted(options)
+    if options.out:
+        see_writable(options.out)
+    else:
+        see_keepable(options.name)
+    return calibrate_machine(asked, _Said())
+
+
+def _written(profile: Profile, options: Any) -> str:
+    """Write a profile where it is to be, and say where that is.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    if options.out:
+        save_profile(profile, options.out)
+        return f"wrote {options.out}\n"
+    if options.profile:
+        return ""
+    name = keep(profile, options.name).name
+    return f'kept as {name}; designs use it by cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 
 class _Said:

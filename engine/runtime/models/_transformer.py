@@ -13,6 +13,7 @@ from numpy.random import Generator, SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from engine.cost.flops import Model
 from engine.runtime.deferred import Norm, Table
 from engine.runtime.groups import ALONE, Group
 from engine.runtime.tensor_parallel import ColumnLinear, RowLinear, VocabTable, cross_entropy, cut_of
@@ -29,23 +30,11 @@ MakeExperts = Callable[[int], nn.Module]
 """The experts of the layer at a place of the model, weights and all."""
 
 
-class Shape(Protocol):
-    """What a model's size is read from; the ``model`` section of a design is one."""
+class Shape(Model, Protocol):
+    """What a model is built from; the ``model`` section of a design is one."""
 
     @property
     def kind(self) -> str: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def ffn_hidden(self) -> int: ...
     @property
     def moe(self) -> Any: ...  # which blocks have experts, where some have
 

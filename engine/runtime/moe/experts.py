@@ -156,8 +156,9 @@ class FeedForward:
         for each in kept:
             assert w_in is not None and w_out is not None
             of_result = each.run.of(gradient)
-            of_active = of_result.bmm(w_out[each.run.experts].mT)
-            of_inner: Tensor = torch.ops.aten.gelu_backward.default(of_active, each.inner)
+            of_inner: Tensor = torch.ops.aten.gelu_backward.default(  # whose gradient lives no longer than this
+                of_result.bmm(w_out[each.run.experts].mT), each.inner
+            )
             results.append(of_inner.bmm(w_in[each.run.experts].mT).flatten(0, 1))
             due: Due = partial(self._add, each, of_inner, of_result)
             due() if later is None else later.add(due)

@@ -267,3 +267,11 @@ def test_what_is_in_the_repository_is_made_of_its_data() -> None:
         return
     assert (docs / "accuracy.md").read_text("utf-8") == markdown(kept)
     assert json.loads((docs / "accuracy.json").read_bytes())["format"] == "meshwave-accuracy/1"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    for path, said in (("file/x.json", "cannot keep results in .*file: File exists"), ("", "Is a directory")):
+        with pytest.raises(InputError, match=said):
+            measured(tmp_path / path, [], lambda name: pytest.fail("it was measured"))

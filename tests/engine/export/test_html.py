@@ -8,9 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from engine.design import parse_design
+from engine.design import load_design, parse_design
 from engine.export import exports, html
 from engine.predict import Prediction, predict
+from engine.resources import example
+from engine.units import quantity
 from tests._strategies import Drawn
 
 WAVES = Drawn({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 2)
@@ -73,6 +75,17 @@ def test_it_has_a_row_a_mesh_and_a_block_an_action_in_either_theme() -> None:
     assert whole.count("<title>1F2 on mesh") == 2
     assert {'id="idle-light"', 'id="idle-dark"'} <= set(re.findall(r'id="idle-\w+"', whole))
     assert f"{prediction.numbers['bubble_ratio']:.1%}" in whole
+
+
+def test_it_tells_what_blocks_wait_for_messages_inside_where_they_do() -> None:
+    prediction = predict(load_design(example("20-unequal-meshes")))
+    inside = prediction.numbers["inside_communication_s"][1]
+
+    whole = page(prediction)
+
+    assert f"<td>{quantity(inside, 's')}</td>" in whole
+    assert f"{quantity(inside / 2, 's')} inside blocks</dd>" in whole
+    assert "inside blocks" not in page(predict(WAVES.design()))
 
 
 def test_blocks_that_are_too_many_for_a_drawing_are_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from engine.design import load_design
 from engine.errors import InputError
 from engine.export import exports, torch_csv
 from engine.export.torchtitan import files, module_names, placement_name
 from engine.lowering import lower
 from engine.predict import predict
+from engine.resources import example
 from tests._strategies import Drawn
 
 LAYERS = 12
@@ -216,6 +218,33 @@ def test_two_waves_are_refused_in_words() -> None:
 def test_what_torchtitan_cannot_say_is_refused(drawn: Drawn, words: str) -> None:
     with pytest.raises(InputError, match=words):
         unpacked(drawn)
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(InputError) as refused:
+        exports["torchtitan"].make(predict(load_design(example("16-gpt2-moe"))))
+
+    assert str(refused.value) == (
+        "the settings for torchtitan have no place for experts, and this model has 16 in every 2nd block; set model.moe "
+        "to null to export it, or export script: it trains them wherever Meshwave is installed"
+    )
+
+
+def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
+    training = {"optimizer": "sgd", "lr": 0.1, "precision": "fp64", "seed": 7}
+    design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(dp=2, model=MODEL, training=training)
+    cut = tuple(mesh.model_copy(update={"axes": {"dp": 1, "tp": 2}}) for mesh in design.meshes)
+    design = design.model_copy(update={"meshes": cut})
+
+    found = files(design, lower(design), (6, 6))
+
+    for name, start in (("recipe.py", "- "), ("torchtitan-0.2.toml", "# - ")):
+        assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
+            "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, 256 tokens known",
+            "its optimizer: sgd, learning rate 0.1; its seed: 7",
+            "its precision: fp64, for which float32 is set here, since torchtitan knows no other that is as fine",
+            "its transfers: broadcast; torchtitan sends from each device to its like",
+        ]
 
 
 def test_meshes_of_different_shapes_are_refused() -> None:

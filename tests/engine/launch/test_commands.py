@@ -9,19 +9,26 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine import cli
-from engine.cost.profile import keep
-from engine.design import load_design
-from engine.launch import Hosts, Record, Run, State, commands, compared
+from engine.cost.profile import keep, load_named
+from engine.design import Design, load_design
+from engine.launch import Hosts, Options, Record, Run, State, commands, compared, write_bundle
+from engine.launch._launcher import settled
+from engine.launch.hosts import network
 from engine.launch.local import LocalLauncher
+from engine.launch.options import PLAIN
 from engine.launch.threads import ThreadsLauncher
+from engine.network import FILE as NETWORK
+from engine.network import PAYLOAD
 from engine.predict import predict
 from engine.recording import Recording, read_recording
+from engine.units import quantity
 from tests.engine.cost.profiles import known
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, until
 from tests.engine.recorded import record
@@ -63,6 +70,20 @@ def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixtu
     assert found["notes"] == ["computes nothing"]
     assert cli.main(["runs", "show"]) == 0
     assert "not a number" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", [["show", "--json", "{}"], ["show", "{}", "--json"], ["--json", "show", "{}"]])
+def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
+    with closing(Record()) as record:
+        entry, _ = record.submit(
+            name="a run", launcher="local", handle={}, digest="0", processes=1, steps=1, manner="", key=None, limit=1
+        )
+        record.move(entry.id, State.CANCELLED, "cancelled before it started")
+
+    assert cli.main(["runs", *(word.format(entry.id) for word in line)]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == entry.id
+    assert cli.main(["runs", "--json"]) == 0
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)["runs"]] == [entry.id]
 
 
 def test_a_text_beside_the_design_is_trained_on_unless_another_is_given(home: Path) -> None:
@@ -170,6 +191,69 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
     assert "history   3 runs of this design" in said_by(["runs", "show", renamed], capsys)
 
 
+def over(design: Design, options: Options = PLAIN) -> str:
+    """Enter a run that is over, as a launcher and its processes would, and that took as long as it should on the links
+    that it had; returns its id."""
+    there, prediction = Record(), predict(design)
+    as_run, options = settled(design, prediction.program, prediction.costs.layers, options)
+    entry, _ = there.submit(
+        name=design.name, launcher="local", handle={}, digest=prediction.program.digest, processes=4, steps=3,
+        manner=options.words, limit=99,
+    )  # fmt: skip
+    bundle = write_bundle(
+        as_run, prediction.program, prediction.costs.layers, there.folder(entry.id), options=options, drawn=design
+    )
+    if options.hosts:
+        (bundle.folder / NETWORK).write_text(network(as_run, design, options).to_json())
+    (bundle.folder / "events-0.jsonl").write_text('{"event": "started", "device": "CPU"}\n')
+    record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
+    for state in (State.RUNNING, State.SUCCEEDED):
+        there.move(entry.id, state)
+    return entry.id
+
+
+def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_of_their_own(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def at(rate: float) -> Options:
+        return Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=rate))
+
+    link = {"latency_s": 1e-5, "bandwidth": 1e8}
+    device = draw().cluster.device.model_dump()
+    cluster = {"nodes": 2, "devices_per_node": 2, "device": device, "intra_node": link, "inter_node": link}
+    drawn = draw(cluster=cluster)
+    as_drawn, told, again, slower = (over(drawn, *how) for how in ([], [at(1e5)], [at(1e5)], [at(5e4)]))
+
+    shown = said_by(["runs", "show", told], capsys)
+    words = "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    assert f"\n{words}\n" in shown
+    assert re.search(r"\niteration .* predicted, .* measured, as predicted\n", shown)
+    assert "because" not in shown
+    assert "note      4 processes take turns on 2 cores: computations take longer than predicted\n" in shown
+    assert "history   2 runs of this design, the latest first: +0%" in shown
+    data = json.loads(said_by(["runs", "show", told, "--json"], capsys))
+    assert data["comparison"]["predicted_for"] == words
+    means = [quantity(sum(each) / len(each), "s") for each in data["comparison"]["exposed_communication_s"].values()]
+    assert "\nexposed   {} predicted, {} measured".format(*means) in shown, "as the page tells it"
+    assert [each["run"] for each in data["history"]] == [again, told]
+    for alone in (as_drawn, slower):
+        assert [each["run"] for each in json.loads(said_by(["runs", "show", alone, "--json"], capsys))["history"]] == [
+            alone
+        ]
+
+    name = said_by(["runs", "profile", told], capsys).partition(":")[0]
+    profile = load_named(name)
+    assert profile.rates is not None, "its links are not those of this machine"
+    assert profile.rates.inter == pytest.approx(1e5 / PAYLOAD)
+    assert profile.machine.run.endswith(", on 2 emulated hosts (100 kB/s between them)")
+    assert (profile.machine.cores, profile.machine.device) == (2, "CPU"), (
+        "so that it is told where it is used elsewhere"
+    )
+    assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as drawn; links of ")
+
+
 def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = keep(known(), "gone.json")
     assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
@@ -259,8 +343,14 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     [
         (["--scale", "3"], "add --rehearse"),
         (["--inter-bandwidth", "1e9"], "say how many with --hosts"),
-        (["--rehearse", "--scale", "0"], "--scale: "),
-        (["--hosts", "0"], "--hosts: "),
+        (["--rehearse", "--scale", "0"], "--scale: 0.0 should be more than 0\n"),
+        (["--rehearse", "--scale", "nan"], "--scale: NaN should be a finite number\n"),
+        (["--hosts", "0"], "--hosts: 0 should be at least 1\n"),
+        (["--hosts", "2", "--inter-bandwidth", "1e30"], "--inter-bandwidth: 1e+30 should be at most 1e+24\n"),
+        (
+            ["--rehearse", "--scale", "1e9"],
+            "a step would take 2.6 days, and a rehearsal waits a day at most for one; use 380,000,000 or less\n",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -290,7 +380,9 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
 
     assert cli.main(["run", design, "--rehearse", "--scale", "0.001"]) == 0
     out, err = capsys.readouterr()
-    assert "2 processes, rehearsal, time x 0.001\n" in err
+    foretold, started, *_ = err.splitlines()
+    assert re.fullmatch(r"a step should take [0-9.]+ ms, all 2 [0-9.]+ ms", foretold)
+    assert started.endswith("2 processes, rehearsal, time x 0.001")
     assert re.search(r"step 2 of 2  [0-9.]+ units a step", err)
     assert "note      a rehearsal: nothing is computed, each action waits 0.001 s for a unit" in out
     assert "loss" not in out

@@ -13,12 +13,19 @@ from pathlib import Path
 import pytest
 
 from engine import network as networks
+from engine.cost import layers_per_stage
+from engine.cost.profile import keep
+from engine.design import Design, parse_design
 from engine.errors import InputError, RunError
-from engine.launch import Hosts, Options, Record, Run, State
-from engine.launch.hosts import CARRIED, grown, network
+from engine.launch import Bundle, Hosts, Options, Record, Run, State, hosts, read_bundle, write_bundle
+from engine.launch._launcher import settled
+from engine.launch.hosts import CARRIED, grown, meets, predicted_for
 from engine.launch.local import LocalLauncher
-from engine.network import PAYLOAD, read_topology
+from engine.lowering import lower
+from engine.network import PAYLOAD, Topology, read_topology
+from engine.predict import predict
 from engine.rehearse import Rehearsal
+from tests.engine.cost.profiles import known
 from tests.engine.launch.play import HERE, all_gone, draw, processes, said, submit, until
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
 
@@ -42,6 +49,18 @@ def on(nodes: int, *, scale: float | None = None, **rates: float) -> Options:
     """Emulated hosts, and a rehearsal if there is a scale."""
     hosts = Hosts(nodes=nodes, **{"intra_bandwidth": 4e7, "inter_bandwidth": 1e7, **rates})
     return Options(hosts=hosts, rehearse=None if scale is None else Rehearsal(scale=scale))
+
+
+def bundled(folder: Path, design: Design, options: Options) -> Bundle:
+    """What a launcher would hand over."""
+    program, layers = lower(design), layers_per_stage(design)
+    there, options = settled(design, program, layers, options)
+    return write_bundle(there, program, layers, folder, options=options, drawn=design)
+
+
+def network(design: Design, options: Options) -> Topology:
+    there, options = settled(design, lower(design), layers_per_stage(design), options)
+    return hosts.network(there, design, options)
 
 
 # ---- what is asked for ----
@@ -125,6 +144,135 @@ def test_what_a_machine_lacks_is_told_before_there_is_a_run(
     assert launcher.record.all() == []
 
 
+# ---- what is predicted ----
+
+NEAR, FAR = {**LINK, "bandwidth": 2e8}, {**LINK, "bandwidth": 1e8}
+DRAWN = nodes(2, 2, intra_node=NEAR, inter_node=FAR)
+SLOW = {"inter_bandwidth": 1e5, "intra_bandwidth": 2e8}
+
+
+def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> None:
+    """As the design with those links drawn is."""
+    drawn = draw(pp=4, cluster=DRAWN)
+    slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
+
+    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+
+    assert run.prediction.program == predict(drawn).program
+    assert run.prediction.timeline.makespan == predict(slow).timeline.makespan > 1.1 * predict(drawn).timeline.makespan
+    assert (run.design.cluster, run.drawn) == (slow.cluster, drawn)
+    assert predicted_for(run) == (
+        "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    )
+    assert (meets(run, drawn), meets(run, slow)) == (False, True)
+    assert read_bundle(run.folder) == run
+
+
+def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None:
+    drawn = draw(pp=4, cluster=DRAWN)
+
+    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
+
+    assert run.design == run.drawn
+    assert not (run.folder / "drawn.json").exists()
+    assert (predicted_for(run), meets(run, drawn)) == ("", True)
+    assert not meets(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
+
+
+def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_path: Path) -> None:
+    drawn = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR))
+
+    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
+
+    assert [run.design.cluster.node_of(*mesh.devices) for mesh in run.design.meshes] == [0, 0, 1]
+    assert hosts.network(run.design, run.drawn, run.options).node_of == (0, 0, 1)
+    times = run.prediction.costs.seconds[run.prediction.program.senders[0]]
+    assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
+    assert predicted_for(run) == (
+        "predicted for 2 hosts, which the run was told, not for the one that is drawn; for hosts linked at 1 MB/s, "
+        "which the run was told, not at the 1 GB/s that is drawn"
+    )
+
+
+def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) -> None:
+    """But for a rehearsal, whose time is stretched."""
+    drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}))
+    as_drawn = {"intra_bandwidth": 1e9, "inter_bandwidth": 4e9}
+
+    run = bundled(tmp_path / "run", drawn, on(2, **as_drawn))
+    stretched = bundled(tmp_path / "rehearsal", drawn, on(2, scale=8, **as_drawn))
+
+    links = run.design.cluster.intra_node, run.design.cluster.inter_node
+    assert [link.bandwidth for link in links] == [CARRIED, CARRIED]
+    assert predicted_for(run) == (
+        "predicted for hosts linked at 500 MB/s, the most that can be emulated here, not at the 4 GB/s that is drawn; "
+        "for processes of a host linked at 500 MB/s, the most that can be emulated here, not at the 1 GB/s that is drawn"
+    )
+    assert stretched.design == drawn
+
+
+def test_a_rehearsal_is_stretched_as_suits_the_links_that_it_was_told() -> None:
+    """A step that is long already is stretched less, so that nobody waits for it."""
+    drawn = draw(pp=4, cluster=DRAWN)
+    program, layers = lower(drawn), layers_per_stage(drawn)
+
+    def scale(inter: float) -> float:
+        asked = Options(hosts=Hosts(nodes=2, intra_bandwidth=2e8, inter_bandwidth=inter), rehearse=Rehearsal())
+        _, options = settled(drawn, program, layers, asked)
+        assert options.rehearse is not None and options.rehearse.scale is not None
+        return options.rehearse.scale
+
+    assert scale(1e5) < scale(1e8)
+
+
+def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
+    drawn = draw(pp=4, cluster=DRAWN, cost={"kind": "unit"})
+
+    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+
+    assert run.prediction.timeline.makespan == predict(drawn).timeline.makespan
+    assert (predicted_for(run), meets(run, drawn)) == ("", True)
+
+
+def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    keep(known(), "known.json")  # 1 GB/s inside a node
+    cost = {"kind": "calibrated", "profile": "known.json"}
+    drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}), cost=cost)
+
+    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+
+    sends = run.prediction.program.senders[0]
+    by_drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}))
+    assert run.prediction.costs.seconds[sends] == pytest.approx(predict(by_drawn).costs.seconds[sends])
+    computes = run.prediction.program.is_compute
+    assert run.prediction.costs.seconds[computes] == pytest.approx(predict(drawn).costs.seconds[computes])
+    assert predicted_for(run) == (
+        "predicted for processes of a host linked at 1 MB/s, as drawn, not as known.json has it"
+    )
+    assert not meets(run, drawn)
+    assert meets(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
+
+
+def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:
+    """Cut layers take longer on slow links, so that the balance would be another one."""
+    drawn = draw(pp=2, cluster=nodes(1, 3), model=MODEL, meshes=UNEQUAL)
+    slow = on(1, intra_bandwidth=1e4, inter_bandwidth=1e9)
+    program = lower(drawn)
+
+    run = bundled(tmp_path / "run", drawn, slow)
+
+    assert run.layers == layers_per_stage(drawn) == layers_per_stage(run.design)
+    assert run.design.pipeline.stages == run.layers and drawn.pipeline.stages is None
+    assert run.prediction.program == program
+
+
+MODEL = {"kind": "gpt", "layers": 12, "hidden": 32, "heads": 2, "sequence": 12, "vocab": 256}
+UNEQUAL = [
+    {"name": "whole", "devices": [0], "axes": {}},
+    {"name": "cut", "devices": [1, 2], "axes": {"tp": 2}},
+]
+
 # ---- real processes ----
 
 
@@ -157,6 +305,9 @@ def inside(run: Run, seen: set[int]) -> list[int]:
 def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found: set[int], what: str) -> None:
     run = submit(launcher, draw("sleep"), options=on(2))
     inside(run, left_as_found)
+    bundle, links = read_bundle(run.folder), read_topology(run.folder)
+    assert links == hosts.network(bundle.design, bundle.drawn, bundle.options), "it is predicted for what was shaped"
+    assert bundle.design.cluster.inter_node.bandwidth == 1e7 < bundle.drawn.cluster.inter_node.bandwidth
     zygote = launcher._zygote
     assert zygote is not None
 

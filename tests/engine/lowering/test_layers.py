@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from engine.cost import waits
 from engine.design import parse_design
 from engine.errors import InputError
 from engine.lowering.layers import inside
-from engine.predict import predict
+from engine.predict import Prediction, predict
 from engine.program.action import Op
 from engine.resources import example
 
@@ -54,6 +56,45 @@ def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
             causes = found.timeline.cause >= 0
             before = found.timeline.end[found.timeline.cause[causes]]
             assert (before <= found.timeline.start[causes] + 1e-12).all()
+
+
+def waits_of(prediction: Prediction) -> NDArray[np.float64]:
+    return waits(prediction.design, prediction.program, prediction.costs.layers)
+
+
+@pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed"])
+def test_what_blocks_wait_for_messages_inside_is_what_links_without_latency_and_bytes_would_save(name: str) -> None:
+    """Tensor-parallel reductions and the messages of experts, in a forward that is run again too."""
+    made = DESIGNS[name]()
+    document, link = json.loads(made.to_json()), {"latency_s": 0.0, "bandwidth": 1e24}
+    document["cluster"] |= {"intra_node": link, "inter_node": link}
+    found, saved = predict(made), predict(parse_design(document))
+    compute = found.program.op <= Op.W
+
+    took = found.costs.seconds[compute] - saved.costs.seconds[compute]
+    waited = waits_of(found)
+    assert waited[compute] == pytest.approx(took)
+    assert not waited[~compute].any() and waited.any()
+    assert waits_of(saved) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() -> None:
+    """On chunks that hide behind each other and under a load that is not even, every way through the block."""
+    meshes = json.loads(example("14-tensor-parallel").read_text())["meshes"]
+    apart = [{**mesh, "axes": {"dp": len(mesh["devices"])}} for mesh in meshes]
+    uneven = {**MOE, "capacity_factor": None}
+    base = json.loads(with_experts("deepspeed", degree=2, load="zipf").to_json())
+    predicted = predict(parse_design({**base, "meshes": apart, "model": {**base["model"], "moe": uneven}}))
+    program, waited = predicted.program, waits_of(predicted)
+    assert waited.any()
+    for row in np.flatnonzero((program.op <= Op.W) & (program.microbatch == 0)):
+        found = inside(predicted.design, int(program.rank[row]), int(program.stage[row]), Op(int(program.op[row])))
+        lanes = [number for number, (_, lane) in enumerate(found.lanes) if lane == 0]
+        idle = found.timeline.makespan - found.timeline.busy[lanes].max()
+        assert waited[row] == pytest.approx(idle, abs=1e-12)
+    assert predicted.numbers["inside_communication_s"] == pytest.approx(
+        [waited[program.rank == rank].sum() for rank in range(program.ranks)]
+    )
 
 
 def test_units_say_nothing_of_the_inside() -> None:

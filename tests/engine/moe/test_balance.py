@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.moe import Homes, Layer, balance, crossing, device_load, device_rows, shares
+from engine.moe import Homes, Layer, balance, copy_load, crossing, device_load, device_rows, shares
 from engine.moe._balance import flat, hierarchical, replicas, shadowed
 
 loads = st.lists(st.floats(0, 100), min_size=1, max_size=24)
@@ -133,6 +133,29 @@ def test_a_device_has_the_load_of_its_place() -> None:
 def test_all_devices_together_have_all_the_load(load: list[float], places: int, nodes: int) -> None:
     drawn = layer(load, places, nodes)
     assert device_load(replace(drawn, homes=balance(drawn, 2))).mean() == pytest.approx(1)
+
+
+@given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(0, 3))
+def test_the_copies_of_an_expert_serve_it_whole_together(
+    load: list[float], places: int, nodes: int, extra: int
+) -> None:
+    drawn = layer(load, places, nodes)
+    homes = balance(drawn, extra)
+
+    served = copy_load(replace(drawn, homes=homes))
+
+    assert served.sum(axis=0) == pytest.approx(drawn.shares)
+    assert all(set(np.flatnonzero(part)) <= set(held) for part, held in zip(served, homes, strict=True))
+
+
+def test_copies_serve_unequal_parts_where_one_is_nearer_to_more() -> None:
+    near = replace(layer(None, 4, nodes=2, experts=4), homes=((0, 1), (2,), (3,), (0,)))
+    assert copy_load(near)[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])
+
+    lonely = replace(near, nodes=(0, 0, 0, 1))
+    assert copy_load(lonely)[:, 0] == pytest.approx([3 / 16, 0, 0, 1 / 16])
+    folded = replace(lonely, mp=4)
+    assert copy_load(folded, "mp")[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])  # they share its rows
 
 
 def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:

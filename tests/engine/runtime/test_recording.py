@@ -226,9 +226,9 @@ SKIP = """
     2RECV_F0FROM0 2RECV_F0 2F0 2B0 2SEND_B0 2SEND_B0TO0
 """
 SKIPPED = [
-    [(0, 100, 0), (100, 101, 0), (101, 102, 0), (102, 950, 0), (102, 900, 0), (950, 1000, 800)],
-    [(0, 150, 0), (150, 250, 150), (250, 251, 0), (251, 800, 0), (800, 900, 500), (900, 901, 0)],
-    [(0, 400, 0), (0, 300, 0), (400, 500, 400), (500, 600, 0), (600, 601, 0), (601, 602, 0)],
+    [(0, 100, 0), (100, 101, 0), (101, 102, 0), (102, 950, 800), (102, 900, 0), (950, 1000, 800)],
+    [(0, 150, 150), (150, 250, 150), (250, 251, 0), (251, 800, 500), (800, 900, 500), (900, 901, 0)],
+    [(0, 400, 100), (0, 300, 300), (400, 500, 400), (500, 600, 0), (600, 601, 0), (601, 602, 0)],
 ]
 """What skips the stage between is there later than what passes it, and its gradient earlier."""
 
@@ -249,6 +249,22 @@ def test_what_skips_stages_ends_and_holds_up_as_its_own_message(tmp_path: Path) 
     assert found["2:2F0"] == (400, 500, "0:0SEND_F0TO2"), "it stood still for the later one"
     assert found["0:0B0"] == (950, 1000, "1:1SEND_B0")
     assert timeline.other[timeline.is_transfer].tolist() == [-1, 2, -1, -1, -1, 0]
+
+
+def test_what_came_long_ago_and_is_taken_last_holds_nobody_up(tmp_path: Path) -> None:
+    """A busy machine needs a moment even to hand out what is there."""
+    program, ms = parse_program(SKIP), 1000
+    there = [(0, 102 * ms, 60), (0, 102 * ms - 60, 99 * ms), (102 * ms, 103 * ms, 99 * ms)]  # the skip sent at 101 us
+    passes_by = [*SKIPPED[1][:2], (102 * ms - 80, 102 * ms, 0), *SKIPPED[1][3:]]
+    for rank, rows in enumerate((SKIPPED[0], passes_by, [*there, *SKIPPED[2][3:]])):
+        recorder = Recorder(tmp_path, program, ["A", "B", "C"], process=rank, rank=rank)
+        recorder.write(0, *(np.array(rows, np.int64).T * US))
+        recorder.close()
+
+    timeline = read_recording(tmp_path).timeline()
+
+    assert spans(timeline)["0:0SEND_F0TO2"][1] == 102 * ms, "it is in hand when its receiver turns to it"
+    assert spans(timeline)["2:2F0"][2] == "1:1SEND_F0"
 
 
 # ---- clocks and memory ----

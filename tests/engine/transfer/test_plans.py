@@ -12,6 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cli import main
+from engine.cost.crossings import crossing_seconds
+from engine.design import load_design
+from engine.design.transfer_spec import parse_transfer
+from engine.lowering import lower
+from engine.lowering.crossings import boundary, crossing_spec
+from engine.resources import example
 from engine.transfer import (
     Job,
     Link,
@@ -232,3 +238,54 @@ def test_what_is_wrong_with_a_transfer_is_said_at_its_place(
     status, out, error = ask(tmp_path, capsys, **changes)
     assert status == 2 and not out
     assert words in error
+
+
+# ---- what crosses a boundary of a design ----
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("20-unequal-meshes", "A:B"), ("18-u-transformer", "0:3")])
+def test_a_boundary_of_a_design_is_priced_as_the_design_is(
+    name: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    design = load_design(example(name))
+
+    assert main(["reshard", name, "--boundary", wanted, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    source, destination, tensors = boundary(design, lower(design), wanted)
+    how = design.transfer.strategy, design.transfer.ordering
+    (own,) = (plan for plan in found["plans"] if (plan["strategy"], plan["ordering"]) == how)
+    assert own["played_s"] == pytest.approx(crossing_seconds(design, source, destination, tensors))
+    assert parse_transfer(json.dumps(found["spec"])) == crossing_spec(design, source, destination, tensors)
+    assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
+
+
+def test_the_largest_message_stands_for_a_boundary() -> None:
+    """Skip connections of three blocks go beside one another."""
+    design = load_design(example("18-u-transformer"))
+
+    assert boundary(design, lower(design), "A:D") == (0, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["20-unequal-meshes"], "say which boundary of the design with --boundary A:B; there are A:B, B:A\n"),
+        (["20-unequal-meshes", "--boundary", "A"], "--boundary takes two meshes such as A:B, not 'A'; there are A:B"),
+        (["01-first-wave", "--boundary", "A:C"], "mesh A sends nothing to mesh C; there are A:B, B:A, B:C"),
+        (["01-first-wave", "--boundary", "A:x"], "there is no mesh called 'x'. Known: A, B, C, D."),
+        (["15-bert-base-moe"], "nothing is sent in this design"),
+        (["nowhere"], "no such example"),
+    ],
+)
+def test_what_is_no_boundary_is_refused(capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:
+    assert main(["reshard", *line]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_transfer_alone_has_no_boundary_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(SPEC))
+
+    assert main(["reshard", str(path), "--boundary", "A:B"]) == 2
+    assert "--boundary is one of a design" in capsys.readouterr().err

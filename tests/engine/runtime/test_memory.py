@@ -1,0 +1,85 @@
+"""The most memory that a step holds is counted, whoever lets go of it."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.runtime.memory import KEEP_SUM, LOG_LEVEL, Flags, MemoryCount  # noqa: E402
+from engine.runtime.moe.experts import Expert, FeedForward  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+CPU = torch.device("cpu")
+MEGABYTE = 2**20
+
+
+def megabytes(number: float) -> torch.Tensor:
+    return torch.empty(int(number * MEGABYTE), dtype=torch.uint8)
+
+
+def test_the_most_at_once_is_counted_and_what_was_there_before_stays_out() -> None:
+    before = megabytes(9)
+
+    with MemoryCount(CPU, {"weights": [before]}) as count:
+        first = megabytes(2)
+        del before, first
+        second = megabytes(1)
+
+    found = count.found(3)
+    assert found.by_category == {"weights": 9 * MEGABYTE, "within the step": 2 * MEGABYTE}
+    assert found.peak_bytes == 11 * MEGABYTE
+    assert len(second) == MEGABYTE
+
+
+def test_what_another_thread_lets_go_is_gone() -> None:
+    """As gloo's do once a message is sent; the profiler sees nothing of it."""
+    with MemoryCount(CPU, {}) as count:
+        for _ in range(3):
+            message = [megabytes(4)]
+            thread = threading.Thread(target=message.clear)
+            thread.start()
+            thread.join()
+
+    assert count.found(0).peak_bytes == 4 * MEGABYTE
+
+
+def test_a_count_leaves_the_flags_of_torch_as_they_were() -> None:
+    def now() -> dict[str, int]:
+        wanted = {LOG_LEVEL: ctypes.c_int(7), KEEP_SUM: ctypes.c_bool(False), "no such flag": ctypes.c_int(1)}
+        flags = Flags(wanted)
+        flags.swap()
+        found = {name: value.value for name, value in wanted.items()}
+        flags.swap()
+        return found
+
+    before = now()
+    with MemoryCount(CPU, {}):
+        assert now() != before
+
+    assert now() == before
+    assert before["no such flag"] == 1
+
+
+@pytest.mark.parametrize("rows", [64, 2048])
+def test_experts_hold_in_their_backward_what_the_cost_model_says(rows: int) -> None:
+    """The gradient of what goes into the GELU, and either that of what comes out or those of rows and weights."""
+    hidden, wide, number = 64, 256, 2
+    experts = FeedForward([Expert(hidden, wide) for _ in range(number)])
+    for weight in experts._together.values():
+        assert weight is not None
+        weight.zero_()
+    x = torch.zeros(number * rows, hidden)
+    y, kept = experts.forward(x, [rows] * number)
+    experts.backward(y, kept, None)  # there are gradients to add to
+
+    with MemoryCount(CPU, {}) as count:
+        experts.backward(y, kept, None)
+
+    weights = number * (2 * hidden * wide + wide + hidden)
+    expected = 4 * (number * rows * wide + max(number * rows * wide, number * rows * hidden + weights))
+    assert count.found(0).peak_bytes == pytest.approx(expected, rel=0.01)
