@@ -459,42 +459,45 @@ def _write(name: str | None, content: bytes) -> None:
 
 
 def _reshard(options: argparse.Namespace) -> int:
-    from engine.design.transfer_spec import load_transfer
+    from engine.design import parse_design
+    from engine.design.transfer_spec import parse_transfer
     from engine.reshard import answer, answer_of, to_text
 
-    path, is_design = _looked_into(options.transfer)
+    content, is_design = _looked_into(options.transfer)
     if is_design:
-        found = answer_of(_load(path), options.boundary or "")
+        found = answer_of(parse_design(content), options.boundary or "")
     elif options.boundary is not None:
         raise InputError("--boundary is one of a design; a transfer alone says itself from where to where it goes")
     else:
-        found = answer(load_transfer(path))
+        found = answer(parse_transfer(content))
     return _print(options, found, to_text)
 
 
-def _looked_into(name: str) -> tuple[str, bool]:
-    """The file of a document, or of the example of that name, and whether a design is in it."""
+def _looked_into(name: str) -> tuple[bytes, bool]:
+    """What is in the file of a document, or in the example of that name, and whether that is a design; read once, for a
+    pipe has no second time."""
     from engine.design.document import LARGEST_FILE_BYTES
     from engine.design.reading import read_json
     from engine.resources import find_design, read_whole
 
-    path = str(find_design(name))
-    document = read_json(read_whole(path, "document", LARGEST_FILE_BYTES), "document")
-    return path, isinstance(document, Mapping) and str(document.get("format")).startswith("meshwave/")
+    content = read_whole(find_design(name), "document", LARGEST_FILE_BYTES)
+    document = read_json(content, "document")
+    return content, isinstance(document, Mapping) and str(document.get("format")).startswith("meshwave/")
 
 
 def _moe(options: argparse.Namespace) -> int:
-    from engine.design.expert_layer_spec import load_expert_layer
+    from engine.design import parse_design
+    from engine.design.expert_layer_spec import parse_expert_layer
     from engine.moe_comparison import answer, answer_of, expert_mesh, to_text
 
-    path, is_design = _looked_into(options.layer)
+    content, is_design = _looked_into(options.layer)
     if is_design:
-        design = _load(path)
+        design = parse_design(content)
         found = answer_of(design, expert_mesh(design, options.mesh))
     elif options.mesh is not None:
         raise InputError("--mesh is one of a design; a layer alone lies on the ranks that it says itself")
     else:
-        found = answer(load_expert_layer(path))
+        found = answer(parse_expert_layer(content))
     return _print(options, found, to_text)
 
 

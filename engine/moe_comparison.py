@@ -125,7 +125,7 @@ def expert_mesh(design: Design, wanted: str | None = None) -> int:
             f"the model of {design.name!r} has no experts; the examples 15-bert-base-moe and 16-gpt2-moe have"
         )
     program, ends = lower(design), [*accumulate(layers_per_stage(design))]
-    stages = {bisect_right(ends, block) for block in moe.blocks(design.model.layers)}
+    stages = {bisect_right(ends, block) for block in design.model.expert_blocks}
     having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
     if not having:
         raise InputError(f"of {design.model.layers} blocks none is number {moe.every}; set model.moe.every to fewer")

@@ -59,8 +59,8 @@ class Prediction:
 
     @cached_property
     def dropped(self) -> list[float] | None:
-        """``[meshes]`` the part of the visits to experts that is expected to find no slot; None without experts."""
-        if self.design.model.moe is None:
+        """``[meshes]`` the part of the visits to experts that is expected to find no slot; None where no block has experts."""
+        if not self.design.model.expert_blocks:
             return None
         return [
             dropped(found.schedule, found.layer) for found in (resolved(self.design, m) for m in self.design.meshes)

@@ -114,16 +114,20 @@ def usual_scale(lengths: Lengths, processes: int, cores: int) -> float:
     return min(wanted / shortest, LONGEST_STEP_S / step)
 
 
+class TooLongError(InputError):
+    """At this scale nobody waits for a step."""
+
+
 def waited(lengths: Lengths, scale: float) -> float:
     """Seconds of the clock that a step should take.
 
     Raises:
-        InputError: nobody waits so long for it.
+        TooLongError: nobody waits so long for it.
     """
     step_s = lengths.step * scale
     if step_s > MOST_STEP_S:
-        raise InputError(
-            f"--scale {number(scale)}: a step would take {long_time(step_s)}, and a rehearsal waits a day at most for "
+        raise TooLongError(
+            f"at a scale of {number(scale)} a step would take {long_time(step_s)}, and a rehearsal waits a day at most for "
             f"one; use {_not_above(MOST_STEP_S / lengths.step)} or less"
         )
     return step_s

@@ -99,11 +99,11 @@ def see_writable(name: Path | str) -> None:
         InputError: it cannot.
     """
     with _told_if_not_written(name):
+        if Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
+            return  # a pipe or a terminal has a reader, who is to see what there is and nothing else
         path = Path(name).resolve()
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if path.exists() and not path.is_file():
-            return  # a pipe or a terminal has a reader, who is to see what there is and nothing else
         trial = _beside(path)
         try:
             trial.write_bytes(b"")

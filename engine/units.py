@@ -71,7 +71,10 @@ def amount(text: str, unit: str, shown: str = "") -> float:
     if factor is None:
         _refuse_bits(digits + power, typed, unit)
         raise InputError(f"{_cut(text)} should be {like}, in {unit}")
-    value = float(Decimal(digits + power) * factor)  # a product of floats would not show as it was typed
+    try:
+        value = float(Decimal(digits + power) * factor)  # a product of floats would not show as it was typed
+    except ArithmeticError:  # more than decimals hold
+        value = math.inf
     if not math.isfinite(value):
         raise InputError(f"{_cut(text)} is more than can be reckoned with; write {like}")
     return value

@@ -49,7 +49,9 @@ function listen() {
 /** Send Python a message of a widget, as long as there is somebody to hear it. */
 export function send(model, message) {
   listen();
-  if (!leaving && !lost) model.send_msg(message);
+  const goes = !leaving && !lost;
+  if (goes) model.send_msg(message);
+  return goes;
 }
 
 /** The colour of a mesh: the page may override the palette by --mw-mesh-N. */
@@ -88,17 +90,33 @@ export function followTheme(root) {
 }
 
 const STOPS = "button, input, select, textarea, summary, a[href], [tabindex]";
+const CALM_MS = 800; // whoever presses once more within means what was there before
 
 /** Run `change`, which may draw anew or hide what has the keyboard in `root`: then what stands in its place takes it,
     or `otherwise` where nothing is left. */
 export function keepFocus(root, change, otherwise = null) {
-  const stops = () => [...root.querySelectorAll(STOPS)].filter((stop) => stop.checkVisibility());
+  const can = (stop) => !stop.disabled && stop.checkVisibility();
+  const stops = () => [...root.querySelectorAll(STOPS)].filter(can);
   const held = root.getRootNode().activeElement;
   const at = stops().indexOf(held);
   change();
-  if (at < 0 || (root.contains(held) && held.checkVisibility())) return;
+  if (at < 0 || (root.contains(held) && can(held))) return;
   const left = stops();
-  (left[Math.min(at, left.length - 1)] ?? otherwise)?.focus();
+  const next = left[Math.min(at, left.length - 1)] ?? otherwise;
+  next?.focus();
+  if (next && !next.matches("input, select, textarea")) calm(next);
+}
+
+/** For a moment Enter and Space press nothing here. */
+function calm(stop) {
+  const over = new AbortController();
+  const hold = (event) => {
+    if (event.type === "click" ? event.detail : !["Enter", " "].includes(event.key)) return; // a pointer may
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  };
+  for (const type of ["keydown", "keyup", "click"]) stop.addEventListener(type, hold, { capture: true, signal: over.signal });
+  setTimeout(() => over.abort(), CALM_MS);
 }
 
 /** Follow a pressed pointer wherever it goes; Escape, or losing it, cancels, and `pressed` hears of the other keys as they

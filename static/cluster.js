@@ -73,7 +73,7 @@ class Cluster extends Drawing {
       requestAnimationFrame(() => this.tiles[this.focus]?.focus({ preventScroll: true }));
     } else if (message.type === "answered" && message.gesture !== "try_tile") {
       this.steppers[message.gesture]?.answered();
-      this.ghost = null;
+      if (!this.hand.gesture) this.ghost = null; // else it is of the next one already
       if (message.refused) this.say(message.refused);
       this.redraw();
     }

@@ -256,7 +256,14 @@ class Experts extends Drawing {
     const items = meshes.map((name, rank) => ({ value: rank, text: name }));
     const chosen = { key: "mesh", label: "mesh", value: mesh, text: meshes[mesh], options: items, help: "The mesh whose devices are shown; all meshes hold their experts alike" };
     const choose = ({ key }) => (value) => (key === "mesh" ? this.send("mesh", { mesh: value }) : this.send("setting", { key, value }));
-    this.controls.replaceChildren(...[...(meshes.length > 1 ? [chosen] : []), ...controls].map((control) => this.control(control, choose(control))));
+    const now = [...this.controls.children];
+    const drawn = [...(meshes.length > 1 ? [chosen] : []), ...controls].map((control, at) => {
+      const said = JSON.stringify(control);
+      if (now[at]?.said === said) return now[at]; // it stays, and a press that has begun on it is not lost
+      return Object.assign(this.control(control, choose(control)), { said });
+    });
+    drawn.forEach((element, at) => (now[at] ? now[at] !== element && now[at].replaceWith(element) : this.controls.append(element)));
+    for (const element of now.slice(drawn.length)) element.remove();
     this.controls.querySelector(`[data-control="${held}"]`)?.focus();
     this.extra = Math.min(this.extra, most);
     this.room.set(this.extra, { least: 0, most });

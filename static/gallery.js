@@ -1,7 +1,7 @@
 // The gallery: every schedule for the open design as a card, sorted and filtered here, found in Python.
 
 import { button, followTheme, h, send } from "static/canvas.js";
-import { Overlay, Tips, icon, tool } from "static/shell.js";
+import { Overlay, Tips, tool } from "static/shell.js";
 import { drawSchedule } from "static/schedules.js";
 
 const ORDERS = [

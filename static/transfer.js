@@ -83,7 +83,9 @@ class Transfer {
   }
 
   opened() {
-    this.pinned = this.lit = null;
+    this.pinned = this.lit = this.refused = null;
+    this.form.forget();
+    this.tell();
     this.lanes.focus();
   }
 
@@ -91,8 +93,9 @@ class Transfer {
 
   /** `part.answered(refused)` hears what became of it. */
   send(type, gesture = {}, part = this) {
-    this.awaited.push({ type, part });
-    send(this.model, { type, ...gesture });
+    const goes = send(this.model, { type, ...gesture });
+    if (goes) this.awaited.push({ type, part });
+    return goes;
   }
 
   told(message) {

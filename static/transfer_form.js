@@ -40,8 +40,7 @@ export class Form {
     input.atRest = () => input.value === field.shown;
     const take = () => {
       if (input.value === field.shown) return field.forget();
-      field.awaits += 1;
-      view.send("set", { path, text: input.value }, field);
+      if (view.send("set", { path, text: input.value }, field)) field.awaits += 1;
     };
     input.addEventListener("change", take);
     input.addEventListener("keydown", (event) => {

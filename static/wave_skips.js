@@ -71,6 +71,8 @@ export class Skips {
   draw(layout, routes) {
     const { skips } = this.wave.picture;
     const held = this.arcs.findIndex(({ element }) => element === this.group.getRootNode().activeElement);
+    const { marked } = this;
+    const words = marked?.skip.words;
     while (this.arcs.length > skips.length) this.arcs.pop().element.remove();
     while (this.arcs.length < skips.length) this.arcs.push(this.arc());
     this.at = clamp(this.at, 0, Math.max(0, skips.length - 1));
@@ -80,6 +82,10 @@ export class Skips {
     this.arcs.forEach(({ element }, number) => element.toggleAttribute("data-between", number % every >= routes.length));
     this.group.toggleAttribute("data-many", skips.length > MANY);
     this.group.toggleAttribute("hidden", !skips.length);
+    const stays = marked && this.arcs.includes(marked) && marked.skip.words === words;
+    if (marked && !stays) this.wave.tip.hide();
+    this.marked = undefined; // so that its ends are marked anew
+    this.mark(stays ? marked : null);
     if (held >= skips.length) (this.arcs[this.at]?.element ?? this.wave.boxes[this.wave.focus])?.focus(); // its own is gone
     else if (held >= 0) this.point(this.arcs[held]);
   }

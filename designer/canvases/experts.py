@@ -272,7 +272,7 @@ def offer(design: Design) -> str:
 
 
 def _drawn(design: Design, layer: Layer, devices: Sequence[int]) -> dict[str, Any]:
-    """Places with what they hold and carry, and experts with how hot they are."""
+    """Places with what they carry, and the chips that they hold: each as hot as what it serves."""
     served = copy_load(layer, expert_schedule(design).places)  # [places, experts] parts of all visits
     load = len(served) * served.sum(axis=1)  # of each place, in even shares
     homes, copies, hottest = _placed(layer), layer.holders(layer.ep), float(served.max(initial=0.0))

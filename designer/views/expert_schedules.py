@@ -88,6 +88,7 @@ class ExpertSchedules(Overlay):
         self._rank = 0
         self._document = pn.state.curdoc
         self._is_over = threading.Event()
+        self._is_finding = False  # the map
         session.param.watch(lambda *_: self._show(), "design")
         if self._document is not None:
             pn.state.on_session_destroyed(lambda context: self.end())
@@ -121,7 +122,8 @@ class ExpertSchedules(Overlay):
 
     def _on_map(self, gesture: Mapping[str, Any]) -> None:
         """Price the grid of layers, beside the page: it takes a few seconds the first time."""
-        if not self.map:
+        if not self.map and not self._is_finding:
+            self._is_finding = True
             threading.Thread(target=self._find_map, daemon=True, name="map of expert layers").start()
 
     def _find_map(self) -> None:
@@ -130,6 +132,8 @@ class ExpertSchedules(Overlay):
                 found = map_of_layers()
         except Stopped:
             return
+        finally:
+            self._is_finding = False
 
         def show() -> None:
             self.map = found

@@ -31,13 +31,12 @@ from engine.launch import (
     launchers,
     loss_in_words,
     loss_of,
-    read_bundle,
     reconcile,
     step_time,
 )
 from engine.launch.bundle import read_drawn
 from engine.launch.compared import STEERS, comparison_of, history, keep_profile
-from engine.launch.hosts import drawn, meets, predicted_for
+from engine.launch.hosts import drawn, meets, predicted_for, read_as_run
 from engine.launch.options import PLAIN, REHEARSAL
 from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
 from engine.launch.threads import usual_rehearser
@@ -456,7 +455,7 @@ class _Shown:
         """What the run was launched with."""
         if self._bundle is None:
             try:
-                self._bundle = read_bundle(self.run.folder)
+                self._bundle = read_as_run(self.run.folder)
             except MeshwaveError:
                 return None  # gone, or of another version
         return self._bundle

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.accuracy._rows import SENDS, keeps_busy
+from engine.accuracy._rows import keeps_busy
 from engine.palette import WORDS
-from engine.program.action import Op
+from engine.program.action import SENDS, Op
 from engine.simulate import simulate
 from engine.units import duration, number
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.accuracy._cause import Cause, Search
 from engine.accuracy._inside import Waits, Within, by_name, insides, waits
-from engine.accuracy._rows import SENDS, MeasuredRows, keeps_busy, measured_rows
+from engine.accuracy._rows import MeasuredRows, keeps_busy, measured_rows
 from engine.palette import WORDS
 from engine.predict import Prediction
 from engine.program.action import Action, Op
@@ -158,7 +158,7 @@ class Comparison:
         """What a transfer takes, from its SEND (or, where that is later, from when its receiver was ready for it)
         to its arrival, on the average of those from a mesh to another."""
         program = self.prediction.program
-        sends = np.isin(program.op, SENDS)
+        sends = program.is_send
         pairs = sorted({*zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)})
         return {
             Link(*pair): self._mean(sends & (program.rank == pair[0]) & (program.peer == pair[1])) for pair in pairs

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.accuracy._comparison import Comparison
-from engine.accuracy._rows import SENDS
 from engine.cost.calibrated import measured as measured_cluster
 from engine.cost.crossings import is_direct
 from engine.cost.expert_blocks import counts
@@ -110,7 +109,7 @@ def _lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in np.flatnonzero(np.isin(program.op, SENDS) & rows.known & (rows.seconds > 0)).tolist():
+    for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         source, target = (design.meshes[int(each[row])] for each in (program.rank, program.peer))
         if is_direct(source, target):
             near = cluster.node_of(source.devices[0]) == cluster.node_of(target.devices[0])

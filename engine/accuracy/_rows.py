@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.predict import Prediction
-from engine.program.action import Op
+from engine.program.action import RECEIVES, SENDS, Op
 from engine.program.program import Program
 from engine.recording import Recording, Spans, stood_still
 
@@ -18,7 +18,6 @@ Rows = NDArray[np.intp]
 
 MOST_SPANS = 3_000_000
 """That are looked at for what the actions took: a hundred bytes each."""
-SENDS = (Op.SEND_F, Op.SEND_B)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +53,11 @@ def measured_rows(prediction: Prediction, recording: Recording) -> MeasuredRows:
     known = np.ones(len(program), np.bool_)
     sends, until, waited = _transfers(program, spans, start, end, recording)
     seconds[sends], known[sends] = _transfer_seconds(program, sends, until, waited, predicted)
-    seconds[np.isin(program.op, (Op.RECV_F, Op.RECV_B))] = 0.0
+    seconds[np.isin(program.op, RECEIVES)] = 0.0
     others = ~program.is_compute  # of a slot the second row may take less than nothing
     seconds[others] = np.maximum(seconds[others], 0.0)
     at_most = seconds.copy()
-    at_most[sends] = np.where(known[sends], seconds[sends], until.min(axis=0))
+    at_most[sends] = np.where(known[sends], seconds[sends], np.maximum(until.min(axis=0), 0.0))
     return MeasuredRows(seconds, known, at_most)
 
 

@@ -463,11 +463,14 @@ def _place(name: str) -> Path:
 def put_aside(profile: Profile) -> str:
     """A temporary file with a profile that took minutes to measure and cannot be kept; empty where there is no room for
     it either."""
+    path = ""
     try:
         number, path = tempfile.mkstemp(prefix="meshwave-profile-", suffix=".json")
         with os.fdopen(number, "w") as file:
             file.write(profile.to_json())
     except OSError:
+        if path:
+            Path(path).unlink(missing_ok=True)
         return ""
     return path
 

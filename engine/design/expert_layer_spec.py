@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,10 +14,8 @@ from engine.design.reading import read_part
 from engine.errors import DesignError, Problem, nearest
 from engine.moe import Layer, Line, Links, shares
 from engine.part import Part
-from engine.resources import read_whole
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
-LARGEST_FILE_BYTES = 16_000_000
 FITTED = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "overlap")
 GROUPS = ("mp", "esp", "ep", "ep_esp")
 Ranks = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
@@ -145,12 +142,3 @@ def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:
     if found := list(problems(spec)):
         raise DesignError(found)
     return spec
-
-
-def load_expert_layer(path: Path | str) -> ExpertLayerSpec:
-    """Read a layer from a file.
-
-    Raises:
-        InputError: it cannot be read, or what is in it is no layer.
-    """
-    return parse_expert_layer(read_whole(path, "layer", LARGEST_FILE_BYTES))

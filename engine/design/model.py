@@ -81,6 +81,11 @@ class Model(Part):
         return self.ffn or 4 * self.hidden
 
     @property
+    def expert_blocks(self) -> tuple[int, ...]:
+        """The blocks that have experts; none also where ``every`` is more than there are layers."""
+        return self.moe.blocks(self.layers) if self.moe is not None else ()
+
+    @property
     def skips(self) -> tuple[tuple[int, int], ...]:
         """Blocks (from, to) of its skip connections."""
         return nested_skips(self.layers) if self.kind == "u-transformer" else ()

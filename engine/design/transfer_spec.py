@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -13,10 +12,8 @@ from engine.design.cluster import MOST_DEVICES, Nics, Rate
 from engine.design.reading import read_part
 from engine.errors import DesignError, Problem
 from engine.part import Part
-from engine.resources import read_whole
 from engine.transfer import Link, Links, Mesh, SpecError, Tensor, boxes
 
-LARGEST_FILE_BYTES = 16_000_000
 MOST_CUTS = 100_000
 """Of devices in the source times devices in the destination: each pair may share a slice."""
 Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MOST_DEVICES)]
@@ -144,13 +141,3 @@ def parse_transfer(text: str | bytes) -> TransferSpec:
     if found := list(problems(spec)):
         raise DesignError(found)
     return spec
-
-
-def load_transfer(path: Path | str) -> TransferSpec:
-    """Read a transfer from a file.
-
-    Raises:
-        InputError: the file cannot be read.
-        DesignError: what is in it is no transfer.
-    """
-    return parse_transfer(read_whole(path, "transfer", LARGEST_FILE_BYTES))

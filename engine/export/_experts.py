@@ -60,9 +60,9 @@ class _Group(NamedTuple):
 
 
 def experts_section(prediction: Prediction) -> Iterator[str]:
-    """Lines of a page; none where the model has no experts."""
+    """Lines of a page; none where no block has experts."""
     design = prediction.design
-    if design.model.moe is None:
+    if not design.model.expert_blocks:
         return
     yield '<section id="experts"><h2>Experts</h2>'
     for group in _groups(design):

@@ -60,7 +60,7 @@ def beside_the_order(design: Design, program: Program) -> Iterator[str]:
         yield f"each line is a mesh of dp={mesh.dp} x tp={mesh.tp} devices; how they share a stage is for its module to say"
     if mesh.tp > 1:
         yield f"torch sends from each device to its like; the {design.transfer.strategy} transfers of the design play no part"
-    if moe is not None and moe.blocks(design.model.layers):
+    if moe is not None and design.model.expert_blocks:
         yield (
             f"the experts ({moe.experts} in every {ordinal(moe.every)}block, {design.experts.schedule} with "
             f"ep={design.experts.ep} x esp={design.experts.esp}) are for the modules of the stages to have"

@@ -59,7 +59,7 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
         raise InputError(
             "torchtitan has no model with skip connections; set the model's kind to gpt or bert to export it"
         )
-    if design.model.moe is not None and design.model.moe.blocks(design.model.layers):
+    if design.model.moe is not None and design.model.expert_blocks:
         raise InputError(
             f"the settings for torchtitan have no place for experts, and this model has {design.model.moe.experts} in "
             f"every {torch_csv.ordinal(design.model.moe.every)}block; set model.moe to null to export it, or export "

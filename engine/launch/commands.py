@@ -26,13 +26,12 @@ from engine.design.refusals import from_validation
 from engine.errors import InputError, MeshwaveError
 from engine.launch import Entry, Options, Record, Run, State, launchers, loss_in_words, reconcile, step_time
 from engine.launch._launcher import settled
-from engine.launch.bundle import read_bundle
 from engine.launch.compared import as_data, comparison_of, history, in_short, keep_profile, outcome, told, told_history
-from engine.launch.hosts import drawn
+from engine.launch.hosts import drawn, read_as_run
 from engine.launch.texts import text_of
 from engine.launch.threads import usual_rehearser
 from engine.predict import Prediction, predict
-from engine.rehearse import Lengths, Rehearsal, long_time, shortened, waited
+from engine.rehearse import Lengths, Rehearsal, TooLongError, long_time, shortened, waited
 
 ENDING_S = 5.0
 """How long a run that is stopped may take to be written down; its processes end in a tenth of a second."""
@@ -115,9 +114,12 @@ def _foretold(prediction: Prediction, how: Options) -> str:
         InputError: nobody waits so long, or its hosts cannot be.
     """
     program, steps = prediction.program, prediction.design.training.steps
-    as_run, how = settled(prediction.design, program, prediction.costs.layers, how)
-    assert how.rehearse is not None and how.rehearse.scale is not None, "nothing is left open"
-    step_s = waited(Lengths.of(program, estimate(as_run, program)), how.rehearse.scale)
+    try:
+        as_run, how = settled(prediction.design, program, prediction.costs.layers, how)
+        assert how.rehearse is not None and how.rehearse.scale is not None, "nothing is left open"
+        step_s = waited(Lengths.of(program, estimate(as_run, program)), how.rehearse.scale)
+    except TooLongError as error:
+        raise InputError(f"--scale: {error}") from None
     together = f", all {steps} {long_time(steps * step_s)}" if steps > 1 else ""
     return f"a step should take {long_time(step_s)}{together}"
 
@@ -164,7 +166,7 @@ class _Progress:
 def _compared(run: Run) -> Comparison | None:
     """A run beside its prediction; None where there is nothing to compare, and where it cannot be predicted that is said."""
     try:
-        bundle = read_bundle(run.folder)
+        bundle = read_as_run(run.folder)
         _ = bundle.prediction
     except MeshwaveError as error:  # its profile or its folder is gone; or it is of another version
         print(f"nothing is predicted of this run any more: {error}", file=sys.stderr)

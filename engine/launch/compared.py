@@ -14,8 +14,8 @@ from engine.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, comp
 from engine.cost.profile import Profile, ShapedRates, keep
 from engine.errors import MeshwaveError, RunError
 from engine.launch._run import Run
-from engine.launch.bundle import Bundle, read_bundle, read_design, read_drawn, read_options, write_private
-from engine.launch.hosts import Links, links_of, predicted_for
+from engine.launch.bundle import Bundle, read_drawn, write_private
+from engine.launch.hosts import Links, predicted_for, read_as_run, read_links
 from engine.launch.record import Entry, Record
 from engine.machine import processor
 from engine.network import read_topology
@@ -34,7 +34,7 @@ SHORT_TIMES = 10.0
 STEERS = frozenset({"steps", "seed", "lr"})
 """Of training, what changes no time of a step."""
 LONGEST_NOTE = 200
-"""Letters of what a profile says of its network."""
+"""Letters of what a profile says of its run, and of its network."""
 
 
 def comparison_of(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
@@ -62,10 +62,10 @@ def keep_profile(run: Run) -> str:
         RunError: the run has measured no step.
         InputError: it was a rehearsal.
     """
-    entry, bundle = run.entry, read_bundle(run.folder)
+    entry, bundle = run.entry, read_as_run(run.folder)
     when = datetime.fromtimestamp(entry.created_s)
     words = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
-    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), words)
+    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), words[:LONGEST_NOTE])
     return keep(_of_here(run, found), f"run-{run.id}.json").name
 
 
@@ -232,7 +232,7 @@ def _drawn(folder: Path) -> dict[str, Any]:
 def _emulated(folder: Path) -> Links | None:
     """The links that a run met on emulated hosts; None where it was not on any, or that cannot be read."""
     try:
-        return links_of(read_design(folder)) if read_options(folder).hosts else None
+        return read_links(folder)
     except (OSError, MeshwaveError):
         return None
 
@@ -243,7 +243,7 @@ def _compared_now(record: Record, entry: Entry) -> Outcome | None:
     if not any(run.folder.glob("spans-*.bin")):
         return None
     try:
-        comparison_of(run, read_bundle(run.folder))
+        comparison_of(run, read_as_run(run.folder))
     except MeshwaveError:
         return None  # of an earlier version, or its profile is gone
     return outcome(entry, run.folder)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.design import Design, Link
 from engine.design.cost import CalibratedCost
 from engine.errors import InputError, RunError
-from engine.launch.bundle import Bundle, holding, process_count
+from engine.launch.bundle import Bundle, holding, process_count, read_bundle, read_design, read_options
 from engine.launch.options import Hosts, Options
 from engine.network import LEAST_RATE, PAYLOAD, Topology, missing
 from engine.rehearse import AS_IT_IS_S, Rehearsal
@@ -43,6 +45,11 @@ def placed(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
     Raises:
         InputError: there are more hosts than processes.
     """
+    return holding(_on(design, hosts), layers)
+
+
+def _on(design: Design, hosts: Hosts) -> Design:
+    """A design on these hosts; one that is on them already stays as it is."""
     cluster = design.cluster
     links = {
         "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
@@ -53,7 +60,7 @@ def placed(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
         update = _dealt(design, hosts.nodes, links)
     if isinstance(design.cost, CalibratedCost):
         update["cost"] = design.cost.model_copy(update={"links": "drawn"})
-    return holding(design.model_copy(update=update), layers)
+    return design.model_copy(update=update)
 
 
 def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +86,35 @@ def held(design: Design, rehearsal: Rehearsal | None) -> Design:
         for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node))
     }
     return design.model_copy(update={"cluster": cluster.model_copy(update=links)})
+
+
+def read_as_run(folder: Path) -> Bundle:
+    """Read a run folder back, with the links that its run had, whichever version launched it.
+
+    Raises:
+        InputError: a file is missing or is not what its digest says.
+        DesignError: the design is none.
+    """
+    bundle = read_bundle(folder)
+    return replace(bundle, design=_as_run(bundle.design, bundle.options))
+
+
+def read_links(folder: Path) -> Links | None:
+    """The links that a run met on emulated hosts; None where it was not on any.
+
+    Raises:
+        InputError: its options or hosts are none.
+        DesignError: its design is none.
+        OSError: it is not there.
+    """
+    options = read_options(folder)
+    return None if options.hosts is None else links_of(_as_run(read_design(folder), options))
+
+
+def _as_run(design: Design, options: Options) -> Design:
+    """The design of a run folder on the links of its run. Earlier versions kept it as it was drawn, whatever hosts it was
+    told; one that is on them already stays what it is."""
+    return design if options.hosts is None else held(_on(design, options.hosts), options.rehearse)
 
 
 def network(design: Design, drawn: Design, options: Options) -> Topology:
@@ -207,7 +243,8 @@ def predicted_for(run: Bundle) -> str:
     run's prediction is made for, where those are not drawn; nothing where they are, or costs in units know no links."""
     if run.options.hosts is None or run.design == run.drawn or run.design.cost.kind == "unit":
         return ""
-    return "predicted for " + "; for ".join(_others(run, run.options.hosts))
+    told = [*_others(run, run.options.hosts)]
+    return "predicted for " + "; for ".join(told) if told else ""
 
 
 def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:

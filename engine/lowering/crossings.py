@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from engine.cost.crossings import crossing, most_chunks
 from engine.design import Design
 from engine.design.meshes import mesh_called
 from engine.design.transfer_spec import TransferLink, TransferLinks, TransferSide, TransferSpec, TransferTensor
 from engine.errors import InputError
-from engine.program.action import SENDS
 from engine.program.program import Program
 from engine.transfer import Link, Mesh, Transfer, plan
 
@@ -31,7 +28,7 @@ def boundary(design: Design, program: Program, wanted: str) -> Boundary:
     Raises:
         InputError: there are no such meshes, or the one sends nothing to the other.
     """
-    sends = np.isin(program.op, SENDS)
+    sends = program.is_send
     pairs = sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))
     names = [mesh.name for mesh in design.meshes]
     known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:SHOWN_PAIRS])

@@ -186,8 +186,7 @@ class _Predicted:
         return self._spans.built("predicted")
 
     def _parts(self, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
-        moe, model = self._design.model.moe, self._design.model
-        sparse = moe.blocks(model.layers) if moe else ()
+        sparse = self._design.model.expert_blocks
         if first:
             yield lambda way: self._dense("embedding", flops.ends(self._load, first=True, last=False), way)
         for number in numbers:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
+from itertools import chain
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from engine.moe._layer import Homes, Layer, contiguous
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Item = tuple[float, int]
 """A replica to place: its load and its expert."""
 
@@ -31,15 +34,10 @@ def copy_load(layer: Layer, places: str = "ep") -> Floats:
     tokens, and the replicas of an expert share them. Else each place asks one of them, whichever is near
     (:attr:`Layer.serving`), so that replicas may serve unequal parts.
     """
-    load: Floats = np.zeros((layer.mp if places == "mp" else layer.ep, layer.experts))
-    if places == "mp":
-        for expert, holders in enumerate(layer.holders(layer.mp)):
-            load[list(holders), expert] = 1 / max(len(holders), 1)
-    else:
-        for asked in layer.serving:
-            load[asked, np.arange(layer.experts)] += 1 / layer.ep
-    load *= layer.shares
-    return load
+    place, expert, part = _serving(layer, places)
+    shape = (layer.mp if places == "mp" else layer.ep, layer.experts)
+    load = np.bincount(np.ravel_multi_index((place, expert), shape), part, prod(shape))
+    return np.asarray(load, np.float64).reshape(shape)
 
 
 def device_load(layer: Layer, places: str = "ep") -> Floats:
@@ -47,9 +45,23 @@ def device_load(layer: Layer, places: str = "ep") -> Floats:
 
     The devices of an expert-sharding group work on the same tokens and so have the same load.
     """
-    load = copy_load(layer, places)
-    each = len(load) * load.sum(axis=1)  # each of so many places has 1 of so many even shares
+    count = layer.mp if places == "mp" else layer.ep
+    place, _, part = _serving(layer, places)
+    each = count * np.bincount(place, part, count)  # each of so many places has 1 of so many even shares
     return np.resize(each, layer.devices) if places == "mp" else np.repeat(each, layer.esp)
+
+
+def _serving(layer: Layer, places: str) -> tuple[Indices, Indices, Floats]:
+    """Of every group of tokens that visits an expert together: the place that serves it, the expert, and which part of
+    all visits that is."""
+    if places == "mp":
+        holders = layer.holders(layer.mp)
+        copies = np.array([len(held) for held in holders])
+        expert = np.repeat(np.arange(layer.experts), copies)
+        place = np.fromiter(chain.from_iterable(holders), np.int64, len(expert))
+        return place, expert, np.asarray(layer.shares)[expert] / copies[expert]
+    expert = np.tile(np.arange(layer.experts), layer.ep)
+    return layer.serving.ravel(), expert, np.tile(np.asarray(layer.shares) / layer.ep, layer.ep)
 
 
 def device_rows(layer: Layer, places: str = "ep") -> Floats:
@@ -88,7 +100,9 @@ def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
     """
     load = np.asarray(layer.shares)
     nodes = [layer.node(place * layer.esp) for place in range(layer.ep)]
-    weights = [load] if layer.capacity_factor is None else [load, np.ones_like(load)]  # slots are all alike
+    weights = [load]
+    if layer.capacity_factor is not None and load.min() < load.max():
+        weights.append(np.ones_like(load))  # slots are all alike
     blocks = contiguous(layer.experts, layer.ep)
     options = [blocks]
     for weight in weights:
@@ -99,13 +113,14 @@ def balance(layer: Layer, extra: int = 0, places: str = "ep") -> Homes:
         fullest = [float(measure(each, places).max()) for each in good]
         of_blocks = float(measure(replace(layer, homes=blocks), places).max())
         bound = max(min(fullest), min(min(fullest) * ALIKE, of_blocks)) + 1e-9
-        good = [each for each, most in zip(good, fullest, strict=True) if most <= bound]
+        kept = [(each, most) for each, most in zip(good, fullest, strict=True) if most <= bound]
+        good = [each for each, _ in kept]
 
-    def rank(placed: Layer) -> tuple[float, int, float]:
-        fullest = float(device_load(placed, places).max())
-        return round(crossing(placed, places), 9), sum(map(len, placed.homes or ())), fullest
+    def rank(found: tuple[Layer, float]) -> tuple[float, int, float]:
+        placed, sent = found
+        return round(crossing(placed, places), 9), sum(map(len, placed.homes or ())), sent
 
-    return min(good, key=rank).homes or ()
+    return min(kept, key=rank)[0].homes or ()
 
 
 def hierarchical(load: Floats, nodes: Sequence[int], extra: int = 0) -> Homes:

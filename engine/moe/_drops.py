@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
-from math import ceil, log, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.moe._layer import Layer
 from engine.moe._schedule import expert_schedules
 from engine.moe._steps import StepOp
 
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
 FAR = 8
 """Standard deviations from the mean beyond which a binomial has nothing left that counts."""
+TOGETHER, ROOM = 64, 2**15
+"""How many experts are looked at together at most, and how many numbers of tokens with them."""
 
 
 def dropped(name: str, layer: Layer) -> float:
@@ -26,11 +31,15 @@ def dropped(name: str, layer: Layer) -> float:
     """
     if layer.capacity_factor is None:
         return 0.0
+    return _dropped(name, replace(layer, nodes=None, homes=None))  # wherever its experts lie
+
+
+@lru_cache(maxsize=256)  # most meshes have the same layer, and most edits of a design leave it as it is
+def _dropped(name: str, layer: Layer) -> float:
     seen = _seen(name, layer)
     tokens, slots = round(seen * layer.tokens), round(seen * layer.capacity)
-    chances = Counter(min(1.0, layer.top_k * share) for share in layer.shares)
-    lost = sum(experts * _above(tokens, chance, slots) for chance, experts in chances.items())
-    return lost / (tokens * sum(chances.elements()))
+    chances, experts = np.unique(np.minimum(1.0, layer.top_k * np.asarray(layer.shares)), return_counts=True)
+    return float(experts @ _above(tokens, chances, slots) / (tokens * (experts @ chances)))
 
 
 def _seen(name: str, layer: Layer) -> float:
@@ -47,14 +56,29 @@ def _seen(name: str, layer: Layer) -> float:
     return seen
 
 
-@lru_cache(maxsize=4096)  # experts that are chosen alike, and layers that differ in nothing of this
-def _above(tokens: int, chance: float, slots: int) -> float:
-    """The expected number above ``slots`` of those of ``tokens`` that choose an expert, each with this ``chance``."""
-    if chance in (0.0, 1.0):
-        return max(chance * tokens - slots, 0.0)
-    mean, spread = tokens * chance, FAR * (sqrt(tokens * chance * (1 - chance)) + 1)
-    count = np.arange(max(0, int(mean - spread)), min(tokens, ceil(mean + spread)) + 1)
-    ratios = np.log((tokens - count[:-1]) / count[1:]) + log(chance / (1 - chance))  # of each probability to the last
-    logs = np.concatenate(([0.0], np.cumsum(ratios)))
-    weights = np.exp(logs - logs.max())
-    return float(np.maximum(count - slots, 0) @ weights / weights.sum())
+def _above(tokens: int, chances: Floats, slots: int) -> Floats:
+    """[experts] the expected number above ``slots`` of those of ``tokens`` that choose an expert, each with the chance of
+    this one; the chances ascend."""
+    mean = tokens * chances
+    spread = FAR * (np.sqrt(mean * (1 - chances)) + 1)
+    first = np.maximum(mean - spread, 0).astype(np.int64)
+    last = np.minimum(np.ceil(mean + spread), tokens).astype(np.int64)
+    found: Floats = np.maximum(mean - slots, 0.0)  # of the chances 0 and 1 that is all
+    open_ones = np.flatnonzero((chances > 0) & (chances < 1))
+    size = max(1, min(TOGETHER, ROOM // int((last - first).max() + 1)))
+    for start in range(0, len(open_ones), size):
+        some = open_ones[start : start + size]
+        found[some] = _above_by_count(tokens, chances[some], slots, first[some], last[some])
+    return found
+
+
+def _above_by_count(tokens: int, chances: Floats, slots: int, first: Counts, last: Counts) -> Floats:
+    """[experts] the same of chances between 0 and 1, over those numbers of tokens that count."""
+    count = first[:, None] + np.arange((last - first).max() + 1)  # [experts, numbers of tokens]
+    odds = np.log(chances / (1 - chances))[:, None]
+    ratios = np.log(np.maximum(tokens - count[:, :-1], 1) / count[:, 1:]) + odds  # of each probability to the last
+    logs = np.concatenate((np.zeros_like(odds), np.cumsum(ratios, axis=1)), axis=1)
+    logs[count > last[:, None]] = -np.inf
+    weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+    lost: Floats = (np.maximum(count - slots, 0) * weights).sum(axis=1) / weights.sum(axis=1)
+    return lost

@@ -84,7 +84,7 @@ def read_inside(folder: Path | str, processes: Sequence[int], action: Action) ->
     clocks = read_clocks(folder)
     found = [read_track(folder / f"spans-{process}.bin", clocks) for process in processes]
     insides = [_read_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
-    tracks = [track for track in found if track is not None]
+    tracks = [track for track in found if track is not None and len(track.spans)]
     if not tracks or len(tracks) < len(found):
         raise RunError("not all processes of this mesh have recorded a step")
     at = [_row_of(track, action) for track in tracks]

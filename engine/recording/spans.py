@@ -122,7 +122,7 @@ class Track:
 
 
 def read_track(path: Path, clocks: Clocks) -> Track | None:
-    """One process's file, or None if it was cut off before its first step.
+    """One process's file, or None if it was cut off within its first line; without steps if before the first was whole.
 
     Raises:
         RunError: it is of another version, or damaged, or there is none.

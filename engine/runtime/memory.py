@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ LOG_LEVEL, ERRORS = "FLAGS_caffe2_log_level", 2
 """The level of torch's own log from which on it tells of errors alone: it would warn of what was there before a count
 and goes now, rightly so."""
 KEEP_SUM = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Whether the allocator keeps the sum of what any thread allocates and frees, not only those that are profiled."""
+"""Whether the allocator keeps the sum of what any thread allocates and frees, not only those that are profiled; it also
+logs each, below the level of errors."""
 
 
 def grow_in_segments() -> None:
@@ -116,9 +118,23 @@ def _most(found: profile) -> int:
     It is the allocator's sum, since the profiler does not see what other threads than those of the step free.
     """
     assert found.kineto_results is not None, "a profile that was ended"
-    events = sorted(_allocations(found.kineto_results.experimental_event_tree()), key=lambda each: each.start_time_ns)
+    try:
+        return _most_of_all(found.kineto_results)
+    except AttributeError:  # this torch tells no sums, but what the threads of the step did
+        return _most_of_own(found.kineto_results)
+
+
+def _most_of_all(found: Any) -> int:
+    """By the allocator's sum."""
+    events = sorted(_allocations(found.experimental_event_tree()), key=lambda each: each.start_time_ns)
     sums = [int(each.extra_fields.total_allocated) for each in events]
     return max(sums, default=0) - (sums[0] - int(events[0].extra_fields.alloc_size) if sums else 0)
+
+
+def _most_of_own(found: Any) -> int:
+    """By what the threads of the step allocate and free."""
+    changes = sorted((int(each.start_ns()), int(each.nbytes())) for each in found.events() if each.name() == "[memory]")
+    return max(accumulate((size for _, size in changes), initial=0))
 
 
 def _allocations(events: Iterable[Any]) -> Iterator[Any]:
@@ -131,7 +147,7 @@ def _allocations(events: Iterable[Any]) -> Iterator[Any]:
 class Flags:
     """Flags of torch's core that only its environment or C++ could set before it was there, and what to set them to.
 
-    Nothing is set where this torch keeps them elsewhere.
+    From the first one on that this torch keeps elsewhere nothing is set: a later one may need those before it.
     """
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
@@ -144,7 +160,7 @@ class Flags:
             try:
                 flag = type(value).in_dll(_core(), name)
             except (OSError, ValueError):
-                continue
+                return
             flag.value, value.value = value.value, flag.value
 
 

@@ -349,6 +349,7 @@ def test_what_skips_stages_is_an_arc_that_tells_what_travels_to_pointer_and_keyb
     session.edit("model.kind", "bert", "no skips")  # and the keyboard is not lost with them
     expect(arcs).to_have_count(0)
     expect(page.locator('.mw-stage[tabindex="0"]')).to_be_focused()
+    expect(page.locator(".mw-stage[data-linked]")).to_have_count(0)
 
 
 def test_waves_come_and_go_until_the_layers_run_out(page: Page, draw: Callable[..., Session]) -> None:

@@ -285,6 +285,16 @@ def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None
     assert page.session.design.experts.ep == 2
     expect(page.page.locator(".mw-xplace")).to_have_count(2)
 
+    load = page.page.locator('[data-control="load"]')
+    load.hover()
+    page.page.mouse.down()
+    sent = page.page.locator('[data-figure="intra"] b')
+    before = sent.inner_text()
+    page.session.edit("model.moe.capacity_factor", 3.0, "another edit, while a press is under way")
+    expect(sent).not_to_have_text(before)
+    page.page.mouse.up()
+    expect(page.page.get_by_role("menuitemradio", name="Zipf", exact=True)).to_have_attribute("aria-checked", "true")
+
 
 def test_hovering_shows_the_groups_of_a_device(shown: Callable[..., Shown]) -> None:
     page = shown(experts_document(dp=4, tp=2, ep=4, esp=2))
@@ -397,7 +407,6 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     page.keyboard.press("Shift+Tab")
     assert focused(page, "at.closest('.mw-es-card').dataset.name") == cards.first.get_attribute("data-name")
     assert faint(page) == []  # of the page behind it too
-    dialog.get_by_role("tab", name="1,296 layers").click()
     dialog.get_by_role("tab", name="1,296 layers").click()
     cells = dialog.locator(".mw-em-cell")
     cells.nth(1295).wait_for()

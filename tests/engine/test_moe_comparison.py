@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -252,6 +253,18 @@ def test_the_command_answers_in_json_and_in_words(tmp_path: Path, capsys: pytest
     assert "parm-auto chooses parm-s1. S1: D (slots) is 1.2 times X (tokens)" in shown
     assert main(["moe", str(tmp_path / "none.json")]) == 2
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_command_reads_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is read of it once is gone."""
+    out, into = os.pipe()
+    try:
+        os.write(into, json.dumps(SPEC).encode())
+        os.close(into)
+        assert main(["moe", f"/dev/fd/{out}"]) == 0
+    finally:
+        os.close(out)
+    assert capsys.readouterr().out.splitlines() == to_text(answer(spec()))
 
 
 @pytest.mark.parametrize("load", ["uniform", "zipf", [4, 1, 1, 1]])

@@ -64,6 +64,18 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
             see_writable(tmp_path / name)
 
 
+def test_a_pipe_that_has_no_path_can_be_written_to() -> None:
+    """That of ``/dev/stdout`` in a shell's pipeline: what it resolves to is there for nobody."""
+    out, into = os.pipe()
+    try:
+        see_writable(f"/proc/self/fd/{into}")
+        write_whole(f"/proc/self/fd/{into}", b"through")
+        assert os.read(out, 100) == b"through"
+    finally:
+        os.close(out)
+        os.close(into)
+
+
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
     write_whole(tmp_path / "new", b"one")
     write_whole(str(tmp_path / "new"), b"two")

@@ -101,6 +101,7 @@ def test_amounts_are_read_exactly_in_the_units_of_their_kind(text: str, unit: st
     [
         ("10 Gb/s", "B/s", "10 Gb/s could be bits or bytes: write 10 Gbit/s or 10 GB/s"),
         ("400 gbps", "B/s", "write 400 Gbit/s or 400 GB/s"),
+        ("1e999999 GB/s", "B/s", "is more than can be reckoned with"),
         ("1e400", "B/s", "'1e400' is more than can be reckoned with; write an amount such as 1.25 GB/s or 10 Gbit/s"),
         ("1e999999 B", "B", "more than can be reckoned with"),
         ("50 ms", "B/s", "'50 ms' should be an amount such as 1.25 GB/s or 10 Gbit/s, in B/s"),

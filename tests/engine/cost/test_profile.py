@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from engine.cost.profile import (
     load_profile,
     members,
     parse_profile,
+    put_aside,
     save_profile,
 )
 from engine.errors import DesignError, InputError
@@ -167,6 +171,17 @@ def test_an_empty_profile_comes_back_too(tmp_path: Path) -> None:
     save_profile(made, tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == made
+
+
+def test_what_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Profile) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Profile, "to_json", full)
+
+    assert put_aside(profile()) == ""
+    assert os.listdir(tmp_path) == []
 
 
 def test_residuals_are_shares_of_the_line() -> None:

@@ -77,3 +77,13 @@ def test_meshes_that_have_the_layer_alike_are_told_once_and_a_model_without_expe
     assert told.count("<h3>") == 1 and "on meshes A, B" in told and "over tp 4" in told
     assert "as the design says" in told
     assert section(predict(load_design(example("06-data-parallel")))) == ""
+
+
+def test_experts_that_no_block_has_are_not_told() -> None:
+    document = load_design(example("16-gpt2-moe")).model_dump(mode="json")
+    document["model"]["moe"]["every"] = document["model"]["layers"] + 1
+
+    prediction = predict(parse_design(document))
+
+    assert section(prediction) == ""
+    assert prediction.numbers["dropped"] is None

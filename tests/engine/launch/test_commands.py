@@ -253,6 +253,9 @@ def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_
     )
     assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as drawn; links of ")
 
+    long = over(drawn.model_copy(update={"name": "n" * 200}))
+    assert load_named(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
+
 
 def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = keep(known(), "gone.json")
@@ -349,7 +352,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
         (["--hosts", "2", "--inter-bandwidth", "1e30"], "--inter-bandwidth: 1e+30 should be at most 1e+24\n"),
         (
             ["--rehearse", "--scale", "1e9"],
-            "a step would take 2.6 days, and a rehearsal waits a day at most for one; use 380,000,000 or less\n",
+            "--scale: at a scale of 1,000,000,000 a step would take 2.6 days, and a rehearsal waits a day at most for one; use 380,000,000 or less\n",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -19,7 +19,7 @@ from engine.design import Design, parse_design
 from engine.errors import InputError, RunError
 from engine.launch import Bundle, Hosts, Options, Record, Run, State, hosts, read_bundle, write_bundle
 from engine.launch._launcher import settled
-from engine.launch.hosts import CARRIED, grown, meets, predicted_for
+from engine.launch.hosts import CARRIED, grown, meets, predicted_for, read_as_run, read_links
 from engine.launch.local import LocalLauncher
 from engine.lowering import lower
 from engine.network import PAYLOAD, Topology, read_topology
@@ -165,7 +165,31 @@ def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> No
         "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
     )
     assert (meets(run, drawn), meets(run, slow)) == (False, True)
-    assert read_bundle(run.folder) == run
+    assert read_as_run(run.folder) == read_bundle(run.folder) == run
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(tmp_path: Path) -> None:
+    """It holds the design as it was drawn, and the hosts that the run was told beside it."""
+    drawn, told = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)), on(2, intra_bandwidth=2e8, inter_bandwidth=1e6)
+    now = bundled(tmp_path / "now", drawn, told)
+
+    old = write_bundle(drawn, now.program, now.layers, tmp_path / "old", options=told)
+
+    run = read_as_run(old.folder)
+    assert (run.design.cluster, run.design.meshes) == (now.design.cluster, now.design.meshes)
+    assert predicted_for(run) == predicted_for(now) != ""
+    assert run.prediction.timeline.makespan == now.prediction.timeline.makespan
+    assert not meets(run, drawn)
+    assert read_links(old.folder) == read_links(now.folder) != hosts.links_of(drawn)
+
+
+def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tmp_path: Path) -> None:
+    drawn = draw(pp=1, cluster=nodes(1, 1))
+
+    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+
+    assert run.design != run.drawn
+    assert predicted_for(run) == ""
 
 
 def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import comb, prod
 
@@ -31,6 +32,24 @@ def test_of_many_tokens_a_hot_expert_drops_what_is_above_its_room() -> None:
     of = layer(1_000_000, 4, capacity_factor=1.2, load=(0.5, 0.2, 0.2, 0.1))
 
     assert dropped("expert-parallel", of) == pytest.approx(0.5 - 1.2 / 4, abs=1e-4)
+
+
+def test_of_many_experts_that_all_differ_each_counts_with_its_own_chance() -> None:
+    shares = tuple((expert + 1) / 20_100 for expert in range(200))
+    of = layer(400, 200, capacity_factor=0.5, load=shares)
+    expected = sum(
+        comb(400, count) * share**count * (1 - share) ** (400 - count) * (count - of.capacity) / 400
+        for share in shares
+        for count in range(of.capacity, 41)
+    )
+
+    assert dropped("expert-parallel", of) == pytest.approx(expected)
+
+
+def test_where_experts_lie_does_not_matter() -> None:
+    of = layer(64, 4, mp=2, load=(0.4, 0.3, 0.2, 0.1))
+
+    assert dropped("ppmoe", replace(of, nodes=(0, 1), homes=((0, 1, 2), (0, 3)))) == dropped("ppmoe", of) > 0
 
 
 def test_an_expert_that_every_token_visits_drops_all_but_its_slots() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from engine.runtime import memory  # noqa: E402
 from engine.runtime.memory import KEEP_SUM, LOG_LEVEL, Flags, MemoryCount  # noqa: E402
 from engine.runtime.moe.experts import Expert, FeedForward  # noqa: E402
 
@@ -63,6 +64,27 @@ def test_a_count_leaves_the_flags_of_torch_as_they_were() -> None:
 
     assert now() == before
     assert before["no such flag"] == 1
+
+
+def test_a_flag_is_not_set_where_one_before_it_is_missing() -> None:
+    """Torch would log every allocation where its log was not set to errors alone."""
+    wanted = {"no such flag": ctypes.c_int(1), KEEP_SUM: ctypes.c_bool(True)}
+
+    Flags(wanted).swap()
+
+    assert wanted[KEEP_SUM].value, "as it was given: not swapped"
+
+
+def test_where_torch_tells_no_sums_its_own_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(events: object) -> None:
+        raise AttributeError("total_allocated")
+
+    monkeypatch.setattr(memory, "_allocations", missing)
+    with MemoryCount(CPU, {}) as count:
+        megabytes(8)
+        megabytes(3)
+
+    assert count.found(0).peak_bytes == 8 * MEGABYTE
 
 
 @pytest.mark.parametrize("rows", [64, 2048])

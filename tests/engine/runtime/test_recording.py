@@ -213,6 +213,12 @@ def test_what_is_not_recorded_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="the run has no 3F0 on this mesh"):
         read_inside(tmp_path, [0], Action(Op.F, 3, 0))
+    spans = tmp_path / "spans-0.bin"
+    whole = spans.read_bytes()
+    spans.write_bytes(whole[: whole.index(b"\n") + 20])
+    with pytest.raises(RunError, match="not all processes of this mesh have recorded a step"):
+        read_inside(tmp_path, [0], Action(Op.F, 0, 0))
+    spans.write_bytes(whole)
     (tmp_path / "steps-0.bin").write_bytes(b"")
     with pytest.raises(RunError, match="damaged"):
         read_inside(tmp_path, [0], Action(Op.F, 0, 0))
