@@ -6,8 +6,10 @@ import logging
 import os
 import shutil
 import subprocess
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0
 """How long a test waits for what should come at once: a machine that does much beside may be slow for seconds."""
+ROOT = Path(__file__).resolve().parents[1]
 VIEWPORT = {"width": 1440, "height": 900}
 
 CHROMIUM_FLAGS = (
@@ -166,6 +169,30 @@ def visit(page: Page) -> Callable[[str], Page]:
     return open_and_settle
 
 
+@pytest.fixture(scope="session")
+def documents_taken_back() -> Iterator[None]:
+    """Bokeh takes a document back from its list of current ones only where the callback did not raise: what is left
+    there is taken for the session of any view that is made without one, by whichever test."""
+    import weakref
+
+    from bokeh.io import doc
+    from panel.io import handlers
+
+    @contextmanager
+    def patch_curdoc(document: Any) -> Iterator[None]:
+        doc._PATCHED_CURDOCS.append(weakref.ref(document))
+        del document
+        try:
+            yield
+        finally:
+            doc._PATCHED_CURDOCS.pop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (doc, handlers):
+            patch.setattr(module, "patch_curdoc", patch_curdoc)
+        yield
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     """Serve an app (an object, a function that makes one, or a mapping of them) in this process; returns its link.
@@ -203,12 +230,11 @@ def serving() -> Iterator[Callable[..., str]]:
         for server in servers:
             server.stop()
             server.join(PATIENCE_S)
-        _forget_documents()
     assert not raised.messages, "\n".join(raised.messages)
 
 
 class _Raised(logging.Handler):
-    """Exceptions that are logged, but for those of a socket whose page has gone."""
+    """Exceptions in our own code that are logged, but for those of a socket whose page has gone."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -217,16 +243,14 @@ class _Raised(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tornado.websocket import WebSocketClosedError
 
-        if record.exc_info and not isinstance(record.exc_info[1], WebSocketClosedError):
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, WebSocketClosedError) and _is_ours(error):
             self.messages.append(logging.Formatter().format(record))
 
 
-def _forget_documents() -> None:
-    """Bokeh takes a document back from its list of current ones only where the callback did not raise; what is left
-    there would be taken for the session of any view that is made without one."""
-    from bokeh.io import doc
-
-    doc._PATCHED_CURDOCS.clear()
+def _is_ours(error: BaseException) -> bool:
+    files = (frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    return any(file.startswith(str(ROOT)) and "site-packages" not in file for file in files)
 
 
 def _free_port() -> int:

@@ -131,6 +131,27 @@ class Stage:
             raise failures[0]
 
 
+class Look:
+    """Calls another until it is ended, from whichever thread: no call is under way any more then."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look, self._lock, self._is_over = look, threading.Lock(), False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._look()
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def clean(documents_taken_back: None) -> None:
+    """Nothing of a session is left to the next test."""
+
+
 @pytest.fixture(scope="module")
 def kept_stage(browser: Browser) -> Iterator[Stage]:
     with serving() as serve:
@@ -175,7 +196,9 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 for end in (widgets.session.end, widgets.problems.end, widgets.gallery.stop):
                     stack.callback(end)
                 if launches:
-                    looking = pn.state.add_periodic_callback(widgets.runs.look, period=int(1000 * LOOK_EVERY_S))
+                    look = Look(widgets.runs.look)
+                    looking = pn.state.add_periodic_callback(look, period=int(1000 * LOOK_EVERY_S))
+                    stack.callback(look.end)
                     stack.callback(looking.stop)
                 return widgets.layout()
 

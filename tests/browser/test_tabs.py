@@ -14,7 +14,7 @@ from engine.design import load_design
 from engine.launch import launchers
 from engine.resources import example
 from tests.browser.gestures import eventually
-from tests.conftest import IDLE
+from tests.conftest import IDLE, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -38,12 +38,13 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., str]) -> Iterator[str]:
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)  # nothing is launched here
     studio = Studio(load_design(example("01-first-wave")))
-    yield serve(lambda: page(studio))
-    studio.close()
+    with serving() as serve:
+        yield serve(lambda: page(studio))
+    studio.close()  # when no page looks at its runs any more
 
 
 def rename(tab: Page, name: str) -> None:
