@@ -282,6 +282,7 @@ def test_settings_are_edits_of_the_document(shown: Callable[..., Shown]) -> None
         page.page.locator(f'[data-control="{control}"]').click()
         page.page.get_by_role("menuitemradio", name=item, exact=True).click()
         eventually(page.page, lambda key=key, value=value: getattr(page.session.design.experts, key) == value)  # type: ignore[misc]
+        expect(page.page.locator(f'[data-control="{control}"]')).to_contain_text(item.partition(" (")[0])
     assert page.session.design.experts.ep == 2
     expect(page.page.locator(".mw-xplace")).to_have_count(2)
 
