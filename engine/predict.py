@@ -20,7 +20,6 @@ from engine.errors import DesignError, InputError, Problem
 from engine.lowering import findings, lower
 from engine.moe import dropped
 from engine.program.program import Program
-from engine.simulate import simulate
 from engine.timeline import Timeline
 from engine.units import quantity
 
@@ -49,6 +48,18 @@ class Prediction:
         """``[meshes]`` copies of a device's share of the model: 2 for Chimera."""
         held = np.bincount(self.program.placement.ravel(), minlength=self.program.ranks)
         return held * self.program.ranks / self.program.stages
+
+    @cached_property
+    def played_seconds(self) -> NDArray[np.float64]:
+        """``[rows]`` seconds of each action in the timeline: those of its cost, and what shared links add to them."""
+        seconds = self.costs.seconds.copy()
+        if self.costs.network is None:
+            return seconds
+        rows = np.flatnonzero((self.costs.network.row_kind >= 0) & ~self.program.fused)
+        spans = self.program.span_of_row[rows]
+        slots = seconds[rows] + np.where(self.program.doubled[rows], np.append(seconds, 0.0)[rows + 1], 0.0)
+        seconds[rows] += self.timeline.end[spans] - self.timeline.start[spans] - slots
+        return seconds
 
     @cached_property
     def inside_communication(self) -> NDArray[np.float64]:
@@ -116,7 +127,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
     program = lower(design) if program is None else program
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
-    return Prediction(design, program, costs, simulate(program, costs.seconds, costs.transfer_model, names))
+    return Prediction(design, program, costs, costs.play(program, meshes=names))
 
 
 def check(design: Design) -> list[Problem]:

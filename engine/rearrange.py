@@ -24,7 +24,6 @@ from engine.lowering import with_messages
 from engine.program.action import Action, Op
 from engine.program.program import Program, from_columns
 from engine.program.verify import Standstill, complete, ring, verify
-from engine.simulate import simulate
 from engine.timeline import Timeline
 
 Rows = NDArray[np.int64]
@@ -303,7 +302,7 @@ def play(design: Design, order: Program, known: Sequence[str] = ()) -> Played:
         return Played(order, program, None, None, list(known) or verify(program))
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
-    timeline = simulate(program, costs.seconds, costs.transfer_model, names)
+    timeline = costs.play(program, meshes=names)
     return Played(order, program, costs, timeline, [])
 
 

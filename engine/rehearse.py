@@ -28,7 +28,7 @@ from engine.errors import InputError
 from engine.part import Part
 from engine.program.action import RECEIVES, SENDS, Action, Op, carried
 from engine.program.program import Program
-from engine.simulate import TransferModel, simulate
+from engine.simulate import TransferModel
 from engine.units import number, quantity
 
 Floats = NDArray[np.float64]
@@ -96,7 +96,7 @@ class Lengths(NamedTuple):
     def of(cls, program: Program, costs: Costs) -> Lengths:
         took = np.sort(slot_seconds(program, costs.seconds)[program.is_compute & ~program.fused])
         took = took[took > 0]
-        step = simulate(program, costs.seconds, costs.transfer_model).makespan
+        step = costs.play(program).makespan
         if not took.size:
             return cls(0.0, step)
         matters = np.searchsorted(np.cumsum(took), MATTERS * took.sum())

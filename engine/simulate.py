@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from engine.program.graph import Graph
 from engine.program.program import Program
+from engine.shared_links import NO_RATES, Alone, Network, Play, RateLog, is_contended, pair_network, play_shared
 from engine.timeline import Timeline
 
-TransferModel = Literal["latency", "sender-blocking", "link-serial"]
+UnitTransferModel = Literal["latency", "sender-blocking", "link-serial"]
+TransferModel = Literal["shared-links", "latency", "sender-blocking", "link-serial"]
 Floats = NDArray[np.float64]
 
 
@@ -20,45 +22,79 @@ def simulate(
     seconds: Floats,
     transfer_model: TransferModel = "latency",
     meshes: tuple[str, ...] | None = None,
+    network: Network | None = None,
 ) -> Timeline:
-    """When each action of a sound program begins and ends.
+    """Return the timeline of a sound program.
 
     A rank computes in order, each action as soon as its inputs are there; everything is done as
     early as it can be. Pure: no clock and no chance.
 
     Args:
         seconds: ``[rows of the program]`` how long each computation, reduction and step takes, and
-            each transfer at its SEND; a slot of two takes the sum of their rows.
-        transfer_model: *latency*: a transfer starts when its tensor is made and disturbs nothing;
-            *sender-blocking*: the sender does nothing else meanwhile; *link-serial*: one transfer
-            at a time on each directed pair of ranks.
+            each transfer at its SEND, where it is alone; a slot of two takes the sum of their rows.
+        transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
+            starts when its tensor is made and disturbs nothing; *sender-blocking*: the sender does nothing else
+            meanwhile; *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, and without
+            one the link between two ranks does.
         meshes: a name for each rank.
+        network: what is shared; where there is none, *shared-links* is *latency*.
     """
-    serial = transfer_model == "link-serial"
-    graph = program.serial_graph if serial else program.graph
+    if transfer_model == "link-serial" and network is None:
+        network = pair_network(program)
+    if transfer_model in ("latency", "sender-blocking") or network is None:
+        return _play_alone(program, seconds, meshes, blocking=transfer_model == "sender-blocking")
+    alone = _play_alone(program, seconds, meshes, blocking=False)
+    sizes = network.bytes_of(program, seconds)
+    if not is_contended(network, _flows_of(program, network, sizes, alone)):
+        return alone
+    play = play_shared(program, _computing(program, seconds, network), _of_slots(program, sizes), network)
+    return _timeline(program, play, meshes)
+
+
+def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
+    """Play on shared links and note how the rates of flows change, up to so many changes."""
+    sizes = network.bytes_of(program, seconds)
+    play = play_shared(
+        program, _computing(program, seconds, network), _of_slots(program, sizes), network, log_entries=entries
+    )
+    return _timeline(program, play, None), play.log
+
+
+# ---- nothing is shared ----
+
+
+def _play_alone(program: Program, seconds: Floats, meshes: tuple[str, ...] | None, *, blocking: bool) -> Timeline:
+    """Play level by level: a transfer is a delay of its own on an edge."""
+    graph = program.graph
     transfer = graph.edge_message  # the SEND that lies on each edge, if any
-    if transfer_model == "sender-blocking":
+    if blocking:
         transfer = np.where(transfer >= 0, transfer, graph.edge_blocked)
     lag = np.zeros(len(transfer))
-    if not serial:
-        lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
-    start, end = _play(graph, _of_slots(program, seconds)[graph.nodes], lag)
+    lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
+    start, end = _play_levels(graph, _of_slots(program, seconds)[graph.nodes], lag)
     by_edge = _causes(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
-    cause = np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)
-    return _timeline(program, graph, start, end, cause, seconds, serial, meshes)
+    cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
+    sent, came, sent_cause = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1)
+    sends, makers = program.senders
+    ended = np.zeros(len(program))
+    ended[graph.nodes] = end[1:]
+    sent[sends] = ended[program.slot[makers]]
+    came[sends] = sent[sends] + seconds[sends]
+    sent_cause[sends] = makers
+    return _timeline(program, Play(start, end, cause, sent, came, sent_cause, NO_RATES), meshes)
 
 
-def _of_slots(program: Program, seconds: Floats) -> Floats:
-    """``[rows]`` how long the slot takes that begins with each row."""
+def _of_slots(program: Program, values: Floats) -> Floats:
+    """``[rows]`` the sum of both rows at the first of each slot of two."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
-        seconds = seconds.copy()
-        seconds[fused - 1] += seconds[fused]
-    return seconds
+        values = values.copy()
+        values[fused - 1] += values[fused]
+    return values
 
 
-def _play(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
+def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
     """``[nodes + 1]`` starts and ends; node 0 is the start of the step."""
     start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
     duration = np.concatenate(([0.0], duration))
@@ -82,26 +118,44 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
     return cause[1:]
 
 
-def _timeline(
-    program: Program,
-    graph: Graph,
-    start: Floats,
-    end: Floats,
-    cause: NDArray[np.int64],
-    seconds: Floats,
-    serial: bool,
-    meshes: tuple[str, ...] | None,
-) -> Timeline:
-    rows = program.spans
-    begins, ends, caused = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1, np.int64)
-    begins[graph.nodes], ends[graph.nodes], caused[graph.nodes] = start[1:], end[1:], cause
+# ---- links are shared ----
+
+
+def _computing(program: Program, seconds: Floats, network: Network) -> Floats:
+    """``[rows]`` of each slot what is left without its flows."""
+    computing = seconds.copy()
+    flows = network.row_kind >= 0
+    computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
+    return np.maximum(0.0, _of_slots(program, computing))
+
+
+def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
+    """When the bytes of every flow move while none disturbs another."""
+    rows = np.flatnonzero(network.row_kind >= 0)
+    span = program.span_of_row[rows]
+    kind, parts = network.row_kind[rows], network.parts[rows]
+    took = sizes[rows] / parts / network.rate[kind]
+    first = alone.start[span] + network.latency_s[kind]
+    found = []
+    exchanges = program.is_compute[rows] & ~program.fused[rows]
+    starts = np.where(exchanges, first, np.where(program.is_compute[rows], np.inf, first))
+    for part in range(int(parts.max(initial=1))):
+        here = np.flatnonzero((parts > part) & np.isfinite(starts))
+        each = (alone.end[span[here]] - alone.start[span[here]]) / parts[here]
+        late = np.where(exchanges[here], (part + 1) * each - took[here] - network.latency_s[kind[here]], 0.0)
+        found.append((kind[here], starts[here] + late, starts[here] + late + took[here]))
+    return Alone(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+# ---- the timeline ----
+
+
+def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
+    rows, nodes = program.spans, program.graph.nodes
+    begins, ends, caused = play.sent.copy(), play.came.copy(), play.sent_cause.copy()
+    begins[nodes], ends[nodes], caused[nodes] = play.start[1:], play.end[1:], play.cause[1:]
     for column in (begins, ends, caused):
         column[program.fused] = column[program.slot[program.fused]]
-    if not serial:
-        sends, makers = program.senders
-        begins[sends] = ends[makers]
-        ends[sends] = begins[sends] + seconds[sends]
-        caused[sends] = makers
     return Timeline(
         source="predicted",
         digest=program.digest,

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from engine.accuracy._rows import keeps_busy
 from engine.palette import WORDS
 from engine.program.action import SENDS, Op
-from engine.simulate import simulate
 from engine.units import duration, number
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Search:
         self._unit = comparison.unit
         self._iteration = comparison.iteration
         self._error_s = self._iteration.measured_s - self._iteration.predicted_s
-        predicted, measured = self._costs.seconds, comparison.rows.seconds
+        predicted, measured = prediction.played_seconds, comparison.rows.seconds
         waits = comparison.waits
         self._all = _Pair(predicted, measured)
         self._waits = _Pair(*waits, "waiting for exchanges of expert layers in the {}")
@@ -183,8 +182,10 @@ class Search:
 
     def _makespan(self, part: _Part) -> float:
         """Of the step, with what was measured of it and what was predicted of all else."""
-        seconds = self._costs.seconds + np.where(part.rows, part.of.measured - part.of.predicted, 0.0)
-        return simulate(self._program, seconds, self._costs.transfer_model).makespan
+        change = np.where(part.rows, part.of.measured - part.of.predicted, 0.0)
+        sends = self._program.is_send  # a message that was faster than alone is free
+        seconds = np.where(sends, np.maximum(0.0, self._costs.seconds + change), self._costs.seconds + change)
+        return self._costs.play(self._program, seconds).makespan
 
     def _told(self, part: _Part, effect: float) -> Cause:
         expected, took = (float(seconds[part.rows].sum()) for seconds in part.of[:2])

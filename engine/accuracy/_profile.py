@@ -23,7 +23,6 @@ from engine.errors import InputError
 from engine.predict import Prediction
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.simulate import simulate
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -109,12 +108,14 @@ def _lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    played = np.maximum(comparison.prediction.played_seconds, 1e-300)
+    alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without what sharing should add
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         source, target = (design.meshes[int(each[row])] for each in (program.rank, program.peer))
         if is_direct(source, target):
             near = cluster.node_of(source.devices[0]) == cluster.node_of(target.devices[0])
             pair: Pair = "same_node" if near else "across_nodes"
-            samples[pair][float(costs.bytes[row])].append(float(rows.seconds[row]))
+            samples[pair][float(costs.bytes[row])].append(float(alone[row]))
     for pair, by_size in samples.items():
         points = tuple((size, float(np.median(took))) for size, took in sorted(by_size.items()))
         drawn = cluster.intra_node if pair == "same_node" else cluster.inter_node
@@ -133,7 +134,7 @@ def _spread(comparison: Comparison, seconds: Floats, rows: Bools) -> float:
 
     def makespan(times: float) -> float:
         stretched = np.where(rows, times * seconds, seconds)
-        return simulate(prediction.program, stretched, prediction.costs.transfer_model).makespan
+        return prediction.costs.play(prediction.program, stretched).makespan
 
     times, slope_at = 1.0, 1e-3
     for _ in range(NEWTON):

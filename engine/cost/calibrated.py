@@ -41,6 +41,7 @@ from engine.design.cost import CalibratedCost
 from engine.errors import DesignError, InputError, Problem
 from engine.program.action import Op
 from engine.program.program import Program
+from engine.shared_links import Network
 
 FASTEST = 1e24
 """Bytes/s, of a link whose bytes cost nothing that can be measured."""
@@ -290,6 +291,11 @@ class CalibratedModel(RooflineModel):
                     like = _like(name, design, layers, stages, design.meshes[rank].tp)
                     seconds[row] *= slowness.of(like)
         return seconds
+
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> Network | None:
+        return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))

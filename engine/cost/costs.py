@@ -16,7 +16,9 @@ from engine.cost.sizes import Sizes, bytes_of_kinds, sent_bytes, sizes
 from engine.design import Design
 from engine.program.program import Program
 from engine.registry import Registry
-from engine.simulate import TransferModel
+from engine.shared_links import Network
+from engine.simulate import TransferModel, simulate
+from engine.timeline import Timeline
 
 Floats = NDArray[np.float64]
 Unit = Literal["s", "units"]
@@ -44,6 +46,13 @@ class Costs:
     samples: int  # sequences in one iteration
     tokens: int  # in one iteration
     layers: tuple[int, ...]  # [stages]
+    network: Network | None = None  # whose links are shared; None where no flow disturbs another
+
+    def play(self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None) -> Timeline:
+        """Simulate the program that was priced, with other ``seconds`` where some are given."""
+        return simulate(
+            program, self.seconds if seconds is None else seconds, self.transfer_model, meshes, network=self.network
+        )
 
 
 class CostModel(ABC):
@@ -71,6 +80,12 @@ class CostModel(ABC):
         """``[kinds]`` of the seconds of a computation those in which it waits for messages inside it: the exchanges
         of experts and the reductions of tensor-parallel layers."""
         return np.zeros(len(kinds))
+
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> Network | None:
+        """What transfers, reductions and exchanges use while they take ``seconds`` [kinds]; None: nothing is shared."""
+        return None
 
     def overlap(self, design: Design) -> float:
         """How long a forward and a backward in one slot take, against one after the other."""
@@ -101,7 +116,10 @@ def estimate(design: Design, program: Program) -> Costs:
     held = model.sizes(design, program, layers)
     distinct = kinds(program)
     samples = design.sequences_per_step
-    seconds = model.seconds(design, program, distinct, layers, held)[distinct.of_row]
+    of_kinds = model.seconds(design, program, distinct, layers, held)
+    shares = design.cost.transfer_model in ("shared-links", "link-serial")
+    network = model.network(design, program, distinct, layers, held, of_kinds) if shares else None
+    seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
         seconds=_overlapped(program, seconds, model.overlap(design)),
@@ -120,6 +138,7 @@ def estimate(design: Design, program: Program) -> Costs:
         samples=samples,
         tokens=samples * design.model.sequence,
         layers=layers,
+        network=network,
     )
 
 

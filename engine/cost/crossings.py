@@ -61,6 +61,15 @@ def crossing_seconds(design: Design, source: int, destination: int, tensors: int
     return _known(design, source, destination, tensors).played_s
 
 
+def crossing_messages(design: Design, source: int, destination: int, tensors: int = 1) -> list[Message]:
+    """Every message between devices of the plan that a crossing follows."""
+    devices, found = _devices(design, source, destination), _known(design, source, destination, tensors)
+    item = [task.bytes / task.elements if task.elements else 0.0 for task in found.tasks]
+    return [
+        Message(devices[move.source], devices[move.target], move.elements * item[move.task]) for move in found.moves
+    ]
+
+
 def crossing_bytes(design: Design, source: int, destination: int, tensors: int = 1) -> float:
     """What moves in all, over the devices of the source: whatever the plan, each receiver gets its part once."""
     ends = design.meshes[source], design.meshes[destination]

@@ -28,6 +28,9 @@ from engine.design import Design, Mesh
 from engine.design.expert_layers import mesh_links, rates, resolved
 from engine.moe import Costed, Layer, Links, Price, Rates, Step, StepOp, expert_schedules, held, play, price
 
+Sent = tuple[tuple[float, ...], tuple[float, ...]]
+"""Bytes that each device of a block of experts sends inside its node, and to other nodes."""
+
 
 @dataclass(frozen=True)
 class ExpertBlock:
@@ -42,6 +45,8 @@ class ExpertBlock:
     input_waits_s: float  # of input_gradient_s; of a whole backward less what is hidden
     gate_parameters: float
     expert_parameters: float  # of all experts on the device
+    forward_sent: Sent
+    backward_sent: Sent
 
 
 def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
@@ -122,7 +127,14 @@ def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) 
         input_waits_s=max(0.0, input_s - _computed(inputs)),
         gate_parameters=float(layer.experts * layer.hidden),
         expert_parameters=held(expert_schedules[name](), layer) * expert_parameters(layer, cut),
+        forward_sent=_sent(priced.forward),
+        backward_sent=_sent(priced.backward),
     )
+
+
+def _sent(steps: Sequence[Costed]) -> Sent:
+    inside, outside = np.sum([costed.sent for costed in steps], axis=0).tolist()
+    return tuple(inside), tuple(outside)
 
 
 def _computed(steps: Sequence[Costed]) -> float:

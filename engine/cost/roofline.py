@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from engine.cost import flops
 from engine.cost.alpha_beta import (
+    Message,
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
 )
@@ -19,12 +21,23 @@ from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
+from engine.cost.network import (
+    NetworkBuilder,
+    add_reductions,
+    add_transfers,
+    exchange_usage,
+    merged,
+    message_usage,
+    ring_messages,
+    serial_network,
+)
 from engine.cost.profile import BlockKind
 from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
 from engine.design.problems import renaming
 from engine.program.action import Op
 from engine.program.program import Program
+from engine.shared_links import Network, Port
 
 
 class Seconds(NamedTuple):
@@ -87,7 +100,7 @@ class MeshPrices:
         all_reduce: AllReduce = ring_all_reduce_seconds,
     ) -> None:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
-        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
+        self._place(mesh)
 
     @cached_property
     def layer(self) -> Seconds:
@@ -116,6 +129,16 @@ class MeshPrices:
         """A layer that a skip connection ends in."""
         return self._block_of("joining", flops.joining_layer(self._load))
 
+    def on(self, mesh: Mesh) -> MeshPrices:
+        """The same prices on another mesh that costs the same."""
+        other = copy(self)
+        other._place(mesh)
+        return other
+
+    def _place(self, mesh: Mesh) -> None:
+        self._devices = mesh.devices
+        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
+
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
         embedding = self._block_of("embedding", flops.embedding(self._load)) if first else Seconds()
@@ -126,6 +149,29 @@ class MeshPrices:
         dense = self.layer.times(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
+
+    def exchanged(
+        self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
+    ) -> tuple[dict[Port, float], dict[Port, float]]:
+        """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
+        exchange."""
+        block, load = self._block, self._load
+        around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
+        counted = (
+            (flops.layer(load), layers - experts - joins),
+            (flops.joining_layer(load) if joins else (), joins),
+            (around, experts),
+            (flops.ends(load, first=first, last=last), 1),
+        )
+        found = []
+        for reduced, sent in (("forward_reduced", "forward_sent"), ("backward_reduced", "backward_sent")):
+            size = sum(count * sum(getattr(each, reduced)) for operators, count in counted for each in operators)
+            rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
+            usage = [message_usage(self._cluster, rings)] if size else []
+            if block and experts:
+                usage.append(exchange_usage(self._cluster, self._devices, getattr(block, sent), experts))
+            found.append(merged(usage))
+        return found[0], found[1]
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Any operators of a stage."""
@@ -166,8 +212,8 @@ class MeshPrices:
 @cost_models.register("roofline")
 class RooflineModel(CostModel):
     """Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes
-    times beta on the link where their two devices really sit. Meshes do not slow each other
-    down: the NICs of a node are shared inside a transfer or a reduction, not between them."""
+    times beta on the link where their two devices really sit, as if each were alone; while they are played, all of
+    them share the links (:mod:`engine.cost.network`)."""
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         """Balanced over forward and backward, embedding and head included."""
@@ -209,6 +255,17 @@ class RooflineModel(CostModel):
     def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
         return _of_computations(kinds, _compute_waits(design, program, layers, self.prices(design)))
 
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> Network | None:
+        if design.cost.transfer_model == "link-serial":
+            return serial_network(design, kinds, seconds)
+        builder = NetworkBuilder(design.cluster, kinds)
+        add_transfers(builder, design, kinds, seconds)
+        add_reductions(builder, design, kinds, seconds, reduction_messages(design, program, held))
+        _add_exchanges(builder, design, program, kinds, layers, self)
+        return builder.built()
+
     def prices(self, design: Design) -> list[MeshPrices]:
         """Prices on each mesh; meshes that cost the same share theirs."""
         known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
@@ -233,6 +290,34 @@ class RooflineModel(CostModel):
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """[ranks] to update all weights of a rank."""
         return _step_seconds(design, held)
+
+
+def _add_exchanges(
+    builder: NetworkBuilder,
+    design: Design,
+    program: Program,
+    kinds: Kinds,
+    layers: tuple[int, ...],
+    model: RooflineModel,
+) -> None:
+    """What computations exchange inside: alternating with computing as often as there are layers."""
+    waits = model.waits(design, program, kinds, layers)
+    if not waits.any():
+        return
+    prices, with_experts, joins = model.prices(design), counts(design, layers), joins_of(design, layers)
+
+    @cache
+    def exchanged(rank: int, stage: int) -> tuple[dict[Port, float], dict[Port, float]]:
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        price = prices[rank].on(design.meshes[rank])
+        return price.exchanged(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+
+    for row in np.flatnonzero(waits > 0).tolist():
+        stage = int(kinds.stage[row])
+        forward, backward = exchanged(int(kinds.rank[row]), stage)
+        again = [forward] if design.pipeline.recomputes(stage) else []
+        usage = forward if kinds.op[row] == Op.F else merged([*again, backward])
+        builder.add_exchange(row, usage, float(waits[row]), layers[stage])
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
@@ -336,6 +421,26 @@ def reduce_seconds(
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
         seconds[stage] += all_reduce(design.cluster, _weight_groups(meshes), shared)
     return seconds
+
+
+def reduction_messages(design: Design, program: Program, held: Sizes) -> dict[int, list[Message]]:
+    """The messages of the rings by which the gradients of each stage are reduced; see :func:`reduce_seconds`."""
+    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    found: dict[int, list[Message]] = {}
+    for stage in range(program.stages):
+        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        rings: list[tuple[Sequence[int], float]] = []
+        shared = float(size[stage] - experts[stage])
+        if experts[stage]:
+            parts, partial = sharing(design, meshes)
+            shared -= float(gates[stage]) if partial else 0.0
+            rings += [(part.devices, part.share * float(experts[stage])) for part in parts]
+            everyone = [device for mesh in meshes for device in mesh.devices]
+            rings += [(everyone, float(gates[stage]))] if partial else []
+        rings += [(group, shared) for group in _weight_groups(meshes)]
+        found[stage] = [each for group, size_ in rings for each in ring_messages(design.cluster, group, size_)]
+    return found
 
 
 def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:

@@ -9,11 +9,13 @@ import numpy as np
 from engine.cost.balance import equal_split
 from engine.cost.costs import CostModel, Floats, Unit, cost_models
 from engine.cost.kinds import Kinds
+from engine.cost.network import serial_network
 from engine.cost.sizes import Sizes
 from engine.design import Design
 from engine.design.cost import UnitCost
 from engine.program.action import Op
 from engine.program.program import Program
+from engine.shared_links import Network
 
 
 @cost_models.register("unit")
@@ -42,6 +44,11 @@ class UnitModel(CostModel):
         seconds[backward] += (again * share)[kinds.stage[backward]] * cost.forward
         seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends]
         return seconds
+
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> Network | None:
+        return serial_network(design, kinds, seconds)
 
     def overlap(self, design: Design) -> float:
         cost = cast(UnitCost, design.cost)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.part import Part
-from engine.simulate import TransferModel
+from engine.simulate import TransferModel, UnitTransferModel
 
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
@@ -28,8 +28,8 @@ class UnitCost(Part):
     """The part of backward that is the weight gradient; null: half."""
     fused: Units | None = None
     """A slot that overlaps a forward with a backward; null: their sum."""
-    transfer_model: TransferModel = "latency"
-    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+    transfer_model: UnitTransferModel = "latency"
+    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
 
     @model_validator(mode="after")
     def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
@@ -47,8 +47,8 @@ class RooflineCost(Part):
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from the shapes of model and cluster."""
-    transfer_model: TransferModel = "latency"
-    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+    transfer_model: TransferModel = "shared-links"
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
 
 
 class CalibratedCost(Part):
@@ -60,8 +60,8 @@ class CalibratedCost(Part):
     """File name of the profile, of those that are kept."""
     links: Literal["measured", "drawn"] = "measured"
     """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
-    transfer_model: TransferModel = "latency"
-    """latency: overlapped, no contention; sender-blocking: occupies the sender; link-serial: one at a time a link."""
+    transfer_model: TransferModel = "shared-links"
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
 
 
 Cost = Annotated[UnitCost | RooflineCost | CalibratedCost, Field(discriminator="kind")]

@@ -17,7 +17,6 @@ from engine.cost import Costs
 from engine.inspect.path import Path
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.simulate import simulate
 
 What = Literal["stage", "mesh", "transfers", "reductions", "update"]
 
@@ -71,7 +70,7 @@ class WhatIf:
 def what_if(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
     """Seconds of the step where what ``change`` names takes ``faster`` (a tenth: 0.1) less time."""
     seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
-    return simulate(program, seconds, costs.transfer_model).makespan
+    return costs.play(program, seconds).makespan
 
 
 def what_ifs(program: Program, costs: Costs, path: Path, faster: float = 0.1, most: int = MOST) -> list[WhatIf]:

@@ -16,7 +16,6 @@ from engine.lowering.updates import add_updates, sharers
 from engine.program.action import forward, input_gradient, weight_gradient
 from engine.program.program import Program, build
 from engine.schedules import Pipe, Prices
-from engine.simulate import simulate
 
 
 def findings(design: Design) -> Sequence[str]:
@@ -46,7 +45,7 @@ def _prices(design: Design) -> Prices:
     def judge(compute: Program) -> float:
         program = add_updates(add_transfers(compute, skips), copies, clips=clips)
         costs = estimate(design, program)
-        return simulate(program, costs.seconds, costs.transfer_model).makespan
+        return costs.play(program).makespan
 
     return Prices(
         forward=tuple(costs.seconds[table.forward[:, 0]].tolist()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -112,27 +111,15 @@ def tensors_of(program: Program) -> NDArray[np.int32]:
     return held
 
 
-def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
-    """The dependencies of a program, in levels.
-
-    With ``serial_links`` the messages of one directed pair of ranks wait for each other, so
-    that each SEND is a node of its own; otherwise a transfer is only a delay on an edge.
-    """
-    sends, *skips = all_sends = _sends(program)
-    lines = _lines(program, serial_links)
+def build_graph(program: Program) -> Graph:
+    """The dependencies of a program, in levels; a transfer is a delay on an edge."""
+    all_sends = _sends(program)
+    lines = _lines(program)
     previous = _previous(program, lines)
-    needs, messages = _needs(program, sends, serial_links)
+    needs, messages = _needs(program, all_sends[0])
     levels = _walk(program, lines, needs)
     played = np.concatenate([*levels, np.empty(0, np.int64)])
-    edges = [_Edges.of_each(played, _slot(program, previous), blocked=sends[previous])]
-    befores = [previous]
-    if program.fused.any():  # a sender that its messages block sends both of a slot at once
-        before = np.where(program.fused[previous] & (previous >= 0), previous - 1, -1)
-        edges.append(_Edges.of_each(played, _slot(program, before), blocked=sends[before]))
-        befores.append(before)
-    for before, sent in product(befores, skips):  # and all that it sends of a computation
-        there = np.where(sent[before] >= 0, before, -1)
-        edges.append(_Edges.of_each(played, _slot(program, there), blocked=sent[before]))
+    edges = list(_in_order(program, played, previous, all_sends))
     edges += [_Edges.of_each(played, need, message=message) for need, message in zip(needs, messages, strict=True)]
     if len(played) == sum(map(len, lines)):
         return _graph(program, levels, edges, _updates(program, all_sends))
@@ -142,6 +129,28 @@ def build_graph(program: Program, *, serial_links: bool = False) -> Graph:
     stuck = np.flatnonzero(waits)
     none = _Edges.joined([(NOTHING, NOTHING, None)])
     return replace(_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waits(program, previous, needs))
+
+
+def _in_order(program: Program, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
+    """Each slot after the one before it on its rank. A sender that its messages block finishes all that this one
+    sends first: an edge for each, and one without a message only where it sends nothing."""
+    source = _slot(program, previous)
+    columns = [column[previous] for column in sends]
+    if program.fused.any():  # both of a slot send at once
+        before = np.where((previous >= 0) & program.fused[previous], previous - 1, -1)
+        columns += [column[before] for column in sends]
+    for number, blocked in enumerate(_pushed_up(columns)):
+        there = source if number == 0 else np.where(blocked >= 0, source, -1)
+        yield _Edges.of_each(played, there, blocked=blocked)
+
+
+def _pushed_up(columns: list[Rows]) -> list[Rows]:
+    """The same entries row by row, with those that are -1 in the last columns."""
+    if len(columns) == 1:
+        return columns
+    table = np.stack(columns)
+    order = np.argsort(table < 0, axis=0, kind="stable")
+    return list(np.take_along_axis(table, order, axis=0))
 
 
 def _sends(program: Program) -> list[Rows]:
@@ -170,16 +179,10 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
     return columns
 
 
-def _lines(program: Program, serial_links: bool) -> list[Rows]:
-    """Rows that run in a given order, each after the one before it: the slots of a rank; with
-    ``serial_links`` the messages of a link too."""
+def _lines(program: Program) -> list[Rows]:
+    """The slots of each rank, which run in a given order."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
-    if serial_links:
-        sends = np.flatnonzero(program.is_send)
-        link = program.rank[sends].astype(np.int64) * program.ranks + program.peer[sends]
-        order = np.argsort(link, kind="stable")
-        lines += np.split(sends[order], np.flatnonzero(np.diff(link[order])) + 1)
     return [line for line in lines if line.size]
 
 
@@ -196,7 +199,7 @@ def _slot(program: Program, rows: Rows) -> Rows:
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
-def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows], list[Rows]]:
+def _needs(program: Program, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """``[rows]`` what a computation needs beyond its line, and the SEND on the way; -1 for none.
 
     One each for a computation; a list more for the second one of a slot, and one for each message that
@@ -215,14 +218,9 @@ def _needs(program: Program, sends: Rows, serial_links: bool) -> tuple[list[Rows
         source, target, across = source[kept], target[kept], across[kept]
         need[target] = source
         message[target] = np.where(across, sends[source], -1)
-    if serial_links:  # who takes a tensor needs its message, and the message needs who makes it
-        made = np.flatnonzero(message[:-1] >= 0)
-        need[message[made]], need[made] = need[made], message[made]
     send, maker, taker = program.skipping
-    if serial_links:
-        need[send] = maker
     needs, messages = [need], [message[:-1]]
-    skips = _spread(len(program), taker, send if serial_links else maker, send)
+    skips = _spread(len(program), taker, maker, send)
     needs, messages = needs + skips[::2], messages + skips[1::2]
     needs = [_slot(program, each) for each in needs]
     if program.fused.any():
@@ -285,7 +283,7 @@ def _updates(program: Program, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
 
 def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
     """Rows and the SEND of each, -1 for none; then those that have a second one, and so on."""
-    first, *more = sends
+    first, *more = _pushed_up(sends)
     yield rows, first[rows]
     for column in more:
         of = rows[column[rows] >= 0]

@@ -181,13 +181,8 @@ class Program:
 
     @cached_property
     def graph(self) -> Graph:
-        """What waits for what, where transfers do not disturb each other."""
+        """What waits for what."""
         return build_graph(self)
-
-    @cached_property
-    def serial_graph(self) -> Graph:
-        """What waits for what, where a link carries one transfer at a time."""
-        return build_graph(self, serial_links=True)
 
     @cached_property
     def digest(self) -> str:

@@ -13,7 +13,6 @@ from engine.predict import Prediction
 from engine.program.action import RECEIVES, Op, carried
 from engine.program.program import Program
 from engine.recording import STEP, Recorder, StepsRecorder, Way, read_recording
-from engine.simulate import simulate
 from engine.timeline import Source
 
 Floats = NDArray[np.float64]
@@ -51,7 +50,7 @@ def _columns(
     program: Program, seconds: Floats, prediction: Prediction, asking_s: float
 ) -> tuple[Floats, Floats, Floats]:
     """[rows] when each began and ended, and how long it stood still, in seconds."""
-    played = simulate(program, seconds, prediction.costs.transfer_model)
+    played = prediction.costs.play(program, seconds)
     start, end, wait = np.zeros(len(program)), np.zeros(len(program)), np.zeros(len(program))
     start[program.spans], end[program.spans] = played.start, played.end
     free = np.zeros(program.ranks)

@@ -19,6 +19,8 @@ from tests.engine.cost.profiles import known
 from tests.engine.launch.play import draw
 from tests.engine.recorded import record, record_inside
 
+APART = {"kind": "roofline", "transfer_model": "latency"}
+"""Messages that do not share links: what a recording tells of one of them is what that one took."""
 HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
 
 
@@ -28,7 +30,7 @@ def model(layers: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def prediction() -> Prediction:
-    return predict(draw(pp=4, pipeline=HANAYO, model=model(8)))
+    return predict(draw(pp=4, pipeline=HANAYO, model=model(8), cost=APART))
 
 
 def compared(folder: Path, prediction: Prediction, seconds: Any, **how: Any) -> Comparison:
@@ -105,7 +107,7 @@ def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction)
 def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: float, tmp_path: Path) -> None:
     """The first mesh forwards all before the second one is done with the first: its messages lie there; and a busy
     machine needs a moment to hand them out."""
-    drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8))
+    drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8), cost=APART)
     prediction = predict(drawn)
     sends = prediction.program.op == Op.SEND_F
     seconds = np.where(sends, 1e-6, 1000 * prediction.costs.seconds)
@@ -122,7 +124,7 @@ def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: flo
 
 def test_of_a_link_that_nobody_ever_waited_for_no_error_is_told(tmp_path: Path) -> None:
     """What skips the mesh between is there long before that one has computed what is taken with it."""
-    prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}))
+    prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}, cost=APART))
     sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
     found = compared(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
 

@@ -46,7 +46,9 @@ def test_meshes_are_counted_or_told_one_by_one() -> None:
 
 
 def test_another_kind_of_cost_is_told_by_its_kind() -> None:
-    assert differences(made(), made(cost={"kind": "roofline"})) == ["cost: unit -> roofline"]
+    found = differences(made(), made(cost={"kind": "roofline"}))
+
+    assert found == ["cost: unit -> roofline", "cost.transfer_model: latency -> shared-links"]
 
 
 def test_layers_set_by_hand_are_written_out() -> None:

@@ -1,0 +1,55 @@
+"""Compile a module of plain loops with numba, where numba is installed.
+
+Such a module holds functions over lists and arrays and nothing else, so that Python runs it as it stands. Compiling
+takes seconds, once for each installation: numba keeps the result beside the source or in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from types import FunctionType, ModuleType
+
+_lock = threading.Lock()
+_modules: dict[str, ModuleType | None] = {}
+
+
+def is_available() -> bool:
+    """Whether functions can be compiled here."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def is_loaded(name: str) -> bool:
+    """Whether module ``name`` has been compiled in this process, so that using it costs nothing more."""
+    return _modules.get(name) is not None
+
+
+def compiled_module(name: str) -> ModuleType | None:
+    """Return a second copy of module ``name`` whose functions are compiled; None where numba is missing or fails.
+
+    The first call in a process imports numba (half a second); each function is compiled, or taken from numba's
+    cache, when it is first called.
+    """
+    with _lock:
+        if name not in _modules:
+            _modules[name] = _compile(name)
+        return _modules[name]
+
+
+def _compile(name: str) -> ModuleType | None:
+    try:
+        from numba import njit
+    except ImportError:  # not installed, or not for this version of Python or numpy
+        return None
+    source = importlib.util.find_spec(name)
+    assert source is not None and source.origin is not None, name
+    spec = importlib.util.spec_from_file_location(f"{name}_compiled", source.origin)
+    assert spec is not None and spec.loader is not None, name
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # numba looks its functions up there
+    spec.loader.exec_module(module)
+    for key, value in list(vars(module).items()):
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+            setattr(module, key, njit(cache=True, nogil=True, error_model="numpy")(value))
+    return module
