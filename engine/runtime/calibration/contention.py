@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from engine.cost.contention import CollectiveBesideTransfer, Contention, LinkKind, PairOrder, Ratio
+from engine.errors import InputError
 from engine.runtime.shaped import Cluster, run
 
 ITEM_BYTES = 4
@@ -81,9 +82,11 @@ def measure_contention(
     """Measure every kind of link that ``cluster`` has; ``size`` is that of a message in bytes.
 
     Raises:
-        InputError: links cannot be shaped on this machine.
+        InputError: there is only one process, or links cannot be shaped on this machine.
         RunError: a process failed.
     """
+    if cluster.ranks < 2:
+        raise InputError("contention cannot be measured with 1 process; use 2 ranks or more")
     small = smallest_cluster(cluster)
     size = size or message_bytes(small)
     cases = contention_cases(small)
