@@ -135,13 +135,16 @@ class LinkSharing:
 def link_sharing(profile: Profile) -> LinkSharing:
     """Return the factors that ``profile`` measured, limited to what a link can do."""
     found = {each.pair: each for each in profile.contention}
-    across, inside = found.get("across_nodes"), found.get("same_node")
-    return LinkSharing(
-        across_nodes_capacity=_limited(across and across.shared_rate, 1.0, 2.0),
-        same_node_capacity=_limited(inside and inside.shared_rate, 1.0, 2.0),
-        across_nodes_duplex=_limited(across and across.duplex_rate, 0.5, 1.0),
-        same_node_duplex=_limited(inside and inside.duplex_rate, 0.5, 1.0),
-    )
+    across_capacity, across_duplex = _factors(found.get("across_nodes"))
+    inside_capacity, inside_duplex = _factors(found.get("same_node"))
+    return LinkSharing(across_capacity, inside_capacity, across_duplex, inside_duplex)
+
+
+def _factors(found: Contention | None) -> tuple[float, float]:
+    """Capacity and duplex factor of a kind of link."""
+    if found is None:
+        return 1.0, 1.0
+    return _limited(found.shared_rate, 1.0, 2.0), _limited(found.duplex_rate, 0.5, 1.0)
 
 
 def _limited(ratio: Ratio | None, least: float, most: float) -> float:
