@@ -178,7 +178,9 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", "what this machine can do, and what is missing", _doctor)
     _json(doctor)
     calibrate = _command(commands, "calibrate", "measure this machine, for costs that are calibrated", _calibrate)
-    calibrate.add_argument("--parts", metavar="PART,...", help="of blocks, links, collectives; default: all")
+    calibrate.add_argument(
+        "--parts", metavar="PART,...", help="of blocks, links, collectives, contention; default: all"
+    )
     calibrate.add_argument(
         "--name", default="this-machine.json", help="keep it so for designs; default: this-machine.json"
     )

@@ -9,7 +9,7 @@ const ROOM = { left: 64, right: 30, top: 10, bottom: 40 };
 
 const WHAT_IS_MEASURED = [
   "What this machine does, not what its data sheet says",
-  "Measured are blocks of models of several sizes, forwards and backwards, the update of weights, messages between processes, and all-reduces.",
+  "Measured are blocks of models of several sizes, forwards and backwards, the update of weights, messages between processes, all-reduces, and what messages at the same time do to each other.",
   "That takes about two minutes on a quiet machine; other work on it meanwhile would be measured along.",
   "What was measured is kept under the name on the left. Any design can then be priced by it, and each line is shown here beside the points that it goes through.",
 ];
@@ -39,7 +39,7 @@ class Profiles {
     this.empty = h("section", { class: "mw-pf-empty", "aria-label": "What is measured" }, ...WHAT_IS_MEASURED.map((words, at) => h(at ? "p" : "h3", {}, words)));
     this.name = h("input", { class: "mw-pf-name", type: "text", value: this.model.usual, maxlength: 100, spellcheck: "false", placeholder: "name of the profile", "aria-label": "Name of the profile" });
     this.measure = button("Measure this machine", { kind: "mw-pf-measure", onclick: () => this.begin() });
-    this.measure.dataset.tip = "Blocks, update, links and collectives: about two minutes on a quiet machine.";
+    this.measure.dataset.tip = "Blocks, update, links, collectives and contention: about two minutes on a quiet machine.";
     this.bar = h("progress", { max: 1, "aria-label": "Calibration" });
     this.stop = button("Stop", { onclick: () => this.send("stop") });
     this.words = h("div", { class: "mw-pf-words", role: "status" });
@@ -96,10 +96,11 @@ class Profiles {
     this.warnings.replaceChildren(...warnings.map((words) => h("li", {}, icon("warning"), h("span", {}, words))));
     const front = charts.find(({ key }) => key === this.key) ?? charts[0];
     this.tabs.replaceChildren(...charts.map((each) => this.tab(each, each === front)));
-    this.chart.replaceChildren(...(front ? [picture(front), legend(front)] : []));
+    this.chart.replaceChildren(...(front ? drawn(front) : []));
     this.reachPoints();
     this.table.replaceChildren(...(front ? rows(front) : []));
     this.table.setAttribute("aria-label", front?.title ?? "");
+    this.table.classList.toggle("mw-pf-prose", Boolean(front && !front.series.length));
   }
 
   entry({ name, title, note, used }, chosen) {
@@ -138,6 +139,11 @@ function beside(event) {
 }
 
 // ── a chart: both axes in decades ───────────────────────────────────────────────────────────
+
+/** A chart with its legend; of a tab that only has a table, what it says. */
+function drawn(chart) {
+  return chart.series.length ? [picture(chart), legend(chart)] : [h("p", { class: "mw-pf-note" }, chart.note)];
+}
 
 function picture({ title, x, y, series, diagonal }) {
   const across = scale(x, ROOM.left, WIDTH - ROOM.right);

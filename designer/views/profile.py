@@ -17,6 +17,7 @@ from designer.search import Later
 from designer.session import Session
 from designer.views._overlay import Overlay
 from engine.cost.calibrated import outside
+from engine.cost.contention import ROWS, describe_contention
 from engine.cost.profile import USUAL, Block, Pair, Phase, Profile, elsewhere, load_named, profiles
 from engine.design.cost import CalibratedCost
 from engine.errors import InputError
@@ -183,7 +184,8 @@ def machine_words(profile: Profile) -> list[str]:
 
 
 def charts(profile: Profile) -> list[dict[str, Any]]:
-    """Each with points of what was measured, lines, axes in decades, and a table of the lines."""
+    """Each with points of what was measured, lines, axes in decades, and a table of the lines; one without series
+    has a note and a table."""
     found = [_of_block(block, several=_precisions(profile) > 1) for block in profile.blocks]
     lines: Lines = [
         (PAIRS[link.pair], link.samples, link.seconds, link.alpha_s, link.beta_s_per_byte, link.r2)
@@ -201,7 +203,7 @@ def charts(profile: Profile) -> list[dict[str, Any]]:
         if each.collective == "all_reduce" and each.group == "mp"
     ]
     found += [_of_lines("all_reduce", "All-reduce", "B", lines)] if lines else []
-    return [*found, *_of_actions(profile)]
+    return [*found, *_contention_table(profile), *_of_actions(profile)]
 
 
 def _precisions(profile: Profile) -> int:
@@ -281,6 +283,28 @@ def _of_lines(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
         "head": ["", "alpha", "1 / beta", "r²", "worst off"],
         "rows": rows,
     }
+
+
+def _contention_table(profile: Profile) -> list[dict[str, Any]]:
+    """A tab without axes: a row for each measurement, a column for each kind of link."""
+    if not profile.contention:
+        return []
+    columns = [describe_contention(each) for each in profile.contention]
+    repetitions = min(len(each.alone_samples_s) for each in profile.contention)
+    return [
+        {
+            "key": "contention",
+            "title": "Contention",
+            "note": "Messages and collectives that start at the same time over one link, relative to the same message "
+            f"alone. Medians of {repetitions} repetition{'s' * (repetitions != 1)}; IQR is the interquartile range.",
+            "series": [],
+            "diagonal": [],
+            "head": ["", *(PAIRS[each.pair] for each in profile.contention)],
+            "rows": [
+                [name, *(words or "not measured" for words in row)] for name, *row in zip(ROWS, *columns, strict=True)
+            ],
+        }
+    ]
 
 
 def _of_actions(profile: Profile) -> list[dict[str, Any]]:

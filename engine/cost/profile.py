@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from engine.cost.contention import Contention
 from engine.design.cluster import Device
 from engine.design.reading import read_part
 from engine.errors import InputError, nearest
@@ -284,6 +285,8 @@ class Profile(Part):
     matrix: Annotated[tuple[MatrixRate, ...], Field(max_length=100)] = ()
     collectives: Annotated[tuple[Measured, ...], Field(max_length=10_000)] = ()
     links: Annotated[tuple[LinkLine, ...], Field(max_length=100)] = ()
+    contention: Annotated[tuple[Contention, ...], Field(max_length=2)] = ()
+    """What simultaneous messages do to each other, one entry per kind of link."""
     blocks: Annotated[tuple[Block, ...], Field(max_length=100)] = ()
     optimizer: Annotated[tuple[OptimizerLine, ...], Field(max_length=100)] = ()
     memory: Annotated[tuple[Kept, ...], Field(max_length=100)] = ()
@@ -358,7 +361,7 @@ def members(group: str, ranks: int, mp: int, esp: int) -> list[list[int]]:
 
 # ---- files ----
 
-LISTS = ("matrix", "collectives", "links", "blocks", "optimizer", "memory", "actions")
+LISTS = ("matrix", "collectives", "links", "contention", "blocks", "optimizer", "memory", "actions")
 
 
 def parse_profile(text: str | bytes) -> Profile:

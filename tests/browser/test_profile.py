@@ -19,7 +19,7 @@ from engine.resources import example
 from engine.runtime.calibration import Wanted, calibrate_machine
 from engine.runtime.shaped import Cluster
 from tests.browser.gestures import eventually
-from tests.engine.cost.profiles import known
+from tests.engine.cost.profiles import contention, known
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Stage
@@ -55,7 +55,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     expect(name).to_be_focused()
     assert not calibrating.standing.runs
     page.keyboard.press("Escape")
-    keep(known(), "known.json")
+    keep(known(contention=(contention(),)), "known.json")
 
     page.get_by_role("button", name="Measured machines").click()
     expect(dialog.get_by_role("region", name="What is measured")).to_be_hidden()
@@ -67,6 +67,9 @@ def test_a_machine_is_measured_looked_at_and_used(
         dialog.get_by_role("tab", name=words).click()
         expect(dialog.get_by_role("tab", name=words)).to_have_attribute("aria-selected", "true")
     expect(dialog.get_by_role("row", name="inside the node")).to_contain_text("100 µs")
+    dialog.get_by_role("tab", name="Contention").click()
+    expect(dialog.locator(".mw-pf-chart")).to_contain_text("relative to the same message alone")
+    expect(dialog.get_by_role("row", name="two pairs of processes at once")).to_contain_text("25 MB/s in total, 1.00x")
     expect(dialog.locator(".mw-pf-warnings li").first).to_contain_text("lies outside of what was measured")
 
     dialog.get_by_role("button", name="Use in this design").click()

@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.machine import processor
 from engine.resources import example
 from engine.runtime.calibration import Told, Wanted
-from tests.engine.cost.profiles import known, of_a_run
+from tests.engine.cost.profiles import contention, known, of_a_run
 
 PATIENCE_S = 30.0
 
@@ -119,6 +119,22 @@ def test_actions_of_a_run_are_charted_over_roofline() -> None:
         ("F", [1.0, 2.0]),
         ("B", [1.0, 4.0]),
     ]
+
+
+def test_contention_is_a_table_with_a_column_for_each_kind_of_link() -> None:
+    inside = contention("same_node", shared_rate=None)
+    found = {chart["key"]: chart for chart in charts(known(contention=(inside, contention())))}
+
+    assert "contention" not in {chart["key"] for chart in charts(known())}
+    table = found["contention"]
+    assert table["head"] == ["", "inside the node", "between nodes"]
+    rows = {name: cells for name, *cells in table["rows"]}
+    assert rows["one message alone"] == ["2.5 MB in 100 ms, 25 MB/s"] * 2
+    assert rows["two pairs of processes at once"] == [
+        "not measured",
+        "25 MB/s in total, 1.00x (IQR 0.95-1.05) one alone",
+    ]
+    assert "Medians of 1 repetition;" in table["note"]
 
 
 def test_an_axis_is_of_whole_decades() -> None:

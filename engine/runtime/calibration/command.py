@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from engine.cost.contention import ROWS, describe_contention
 from engine.cost.profile import (
     Pair,
     Phase,
@@ -36,7 +37,7 @@ def to_text(profile: Profile) -> str:
         lines.append(f"what was measured by {profile.machine.run}: {len(profile.actions)} actions")
     for rate in profile.matrix:
         lines.append(f"large products of {rate.precision}: {quantity(rate.flops, 'FLOP/s')}")
-    for part in (_block_lines, _other_lines, _collective_lines):
+    for part in (_block_lines, _other_lines, _collective_lines, _contention_lines):
         found = part(profile)
         lines += found if len(found) > 1 else []
     return "\n".join(lines)
@@ -97,6 +98,16 @@ def _collective_lines(profile: Profile) -> list[str]:
             f"{each.collective:<16}{each.group:<8}{each.size:>5}{quantity(each.alpha_s, 's'):>10}{speed:>13}"
             f"{each.r2:>9.4f}  {worst:+.0%} at {size}{layout}"
         )
+    return lines
+
+
+def _contention_lines(profile: Profile) -> list[str]:
+    lines = ["contention"]
+    for each in profile.contention:
+        repetitions = len(each.alone_samples_s)
+        lines.append(f"{PAIRS[each.pair]} (median of {repetitions} repetition{'s' * (repetitions != 1)})")
+        rows = zip(ROWS, describe_contention(each), strict=True)
+        lines += [f"  {name:<34}{words or 'not measured: too few processes'}" for name, words in rows]
     return lines
 
 

@@ -29,14 +29,15 @@ from engine.cost.profile import (
 )
 from engine.errors import InputError, RunError
 from engine.runtime.calibration.collectives import BUSY, SIZES, Plan, machine_of
+from engine.runtime.calibration.contention import measure_contention
 from engine.runtime.shaped import Cluster, run
 
-PARTS = ("blocks", "links", "collectives")
+PARTS = ("blocks", "links", "collectives", "contention")
 """What can be measured on its own: *blocks* with optimizer, memory and the device's rates."""
 SECONDS = 90.0
 """That blocks are measured in, unless a round takes too long for that."""
 LINK_SIZES = tuple(4**n for n in range(5, 12))  # 1 KiB to 4 MiB
-SHARES: Mapping[str, float] = {"blocks": 0.7, "links": 0.08, "collectives": 0.22}
+SHARES: Mapping[str, float] = {"blocks": 0.68, "links": 0.08, "collectives": 0.2, "contention": 0.04}
 """Of the time that each part takes."""
 TERMS: Mapping[str, tuple[Term, ...]] = {
     "layer": ("action", "block", "products", "attention", "bytes"),
@@ -74,7 +75,7 @@ class Wanted:
     sizes: Sequence[int] = SIZES
     """Of collectives, in bytes."""
     rounds: int = 7
-    """Of links and collectives."""
+    """Of links, collectives and contention."""
     precisions: Sequence[str] | None = None
     """Null: those that the device is for."""
     experts: bool = False
@@ -83,6 +84,8 @@ class Wanted:
     seconds: float = SECONDS
     stages: Sequence[Sequence[Any]] | None = None
     """Of blocks, as :class:`engine.runtime.calibration.stages.Size` has them; null: those for the device."""
+    message_bytes: int | None = None
+    """Of a message whose contention is measured, a multiple of 4; null: one that takes long enough on these links."""
     all_reduced: Sequence[int] = ()
     """Sizes of smaller groups inside a node of which the all-reduce alone is measured."""
 
@@ -209,13 +212,19 @@ def _collectives(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -
     return profile.model_copy(update={"rates": found[0].rates, "collectives": together})
 
 
-def _counted(say: Callable[[str], None], number: int, of: int) -> Callable[[str], None]:
+def _contention(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -> Profile:
+    heard = _counted(say, 0, 1, "contention")
+    found = measure_contention(wanted.cluster, wanted.rounds, wanted.message_bytes, heard)
+    return profile.model_copy(update={"contention": found})
+
+
+def _counted(say: Callable[[str], None], number: int, of: int, part: str = "collectives") -> Callable[[str], None]:
     """Hears the rounds of one of several plays as a share of all of them."""
 
     def hear(line: str) -> None:
         words = line.split()
         done = int(words[1]) / int(words[3]) if words[:1] == ["round"] else 0.0
-        say(f"share {(number + done) / of:.3f} collectives, {line}" if done else line)
+        say(f"share {(number + done) / of:.3f} {part}, {line}" if done else line)
 
     return hear
 
@@ -235,6 +244,7 @@ MEASURE: Mapping[str, Callable[[Wanted, Profile, Callable[[str], None]], Profile
     "blocks": _blocks,
     "links": _links,
     "collectives": _collectives,
+    "contention": _contention,
 }
 
 

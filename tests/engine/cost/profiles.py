@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from engine.cost.contention import CollectiveBesideTransfer, Contention, PairOrder, Ratio
 from engine.cost.profile import ActionTime, Block, BlockSample, Fit, LinkLine, Machine, OptimizerLine, Profile, Timed
 
 FORWARD = {"action": 1e-4, "block": 1e-3, "products": 1e-12, "attention": 3e-12, "bytes": 1e-11}
@@ -45,3 +46,20 @@ def of_a_run(*actions: dict[str, Any]) -> Profile:
     """What a run measured of its actions."""
     times = (ActionTime(**{"layers": 8, "seconds": 2.0, "roofline_s": 1.0, **each}) for each in actions)
     return known(blocks=(), links=(), optimizer=(), actions=tuple(times))
+
+
+def contention(pair: Any = "across_nodes", **changes: Any) -> Contention:
+    """What a link of 25 MB/s does that two messages share; ``changes`` take the place of its own."""
+    sections: dict[str, Any] = {
+        "shared_rate": Ratio.from_samples([0.9, 1.1, 1.0]),
+        "duplex_rate": Ratio.from_samples([0.8]),
+        "pair_order": PairOrder.from_samples([(0.1, 0.2), (0.11, 0.2)]),
+        "collective_beside_transfer": CollectiveBesideTransfer(
+            ranks=4,
+            collective_bytes=1e6,
+            collective_alone_s=0.2,
+            collective_slowdown=Ratio.from_samples([1.5]),
+            transfer_slowdown=Ratio.from_samples([2.0]),
+        ),
+    }
+    return Contention(pair=pair, message_bytes=2.5e6, alone_s=0.1, alone_samples_s=(0.1,), **(sections | changes))

@@ -85,7 +85,7 @@ def test_what_was_measured_is_a_document_and_a_text(measured: tuple[Profile, lis
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted(Cluster(1, 2), [(2, 2)], ()), "there are the parts blocks, links, collectives, not none"),
+        (Wanted(Cluster(1, 2), [(2, 2)], ()), "there are the parts blocks, links, collectives, contention, not none"),
         (Wanted(Cluster(1, 2), [(3, 1)]), "groups of mp=3 do not divide 2 ranks"),
     ],
 )
