@@ -82,6 +82,18 @@ VARIANCES: Mapping[str, float] = {"GPipe": 1.33, "1F1B": 16.85, "Chimera-wave": 
 """Variance over 32 GPUs of the peak memory in GB."""
 
 
+def bar_of(bars: Mapping[str, float | None] | Mapping[str, float], scheme: str) -> float:
+    """Return a bar that is there.
+
+    Raises:
+        KeyError: the scheme has none, or ran out of memory.
+    """
+    bar = bars[scheme]
+    if bar is None:
+        raise KeyError(scheme)
+    return bar
+
+
 def printed(place: Place) -> dict[str, float]:
     """Return the bars of one place by scheme."""
     bars = dict(zip(("GPipe", "1F1B", "Chimera-wave"), BASELINES[place], strict=True))

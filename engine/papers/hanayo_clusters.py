@@ -57,8 +57,7 @@ def speed_ups(place: Place, basis: Basis) -> Mapping[str, float]:
     """Times faster than GPipe, by scheme, through designs of D pipelines whose gradients are reduced."""
     cluster, ranks = place
     settings = {
-        who: Setting(cluster, who, EIGHT[ranks], number=basis.number, fitted=basis.fitted)
-        for who in ("GPipe", *SHOWN)
+        who: Setting(cluster, who, EIGHT[ranks], number=basis.number, fitted=basis.fitted) for who in ("GPipe", *SHOWN)
     }
     rates = {who: played(setting).sequences_per_s for who, setting in settings.items()}
     return {who: rate / rates["GPipe"] for who, rate in rates.items()}
@@ -92,15 +91,15 @@ def agreement() -> Grid:
 
 def verdict() -> str:
     """Say in words what is fitted and how often the best number of waves is right."""
-    found = {basis.title: right_waves(basis) for basis in BASES}
-    sheets = ", ".join(f"{right} of {len(MEASURED)} by {title}" for title, right in found.items() if title != FITTED)
-    return (
-        f"{len(TRANSFERS)} transfer times are fitted to {fitted_bars()} bars. The best number of waves is right on "
-        f"{found[FITTED]} of {len(MEASURED)} places with them, on {sheets}."
+    places = len(MEASURED)
+    *sheets, fitted = (f"{right_waves(basis)} of {places} places" for basis in BASES)
+    by_sheets = " and ".join(
+        f"in {right} by {basis.title}" for right, basis in zip(sheets, BASES[: len(sheets)], strict=True)
     )
-
-
-FITTED = BASES[-1].title
+    return (
+        f"{len(TRANSFERS)} transfer times are fitted to {fitted_bars()} bars. The best number of waves is right in "
+        f"{fitted} with the fitted times, {by_sheets}."
+    )
 
 
 def fitted_bars() -> int:
@@ -181,7 +180,9 @@ def best_waves() -> Table:
 
 def _why_waves(place: Place, measured: tuple[float, float, float], basis: Basis) -> str:
     if basis.fitted:
-        nearest = ", ".join(f"{speed:.3g}" for speed in wave_speed_ups(place[1], backward_ratio(*place), TRANSFERS[place]))
+        nearest = ", ".join(
+            f"{speed:.3g}" for speed in wave_speed_ups(place[1], backward_ratio(*place), TRANSFERS[place])
+        )
         return f"three bars, one number: with the fitted T_C the speed-ups of 2, 4 and 8 waves are {nearest}"
     law, fitted = bar_waves(measured), best_wave(backward_ratio(*place), fitted_transfer(*place))
     return (
@@ -225,8 +226,5 @@ def _why_gain(place: Place, basis: Basis) -> str:
     halves, whole, paper = ours["Chimera-wave"], ours["H-1"], printed_speed_ups(place)["Chimera-wave"]
     return (
         f"Chimera-wave is {paper:.2f} times GPipe in print, {halves:.2f} here as pipelines of half the devices and "
-        f"{whole:.2f} as one wave over all; which was measured is not told, and at P=4 on the smaller GPUs the first "
-        "needs more memory than there is"
+        f"{whole:.2f} as one wave over all; which was measured is not told"
     )
-
-

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.papers._table import Grid, Line, Row, Table
-from engine.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout
+from engine.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout, bar_of
 from engine.papers.hanayo_designs import SEQUENCE, Number, Placement, Setting, played
 from engine.papers.hanayo_memory import fits
 
@@ -66,10 +66,9 @@ def winners() -> Table:
     for model in ("gpt", "bert"):
         for family, members in FAMILIES.items():
             paper = _printed_winner(model, members)
-            rows += [
-                Row(f"{model.upper()}, {family}", paper, _winner(model, members, measure), _why(measure), measure.title)
-                for measure in MEASURES
-            ]
+            for measure in MEASURES:
+                ours = _winner(model, members, measure)
+                rows.append(Row(f"{model.upper()}, {family}", paper, ours, _why(paper, ours), measure.title))
     return Table(
         "Hanayo, search on 32 GPUs of TACC: which (D, P, W) wins",
         rows,
@@ -78,10 +77,12 @@ def winners() -> Table:
     )
 
 
-def _why(measure: Measure) -> str:
-    if measure.counted:
+def _why(paper: str, ours: str) -> str:
+    if paper.split(" W=")[0] == ours.split(" W=")[0]:
         return "by data sheets transfers cost too little for fewer waves to win"
-    return "in sequences/s layouts of the same GPUs are a few percent apart; the printed ones follow D, as D B a step does"
+    return (
+        "in sequences/s layouts of the same GPUs are a few percent apart; the printed ones follow D, as D B a step does"
+    )
 
 
 def _printed_winner(model: str, members: Sequence[str]) -> str:
@@ -135,22 +136,27 @@ def search() -> Grid:
 # ---- weak and strong scaling ----
 
 
-def _rate(
-    scheme: str, layout: Layout, *, number: Number = "fp32", placement: Placement = "pipelines", reduced: bool = True
-) -> float:
-    found = played(Setting("tacc", scheme, layout, number=number, placement=placement))
+ALONE = Layout(1, 8, 2)
+"""Eight GPUs, against which efficiencies are."""
+
+
+def _rate(setting: Setting, *, reduced: bool = True) -> float:
+    found = played(setting)
     return found.sequences_per_s if reduced else found.without_reductions
 
 
-def _efficiency(scheme: str, layout: Layout, **how: object) -> float:
-    """Percent of so many times the throughput of 8 GPUs."""
-    alone = next(iter(WEAK))
-    return 100 * _rate(scheme, layout, **how) / (layout.pipelines * _rate(scheme, alone, **how))  # type: ignore[arg-type]
+def efficiency(setting: Setting, *, reduced: bool = True) -> float:
+    """Percent of D times the throughput of one pipeline; without reductions: if a step ended with its last backward."""
+    alone = setting._replace(layout=ALONE)
+    return 100 * _rate(setting, reduced=reduced) / (setting.layout.pipelines * _rate(alone, reduced=reduced))
 
 
 def _printed_efficiency(scheme: str, layout: Layout) -> float:
-    alone = next(iter(WEAK))
-    return 100 * WEAK[layout][scheme] / (layout.pipelines * WEAK[alone][scheme])
+    return 100 * WEAK[layout][scheme] / (layout.pipelines * WEAK[ALONE][scheme])
+
+
+def _tacc(scheme: str, layout: Layout) -> Setting:
+    return Setting("tacc", scheme, layout)
 
 
 REDUCED = (
@@ -167,8 +173,10 @@ def weak_scaling() -> Table:
         for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2"):
             paper = _printed_efficiency(scheme, layout)
             what = f"{gpus} GPUs, {scheme}"
-            rows.append(Row(what, paper, _efficiency(scheme, layout), REDUCED, "gradients reduced"))
-            rows.append(Row(what, paper, _efficiency(scheme, layout, reduced=False), REDUCED, "until the last backward"))
+            rows.append(Row(what, paper, efficiency(_tacc(scheme, layout)), REDUCED, "gradients reduced"))
+            rows.append(
+                Row(what, paper, efficiency(_tacc(scheme, layout), reduced=False), REDUCED, "until the last backward")
+            )
     return Table(
         "Hanayo, weak scaling of BERT on TACC: parallel efficiency against 8 GPUs",
         rows,
@@ -180,14 +188,12 @@ def weak_scaling() -> Table:
 
 def ahead() -> Table:
     """How far Hanayo is ahead at each size."""
-    why = (
-        "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
-    )
+    why = "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
     rows = [
         Row(
             f"{layout.pipelines * layout.ranks} GPUs: H-2 over {other}",
             100 * (bars["H-2"] / bars[other] - 1),
-            100 * (_rate("H-2", layout) / _rate(other, layout) - 1),
+            100 * (_rate(_tacc("H-2", layout)) / _rate(_tacc(other, layout)) - 1),
             why,
             "nothing fitted",
         )
@@ -203,25 +209,30 @@ def ahead() -> Table:
     )
 
 
+NUMBERS: tuple[Number, ...] = ("fp32", "16 bit")
+PLACEMENTS: tuple[Placement, ...] = ("pipelines", "copies")
+
+
 def placements() -> Grid:
     """What the efficiency depends on that the paper does not print."""
-    ways: Mapping[str, Mapping[str, object]] = {
-        "fp32, pipelines": {},
-        "fp32, copies": {"placement": "copies"},
-        "16 bit, pipelines": {"number": "16 bit"},
-        "16 bit, copies": {"number": "16 bit", "placement": "copies"},
-    }
+    ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
     lines = [
         Line(
             f"{layout.pipelines * layout.ranks} GPUs, {scheme}",
-            [_printed_efficiency(scheme, layout), *(_efficiency(scheme, layout, **how) for how in ways.values())],
+            [
+                _printed_efficiency(scheme, layout),
+                *(
+                    efficiency(_tacc(scheme, layout)._replace(number=number, placement=placement))
+                    for number, placement in ways
+                ),
+            ],
         )
         for layout in list(WEAK)[1:]
         for scheme in ("1F1B", "Chimera-wave", "H-2")
     ]
     return Grid(
         "Hanayo, weak scaling of BERT on TACC by precision and placement: parallel efficiency, %",
-        ("paper", *ways),
+        ("paper", *(f"{number}, {placement}" for number, placement in ways)),
         lines,
         note="Nothing is fitted; efficiency is against 8 GPUs of the same column. pipelines: each takes consecutive GPUs; "
         "copies: those that hold the same stage do. The faster the GPUs compute, the more of a step its reductions take.",
@@ -233,15 +244,11 @@ def strong_scaling() -> Table:
     alone, *more = STRONG
     rows = []
     for scheme in ("Chimera-wave", "H-2"):
-        base, why = STRONG[alone][scheme], _fixed(scheme)
-        assert base is not None
+        base, why = bar_of(STRONG[alone], scheme), _fixed(scheme)
         for layout in more:
-            bar = STRONG[layout][scheme]
-            assert bar is not None
-            ours = 100 * _rate(scheme, layout) / _rate(scheme, alone)
-            rows.append(
-                Row(f"{layout.pipelines * layout.ranks} GPUs, {scheme}", 100 * bar / base, ours, why, "nothing fitted")
-            )
+            paper = 100 * bar_of(STRONG[layout], scheme) / base
+            ours = 100 * _rate(_tacc(scheme, layout)) / _rate(_tacc(scheme, alone))
+            rows.append(Row(f"{layout.pipelines * layout.ranks} GPUs, {scheme}", paper, ours, why, "nothing fitted"))
     return Table(
         "Hanayo, strong scaling of BERT on TACC: speed-up over 8 GPUs",
         rows,
@@ -253,9 +260,8 @@ def strong_scaling() -> Table:
 
 def _fixed(scheme: str) -> str:
     """Seconds of a step that do not shrink with B, as the paper's three bars have them."""
-    bars = [(layout, rate) for layout, rates in STRONG.items() if (rate := rates[scheme]) is not None]
-    batch = np.array([layout.batch for layout, _ in bars])
-    step = np.array([layout.pipelines * layout.batch / rate for layout, rate in bars])
+    batch = np.array([layout.batch for layout in STRONG])
+    step = np.array([layout.pipelines * layout.batch / bar_of(bars, scheme) for layout, bars in STRONG.items()])
     each, fixed = np.polyfit(batch, step, 1)
     return (
         f"the bars are steps of {fixed:.2f} s + {each:.2f} s a B (D B a step): kernels, launches and the optimizer, which "
