@@ -203,13 +203,13 @@ PAPERS = """\
 
 `meshwave bench rehearsal --out docs/accuracy.json` rehearses the experiments of the paper's figure of BERT on 8 GPUs
 (Liu et al., SC'23): times faster than GPipe with one microbatch a device, as *paper / predicted / rehearsed*. D=2 is
-two data-parallel pipelines whose gradients are reduced. The paper tells neither sequence length nor precision nor how
-long a transfer takes. A backward is as many forwards as our presets of its clusters make it; T_C is in forwards of a
-device's share of the model. What is neither fitted nor assumed is the schedules: GPipe, 1F1B, Chimera and Chimera-wave
-follow from T_C alone. Chimera-wave is the paper's baseline, one wave over half of the devices in twice as many
-pipelines (its figure 5). Interleaved 1F1B has four chunks a device, as many as two waves; the paper does not show it,
-nor one wave, nor Chimera in its two replicas. *gain*: of the best number of waves that the paper shows, over
-Chimera-wave."""
+two data-parallel pipelines on eight processes; in units the reduction of their gradients is free, by data sheets
+`meshwave bench papers` prices it. The paper tells neither sequence length nor precision nor how long a transfer takes.
+Assumed: a backward is as many forwards as our presets of its clusters make it. Fitted: T_C, in forwards of a device's
+share of the model. Neither: the orders of the schedules, and with T_C all bars but those of two, four and eight waves.
+Chimera-wave is the paper's baseline, one wave over half of the devices in twice as many pipelines (its figure 5).
+Interleaved 1F1B has four chunks a device, as many as two waves; the paper does not show it, nor one wave, nor Chimera
+in its two replicas. *gain*: of the best number of waves that the paper shows, over Chimera-wave."""
 
 Place = tuple[str, int]
 OfPlace = dict[str, hanayo.SpeedUp]

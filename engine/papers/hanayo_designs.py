@@ -15,9 +15,11 @@ import numpy as np
 
 from engine.cost.presets import preset
 from engine.design import parse_design
+from engine.lowering import lower
 from engine.papers.hanayo_bars import Layout
 from engine.papers.hanayo_fit import backward_ratio, fitted_transfer
 from engine.predict import Prediction, predict
+from engine.program.program import Program
 
 Number = Literal["16 bit", "fp32"]
 Placement = Literal["pipelines", "copies"]
@@ -95,16 +97,26 @@ class Played(NamedTuple):
 @lru_cache(maxsize=512)
 def played(setting: Setting) -> Played:
     """Predict one experiment through its design."""
-    prediction = predict(parse_design(document(setting)))
-    numbers = prediction.numbers
+    prediction = predict(parse_design(document(setting)), program_of(setting))
     scale = setting.layout.ranks / setting.layout.batch if setting.fitted else 1.0
     return Played(
-        numbers["samples_per_s"] * scale,
+        scale * prediction.costs.samples / prediction.timeline.makespan,
         _computing(prediction),
-        tuple(size / 1e9 for size in numbers["peak_memory_bytes"]),
-        numbers["fits"],
+        tuple((prediction.memory.total_bytes / 1e9).tolist()),
+        bool(prediction.memory.fits.all()),
         setting.layout.ranks,
     )
+
+
+def program_of(setting: Setting) -> Program:
+    """Lower an experiment: whatever its costs, its order is that of its scheme, with reductions between copies or not."""
+    pipelines, ranks, _ = setting.layout
+    return _lowered(Setting("tacc", setting.scheme, Layout(min(pipelines, 2), ranks, 1)))
+
+
+@lru_cache(maxsize=64)
+def _lowered(setting: Setting) -> Program:
+    return lower(parse_design(document(setting)))
 
 
 def _computing(prediction: Prediction) -> float:

@@ -11,7 +11,7 @@ from engine.lowering import lower
 from engine.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
 from engine.papers._table import Row
 from engine.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, STRONG, VARIANCES, WEAK, Layout
-from engine.papers.hanayo_designs import SCHEMES, Setting, document, played
+from engine.papers.hanayo_designs import SCHEMES, Setting, document, played, program_of
 from engine.papers.hanayo_fit import TRANSFERS, fitted_transfer
 from engine.papers.hanayo_page import refresh
 from engine.predict import predict
@@ -70,6 +70,14 @@ def test_layers_of_half_the_products_have_nearly_the_flops_of_whole_ones() -> No
 def test_a_fitted_transfer_is_more_forwards_of_a_longer_pipeline() -> None:
     assert fitted_transfer("tacc", 8) == TRANSFERS["tacc", 8]
     assert fitted_transfer("tacc", 16) == 2 * TRANSFERS["tacc", 8]
+
+
+@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("layout", [EIGHT[8], MANY], ids=str)
+def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout: Layout) -> None:
+    setting = Setting("tacc", scheme, layout, "gpt", number="16 bit", placement="copies")
+
+    assert program_of(setting) == lower(parse_design(document(setting)))
 
 
 # ---- clusters ----
