@@ -82,7 +82,7 @@ VARIANCES: Mapping[str, float] = {"GPipe": 1.33, "1F1B": 16.85, "Chimera-wave": 
 """Variance over 32 GPUs of the peak memory in GB."""
 
 
-def bar_of(bars: Mapping[str, float | None] | Mapping[str, float], scheme: str) -> float:
+def bar_of(bars: Mapping[str, float | None], scheme: str) -> float:
     """Return a bar that is there.
 
     Raises:

@@ -27,7 +27,6 @@ Placement = Literal["pipelines", "copies"]
 SCHEMES: Mapping[str, Mapping[str, object]] = {
     "GPipe": {"schedule": "gpipe"},
     "1F1B": {"schedule": "1f1b"},
-    "Chimera": {"schedule": "chimera"},
     "Chimera-wave": {"schedule": "hanayo", "waves": 1},
     "H-1": {"schedule": "hanayo", "waves": 1},
     "H-2": {"schedule": "hanayo", "waves": 2},

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import sqrt
 
+from engine.design import parse_design
 from engine.papers._table import Grid, Line, Row, Table
 from engine.papers.hanayo_bars import EIGHT, SEARCH, STRONG, VARIANCES, Layout
-from engine.papers.hanayo_designs import Played, Setting, played
+from engine.papers.hanayo_designs import MODELS, Played, Setting, document, played, program_of
+from engine.predict import predict
 
 MANY = Layout(4, 8, 2)
 """The configuration that the search chooses."""
@@ -46,12 +49,27 @@ def fits(model: str, layout: Layout, scheme: str) -> bool:
     return held(model, layout, scheme).fits
 
 
+@lru_cache(maxsize=1)
+def eager_length() -> int:
+    """Return the tokens of a sequence that keep as many bytes in fp32 with attention that is not fused, and dropout.
+
+    Besides what is kept here: the probabilities, the same after dropout and its mask (9 bytes for each head and pair
+    of tokens), and the masks of two more dropouts (Korthikanti et al., arXiv:2205.05198, section 4).
+    """
+    setting, stage = Setting("tacc", "1F1B", MANY, sequence=fitted_length()), 3
+    model = MODELS[setting.model]
+    costs = predict(parse_design(document(setting)), program_of(setting)).costs
+    kept = float(costs.activation_bytes[stage]) / costs.layers[stage] / MANY.batch
+    square, line = 9.0 * model["heads"], kept / fitted_length() + 2 * model["hidden"]
+    return round((sqrt(line * line + 4 * square * kept) - line) / (2 * square))
+
+
 def basis() -> str:
     """Say what is fitted and assumed."""
     return (
         f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It stands "
         "for the bytes that a layer keeps of a sequence: attention is fused here and keeps no scores, dropout is off; "
-        "with both, which the paper does not exclude, fewer tokens keep as much. Assumed: fp32, AdamW without sharding, "
+        f"with both, {eager_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
         "no recomputation, M = P microbatches of B sequences, nothing for kernels, NCCL and fragmentation."
     )
 

@@ -33,7 +33,7 @@ of the paper shows. Percent of 8 GPUs:"""
 
 MEMORY = """\
 **Memory** on 32 GPUs of 40 GB. One number is fitted to one variance, the sequence length to that of 1F1B; it stands for
-the bytes that a layer keeps, which eager attention and dropout reach with fewer tokens. Variance of GB over devices:"""
+the bytes that a layer keeps, which attention that is not fused reaches with fewer tokens. Variance of GB over devices:"""
 
 
 def section() -> str:
@@ -55,7 +55,7 @@ def section() -> str:
         f"Of the configurations (D, P, W) that win the search on 32 GPUs, {_winning(winners)}.",
         MEMORY,
         _by_basis(hanayo_memory.variances()),
-        f"{hanayo_memory.right()}.",
+        f"{hanayo_memory.right()}. {hanayo_memory.basis()}",
         END,
     ]
     return "\n\n".join(map(_wrapped, parts))
