@@ -85,7 +85,7 @@ def precision() -> Table:
         tolerance=0.06,
         note="Not printed. V100 and A100 differ as the bars do in fp32 on CUDA cores, PyTorch's default for fp32, and "
         "not in 16 bits on tensor cores. The tables of scaling and memory are in fp32 therefore: a choice between two, "
-        f"by {len(MEASURED)} bars.",
+        f"by {len(rows)} bars.",  # two in each ratio, and each ratio in two rows
     )
 
 
