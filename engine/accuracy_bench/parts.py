@@ -153,7 +153,7 @@ def to_text(figures: Mapping[str, Any]) -> list[str]:
             lines.append(f"  peak memory: {memory['median']:.1%} off at the median, {memory['worst']:.1%} at worst")
     for each in figures["papers"]:
         paper = "" if each["paper"] is None else f"{each['paper']:.2f}"
-        where = f"{each['cluster'].upper()}, P={each['ranks']}: {each['who']}"
+        where = f"{hanayo.place_of(each['cluster'], int(each['ranks']))}: {each['who']}"
         lines.append(
             f"  {where:<32}paper {paper:>5}  predicted {each['predicted']:.2f}  rehearsed {each['measured']:.2f}"
         )

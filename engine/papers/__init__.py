@@ -1,7 +1,7 @@
 """What the papers print beside what is simulated here, table by table: ``meshwave bench papers``.
 
 Every table is played anew: orders by the schedules, costs as the paper has them. Where the two
-differ, the row says why. One file a paper; in each ``tables()`` tells them in order.
+differ, the row says why. One file a paper, or several named by it; in each ``tables()`` tells them in order.
 """
 
 from __future__ import annotations

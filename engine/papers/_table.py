@@ -18,6 +18,8 @@ class Row(NamedTuple):
     paper: float | str
     ours: float | str
     why: str = ""
+    basis: str = ""
+    """What ours rests on: what of it is fitted or assumed."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,14 @@ def _claims(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {'':<{wide}}{table['printed']:>12}{'ours':>10}{'difference':>13}"
     said = ""
     for row in rows:
+        basis = f"   ({row['basis']})" if row["basis"] else ""
         if isinstance(row["paper"], str):
-            yield f"  {row['what']:<{wide}}{row['difference']}: {row['paper']}"
+            yield f"  {row['what']:<{wide}}{row['difference']}: {row['paper']}{basis}"
             if row["difference"] == "differs":
                 yield f"  {'':<{wide}}{'ours':>7}: {row['ours']}"
         else:
             cells = (_number(row["paper"], table), _number(row["ours"], table), _change(row["difference"], table))
-            yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}"
+            yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}{basis}"
         if row["difference"] not in (0.0, "same") and row["why"] != said:
             said = row["why"]
             yield from textwrap.wrap(said, WIDTH, initial_indent="      why: ", subsequent_indent="           ")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from math import sqrt
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from engine.cost.presets import preset
-from engine.design import parse_design
+from engine.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
 from engine.papers._play import devices, held, in_waves, ordered, program_of, stages
-from engine.papers._table import Row, Table, ranked
-from engine.predict import predict
+from engine.papers._table import Grid, Row, Table, ranked
+from engine.papers.hanayo_fit import best_wave
 from engine.program.action import Op
 from engine.program.program import format_program
 from engine.schedules import schedules
 
 
-def tables() -> Iterator[Table]:
+def tables() -> Iterator[Table | Grid]:
     """In the order in which they are told."""
     yield figure_1()
     yield makespans()
@@ -31,7 +28,10 @@ def tables() -> Iterator[Table]:
     yield rankings()
     yield beside_interleaving()
     yield law_of_waves()
-    yield best_waves()
+    yield from hanayo_clusters.tables()
+    yield from hanayo_throughput.tables()
+    yield from hanayo_scaling.tables()
+    yield from hanayo_memory.tables()
 
 
 TYPO = "the printed denominator counts half of the bubble that the numerator counts; the paper's own drawings agree with us"
@@ -249,12 +249,6 @@ def beside_interleaving() -> Table:
     )
 
 
-def best_wave(backward: float, transfer: float) -> float:
-    """``W* = sqrt(T_B / 4 T_C)``: where ``(P-1) T_B / W`` of bubble and ``4 W (P-1) T_C`` of transfers add up to
-    the least; infinite where transfers are free."""
-    return sqrt(backward / (4 * transfer)) if transfer else float("inf")
-
-
 def law_of_waves() -> Table:
     """The example of the law, played."""
     rows = []
@@ -269,64 +263,3 @@ def law_of_waves() -> Table:
         tolerance=0.006,
         note=f"More waves make less bubble and more transfers: W* = sqrt(T_B / 4 T_C) is {best}.",
     )
-
-
-MEASURED: Mapping[tuple[str, int], tuple[float, float, float]] = {
-    ("pc", 8): (1.626, 1.665, 1.655),
-    ("fc", 8): (1.645, 1.754, 1.779),
-    ("tacc", 8): (1.453, 1.367, 1.147),
-    ("tc", 8): (1.264, 1.350, 1.375),
-    ("pc", 4): (3.048, 3.233, 3.317),
-    ("fc", 4): (3.082, 3.302, 3.420),
-    ("tacc", 4): (2.896, 2.944, 2.751),
-    ("tc", 4): (2.327, 2.487, 2.547),
-}
-"""Sequences a second of Hanayo with 2, 4 and 8 waves: the paper's figure of BERT on 8 GPUs."""
-
-
-def best_waves() -> Table:
-    """The best number of waves on each of the paper's clusters: measured there, by our presets here."""
-    rows = []
-    for (cluster, ranks), measured in MEASURED.items():
-        theirs = _theirs(measured)
-        backward, forward, transfer = shares_on(f"hanayo-{cluster}", ranks)
-        costs = {"forward": forward, "backward": backward, "transfer": transfer}
-        ours = min((1, 2, 4, 8), key=lambda waves: in_waves(ranks, waves, **costs).makespan)
-        best = (2, 4, 8)[int(np.argmax(measured))]
-        slower = (best_wave(backward, transfer) / theirs) ** 2
-        why = (
-            f"its bars follow the law with W* = {theirs:.1f}; the data sheets give W* = {best_wave(backward, transfer):.1f}: "
-            f"transfers took {slower:.2g} times as much of a backward there as here"
-        )
-        rows.append(Row(f"{cluster.upper()}, P={ranks}", best, ours, why))
-    return Table(
-        "Hanayo: best of 1, 2, 4 and 8 waves, BERT of 64 layers on the paper's clusters",
-        rows,
-        note="The paper tells neither sequence length nor precision nor microbatches; here 512, fp32 and one microbatch "
-        "a device, links and devices by their data sheets. With P=8, 64 layers are no 128 stages: eight waves are "
-        "played as if they were.",
-    )
-
-
-def _theirs(measured: tuple[float, float, float]) -> float:
-    """The W* of three bars at 2, 4 and 8 waves: of ``a + b/W + cW``, which passes through them, sqrt(b/c)."""
-    law = np.array([[1, 1 / waves, waves] for waves in (2, 4, 8)])
-    _, b, c = np.linalg.solve(law, 1 / np.array(measured))
-    return sqrt(b / c)
-
-
-@lru_cache(maxsize=16)
-def shares_on(cluster: str, ranks: int) -> tuple[float, float, float]:
-    """T_B, T_F and T_C in seconds of the paper's BERT on one of its clusters."""
-    document = {
-        "format": "meshwave/1",
-        "cluster": preset(cluster).cluster.model_dump(mode="json"),
-        "model": {"kind": "bert", "layers": 64, "hidden": 2560, "heads": 64, "sequence": 512, "vocab": 30522},
-        "meshes": [{"name": str(rank), "devices": [rank], "axes": {"dp": 1, "tp": 1}} for rank in range(ranks)],
-        "pipeline": {"schedule": "hanayo", "waves": 1, "microbatches": ranks},
-        "training": {"micro_batch_size": 1, "precision": "fp32"},
-    }
-    prediction = predict(parse_design(document))
-    op, seconds = prediction.program.op, prediction.costs.seconds
-    backward, forward = (float(seconds[op == kind].sum()) / ranks**2 for kind in (Op.B, Op.F))
-    return backward, forward, float(np.median(seconds[(op == Op.SEND_F) | (op == Op.SEND_B)]))

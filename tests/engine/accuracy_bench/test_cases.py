@@ -8,6 +8,8 @@ from engine.accuracy_bench import cases, hanayo
 from engine.accuracy_bench.cases import Case
 from engine.design import Design
 from engine.design.runnable import runnable
+from engine.papers.hanayo_bars import BASELINES, MEASURED
+from engine.papers.hanayo_fit import TRANSFERS, fit
 from engine.schedules import schedules
 
 
@@ -82,9 +84,7 @@ def test_rivals_differ_in_their_schedule_alone(drawn: list[tuple[Case, Design]])
 
 def test_the_bars_give_the_gains_that_the_paper_prints() -> None:
     """How much the best number of waves gains over Chimera, in percent: the eight numbers of its text."""
-    gains = {
-        place: 100 * (max(hanayo.MEASURED[place]) / chimera - 1) for place, (_, _, chimera) in hanayo.BASELINES.items()
-    }
+    gains = {place: 100 * (max(MEASURED[place]) / chimera - 1) for place, (_, _, chimera) in BASELINES.items()}
 
     printed = {("pc", 8): 15.7, ("fc", 8): 23.2, ("tacc", 8): 8.2, ("tc", 8): 24.6}
     printed |= {("pc", 4): 30.4, ("fc", 4): 29.9, ("tacc", 4): 17.1, ("tc", 4): 28.0}
@@ -92,4 +92,23 @@ def test_the_bars_give_the_gains_that_the_paper_prints() -> None:
 
 
 def test_the_transfers_of_a_cluster_are_what_its_bars_tell() -> None:
-    assert hanayo.fitted("tacc", 4) == pytest.approx(hanayo.TRANSFERS["tacc", 4], rel=0.02)
+    assert fit("tacc", 4) == pytest.approx(TRANSFERS["tacc", 4], rel=0.02)
+
+
+def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
+    """Each on the same eight devices and the same sequences a step."""
+    designs = {case.tags["who"]: case.design(1) for case in hanayo.cases() if case.rivals in ("pc D=2 P=4", "")}
+    drawn = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
+
+    assert drawn.pop("Chimera-wave") == [(4, 1)] * 2
+    assert set(map(tuple, drawn.values())) == {((2, 1),) * 4}
+    assert len({design.sequences_per_step for design in designs.values()}) == 1
+
+
+def test_the_page_first_says_what_is_fitted_to_what() -> None:
+    said = hanayo.said_first()
+
+    assert said.startswith(f"{len(TRANSFERS)} numbers")
+    assert f"fitted to {3 * len(MEASURED)} bars" in said
+    assert f"on {hanayo.waves_by(TRANSFERS)} of {len(MEASURED)} places" in said
+    assert hanayo.waves_by(dict.fromkeys(TRANSFERS, 1.0)) < hanayo.waves_by(TRANSFERS)

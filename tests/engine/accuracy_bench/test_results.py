@@ -21,6 +21,7 @@ from engine.accuracy_bench.table import markdown
 from engine.bench import run
 from engine.errors import InputError, RunError
 from engine.palette import SURFACES
+from engine.papers.hanayo_fit import TRANSFERS, by_data_sheet
 from tests.engine.accuracy_bench.measured import result, results
 
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -244,7 +245,7 @@ def test_the_page_of_real_runs_names_errors_and_memory() -> None:
 
 
 def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
-    of_tc = [case for case in hanayo.cases() if case.rivals == "tc P=4"]
+    of_tc = [case for case in hanayo.cases() if case.group == "tc D=2 P=4"]
     times = {"GPipe": 21.0, "H-2": 15.0, "H-4": 14.0, "H-8": 13.9, "H-1": 18.0}
     found = [
         result(case.name, 21.0, times.get(case.tags["who"], 20.0), tags=dict(case.tags), rivals=case.rivals)
@@ -253,7 +254,9 @@ def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
 
     page = markdown(results(*found))
 
-    assert "| TC, P=4 | 0.0128 | 0.0017 |" in page
+    transfers = f"{TRANSFERS['tc', 4]:.4f} | {by_data_sheet('tc', 4):.4f}"
+    assert f"| TC, D=2 P=4 | {transfers} |" in page
+    assert page.index(" numbers, a T_C for each") < page.index("| TC, D=2 P=4 |")
     assert "1.51 / 1.00 / 1.51" in page  # eight waves
     assert "– / 1.00 / 1.17" in page  # one wave, which the paper does not show
     assert "that of the paper on 1 of 1" in page
