@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.moe_comparison import ALL, RANKS, SPREAD, grid
+from engine.expert_grid import ALL, CLUSTERS, GRID, PRINTED, SPREAD, Grid, GridCluster, grid
 from engine.papers._table import Row, Table
 
 
