@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine import bench, papers
-from engine.papers import Row, Table, hanayo
+from engine.expert_grid import CLUSTERS
+from engine.papers import Row, Table, hanayo, parm
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +117,53 @@ def test_the_bench_prints_tables_that_a_terminal_shows(figures: dict[str, Any]) 
     json.dumps(figures, allow_nan=False)
 
 
-def test_parms_grid_is_beside_the_papers_range(figures: dict[str, Any]) -> None:
-    found = rows(figures, "Parm:")
+def test_parms_layers_are_beside_the_papers_range(figures: dict[str, Any]) -> None:
+    found = rows(figures, "Parm: times as fast as DeepSpeed-MoE, forward")
 
-    least, most = (found[f"the {end} over the grid"] for end in ("least", "most"))
-    assert (least["paper"], most["paper"]) == (1.13, 5.77)
-    assert 1.13 <= least["ours"] < most["ours"] < 7
+    least, largest = (found[f"{end} gain, 32 GPUs and server of 8"] for end in ("least", "largest"))
+    assert (least["paper"], largest["paper"]) == (1.13, 5.77)
+    assert least["ours"] == pytest.approx(1.13, abs=0.02)
+    assert found["least gain, 32 GPUs"]["difference"] == 0.0
+    assert 5.77 < largest["ours"] < 6.5
     assert "not known to us" in least["why"]
+
+
+def lines(figures: dict[str, Any], title: str) -> dict[str, list[float]]:
+    """The figures of the grid whose title starts so, by what they are about."""
+    table = next(table for table in figures["tables"] if table["title"].startswith(title))
+    return {row["what"]: row["figures"] for row in table["rows"]}
+
+
+def test_parms_least_gain_is_that_of_layers_without_tensor_parallelism(figures: dict[str, Any]) -> None:
+    found = lines(figures, "Parm: gain of its choice by layout")
+
+    assert len(found) == 2 * 6
+    assert min(found, key=lambda name: found[name][0]).endswith("mp 1, esp 2")
+    assert max(found, key=lambda name: found[name][2]).endswith("mp 4, esp 4")
+
+
+def test_whether_parm_beats_todays_order_depends_on_the_links(figures: dict[str, Any]) -> None:
+    found = lines(figures, "Parm: times as fast as all-to-all, then all-gather")
+
+    assert len(found) == len(CLUSTERS) * 6
+    for name, (*_, low, high, faster) in found.items():
+        assert low <= high and (faster > 0) is (high > 1), name
+        if "NVLink" in name or "10 Gb/s" in name or "mp 1" in name:
+            assert faster == 0, name
+    assert found["PCIe, one server of 8; mp 4, esp 2"][-1] == 100
+
+
+def test_parms_models_gain_about_three_times(figures: dict[str, Any]) -> None:
+    claims = rows(figures, "Parm: times as fast as DeepSpeed-MoE, training steps")
+
+    assert [row["difference"] for row in claims.values()] == [0.0, 0.0]
+    every_second = parm.model_design("BERT-Base", "parm-auto")
+    assert (every_second.ranks, every_second.meshes[0].dp, every_second.model.moe.every) == (1, 8, 2)
+    gain = parm.model_seconds("GPT-2", "deepspeed", every=1) / parm.model_seconds("GPT-2", "parm-auto", every=1)
+    grid = lines(figures, "Parm: whole models")
+    assert grid["GPT-2, 32 GPUs, experts in every layer"][3] == pytest.approx(gain)
+    assert all(figures[-1] < 1 for name, figures in grid.items() if "NVLink" in name)
+    assert all(figures[-1] > 1 for name, figures in grid.items() if "server" in name)
 
 
 def test_ppmoes_two_ratios_are_what_its_formulas_leave_out(figures: dict[str, Any]) -> None:
