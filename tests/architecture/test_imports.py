@@ -27,7 +27,7 @@ LAYERS = (
     "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard",
     "export gallery papers comparison accuracy planner_bench",
     "launch runtime",
-    "accuracy_bench",
+    "accuracy_bench convergence_bench",
     "bench doctor",
     "cli",
     "designer",
