@@ -233,7 +233,7 @@ def experts_in_pipelines() -> Table:
 REASONS = {
     "resent": "here all eight GPUs of a node send the same tokens through one NIC; the row below sends each token once",
     "once": "here the GPUs of a node share out the tokens before they send them, as DeepSpeed does since PR 2074, which is "
-    "newer than the release that the paper measured",
+    "newer than the release that the paper measured (second-hand)",
 }
 
 
