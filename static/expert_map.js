@@ -25,8 +25,8 @@ export class ExpertMap {
   /** Draw what Python found; `found` is empty while it is still counting. */
   draw(found) {
     this.found = found;
+    const focused = this.element.getRootNode().activeElement === this.links; // before it moves, which takes the keyboard from it
     const choice = h("label", { class: "mw-em-choice", "data-tip": "The links that the layers are priced on; which schedule is the fastest depends on them" }, "Links", this.links);
-    const focused = this.element.getRootNode().activeElement === this.links;
     const show = (...parts) => {
       this.element.replaceChildren(...parts);
       if (focused) this.links.focus();

@@ -417,8 +417,10 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     dialog.locator(".mw-em-words", has_text="mp 1 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
     dialog.get_by_label("Links").select_option(label="NVLink, 100 Gb/s a GPU")
     dialog.locator(".mw-em-notes", has_text="NVLink of 200 GB/s and a network of 100 Gb/s a GPU").wait_for()
+    dialog.get_by_label("Links").focus()
     dialog.get_by_label("Links").select_option(label="This design's")
     dialog.locator(".mw-em-notes", has_text="devices and links of this design").wait_for()
+    assert focused(page, "at.className") == "mw-em-links"  # where it was, though the map is another
     dialog.get_by_role("button", name="Fastest of all").click()
     dialog.locator(".mw-em .mw-legend", has_text="PPMoE 259").wait_for()  # of how many it is the fastest
     expect(dialog.locator(".mw-em-never")).to_have_count(0)
