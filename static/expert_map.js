@@ -87,7 +87,7 @@ export class ExpertMap {
   gained(gain) {
     const { printed } = this.found;
     const most = this.measure === "deepspeed" ? printed[1] : 1.5;
-    const part = gain >= 1 ? Math.min(1, (gain - 1) / (most - 1)) : Math.min(1, 4 * (1 - gain));
+    const part = gain >= 1 ? Math.min(1, (gain - 1) / (most - 1)) : Math.min(1, 1.4 * (1 - gain));
     return `color-mix(in oklab, var(${gain >= 1 ? "--em-faster" : "--em-slower"}) ${(8 + 92 * part).toFixed(0)}%, var(--bg))`;
   }
 
@@ -97,7 +97,7 @@ export class ExpertMap {
     const swatch = (colour, words, ...more) => h("span", {}, h("i", { style: { background: colour } }), words, ...more);
     const won = ({ name, title, wins }) => (wins ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US"))) : h("span", { class: "mw-em-never" }, `${title} 0`));
     if (ranking) return h("div", { class: "mw-legend" }, ...ranking.schedules.map(won), h("span", {}, "pale: by less than 2 %"));
-    const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
+    const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];
     const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`, h("i", { class: "mw-em-cell", "data-beyond": "" }), "beyond it") : null;
     return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
   }
