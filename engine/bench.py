@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import accuracy_bench, papers, planner_bench
+from engine import accuracy_bench, convergence_bench, papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.machine import import_path
 from engine.program.action import Op
@@ -242,6 +242,11 @@ def moe() -> dict[str, Any]:
     return moe(gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
+def convergence() -> dict[str, Any]:
+    """PPMoE trained beside expert parallelism on two emulated nodes, loss against steps and time; about a minute"""
+    return convergence_bench.convergence(say=lambda line: print(line, file=sys.stderr, flush=True))
+
+
 def reshard() -> dict[str, Any]:
     """transfer strategies on three emulated nodes, beside their prediction; about a minute"""
     from engine.runtime.reshard_bench import reshard
@@ -351,6 +356,7 @@ PARTS: dict[str, Part] = {
     "planner": planner_bench.figures,
     "papers": papers.papers,
     "moe": moe,
+    "convergence": convergence,
     "reshard": reshard,
     "gpu": gpu,
 }
@@ -361,6 +367,7 @@ TEXTS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "rehearsal": accuracy_bench.to_text,
     "papers": papers.to_text,
     "moe": _moe_text,
+    "convergence": convergence_bench.to_text,
     "reshard": _reshard_text,
     "gpu": _gpu_text,
 }

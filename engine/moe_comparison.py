@@ -1,17 +1,12 @@
-"""Expert schedules side by side: for one layer, for a layer of a design, and over a grid of layers."""
+"""Expert schedules side by side: for one layer, and for a layer of a design."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from itertools import accumulate, product
-from types import MappingProxyType
+from itertools import accumulate
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.cost.costs import layers_per_stage
 from engine.design import Design
@@ -21,12 +16,10 @@ from engine.design.meshes import mesh_called
 from engine.design.moe_problems import drops, rounding
 from engine.errors import InputError
 from engine.lowering import lower
-from engine.moe import Collective, Layer, Line, Links, Price, Rates, by_age, dropped, expert_schedules, play, price
+from engine.moe import Collective, Layer, Links, Price, by_age, dropped, expert_schedules, play, price
 from engine.moe.auto import left_out
-from engine.schedules import go_on
 from engine.units import percent, quantity
 
-Floats = NDArray[np.float64]
 UNCUT = "whole_experts"
 """What plain expert parallelism says of a layout with shards. Where a layer alone is asked about, it
 is priced all the same: each of those devices has whole experts, and its lane exchanges for itself."""
@@ -284,146 +277,3 @@ def _told(each: Mapping[str, Any]) -> Iterator[str]:
             )
         if not each[direction]:
             yield f"  {direction:<10}nothing is sent"
-
-
-# ---- a grid of layers ----
-
-GRID: Mapping[str, tuple[float, ...]] = {
-    "mp": (2, 4),
-    "esp": (2, 4),
-    "top_k": (1, 2),
-    "capacity_factor": (1.2, 2.4),
-    "batch": (2, 4, 8),
-    "sequence": (512, 1024, 2048),
-    "hidden": (1024, 2048, 4096),
-    "width": (2, 3, 4),  # of an expert over hidden
-}
-"""1296 layers, as many as Parm's paper configured; which those were is not known to us."""
-
-SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
-"""Schedules that spread the experts over all ranks, so that they need the same memory."""
-ALL = ("expert-parallel", *SPREAD, "ppmoe")
-"""And those that keep experts whole: on each of the ``esp`` devices that would share one, or in every
-tensor-parallel group. They take as many times the memory, which not every layer leaves them."""
-
-RANKS, RANKS_PER_NODE = 32, 4
-GRID_LINKS = Links(Line(1.07e-5, 2.24e-10), Line(5.1e-6, 3.26e-10))
-"""What the fits of FSMoE's second testbed (8 nodes of 4 RTX 2080 Ti, PCIe 3.0, 100 Gb/s a node) come to
-for one message: 4.5 GB/s inside a node and 3.1 GB/s a GPU between nodes."""
-GRID_RATES = Rates(flops=0.5 * 13.45e12, memory=616e9)
-"""An RTX 2080 Ti in fp32, at half of its peak."""
-GRID_MEMORY_BYTES = 11e9
-"""What one of them has."""
-STATE_BYTES = 16
-"""Of a parameter in training: in fp32 its value, its gradient and the two means of Adam."""
-
-
-class Grid(NamedTuple):
-    """A layer a row: what it is, and how long a forward and a backward of it take."""
-
-    axes: Mapping[str, Floats]  # [layers] of each
-    seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
-    communication_s: Mapping[str, Floats]  # [layers] of them those in which something is sent
-    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] that training the experts takes of a device
-
-    @property
-    def auto(self) -> Floats:
-        """[layers] seconds of what Parm chooses."""
-        return np.where(self._chooses_one(), self.seconds["parm-s1"], self.seconds["parm-s2"])
-
-    def _chooses_one(self) -> NDArray[np.bool_]:
-        return self.communication_s["parm-s1"] <= self.communication_s["parm-s2"]
-
-    @property
-    def winner(self) -> NDArray[np.int64]:
-        """[layers] which of :data:`SPREAD` is the fastest."""
-        return np.asarray(np.argmin([self.seconds[name] for name in SPREAD], axis=0))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All schedules that were priced."""
-        return tuple(name for name in ALL if name in self.seconds)
-
-    def fits(self, name: str) -> NDArray[np.bool_]:
-        """[layers] whether the experts of one layer alone leave room on a device under a schedule."""
-        return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= GRID_MEMORY_BYTES)
-
-    @property
-    def fastest(self) -> NDArray[np.int64]:
-        """[layers] which of :attr:`names` is the fastest of those that fit."""
-        return np.asarray(np.argmin(self._where_it_fits(), axis=0))
-
-    @property
-    def lead(self) -> Floats:
-        """[layers] how many times as long the second of them takes."""
-        first, second = np.sort(self._where_it_fits(), axis=0)[:2]
-        return np.asarray(second / first)
-
-    def _where_it_fits(self) -> Floats:
-        return np.array([np.where(self.fits(name), self.seconds[name], np.inf) for name in self.names])
-
-    def gain(self, over: str = "deepspeed") -> Floats:
-        """[layers] how many times as fast Parm's choice is."""
-        return self.seconds[over] / self.auto
-
-
-@lru_cache(maxsize=1)
-def grid() -> Grid:
-    """Price every layer of :data:`GRID` under :data:`ALL` schedules, as long as whoever watches wants it."""
-    points = np.array(list(product(*GRID.values())))
-    axes = dict(zip(GRID, points.T, strict=True))
-    known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
-    found = []
-    for point in points.tolist():
-        go_on()
-        layer = _grid_layer(dict(zip(GRID, point, strict=True)))
-        if layer not in known:
-            known[layer] = [_figures(price(name, layer, GRID_LINKS, GRID_RATES)) for name in ALL]
-        found.append(known[layer])
-    of_layers = np.array(found)  # [layers, schedules, 3]
-    return Grid(axes, *({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3)))
-
-
-def _grid_layer(point: Mapping[str, float]) -> Layer:
-    """A layer of the grid, its slots counted: layers of as many slots cost the same."""
-    esp, hidden = int(point["esp"]), int(point["hidden"])
-    tokens, ep = int(point["batch"] * point["sequence"]), RANKS // esp
-    routes = point["top_k"] * point["capacity_factor"]
-    return Layer(
-        mp=int(point["mp"]),
-        ep=ep,
-        esp=esp,
-        experts=ep,
-        tokens=tokens,
-        hidden=hidden,
-        ffn_hidden=int(point["width"] * hidden),
-        capacity_factor=round(routes, 6),
-        item_bytes=4,
-        nodes=tuple(rank // RANKS_PER_NODE for rank in range(RANKS)),
-    )
-
-
-def _figures(priced: Price) -> tuple[float, ...]:
-    """Seconds both ways, those of messages, and bytes of the experts in training."""
-    ways = (priced.forward, priced.backward)
-    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways)), STATE_BYTES * priced.parameters
-
-
-def grid_as_data() -> dict[str, Any]:
-    """The grid as plain data, the form in which it travels to a page: ``winner`` among the ``schedules`` that need
-    the same memory, of which the paper tells, and ``fastest`` among ``all`` where their experts fit."""
-    found = grid()
-    return {
-        "axes": {name: values.tolist() for name, values in found.axes.items()},
-        "schedules": list(SPREAD),
-        "winner": found.winner.tolist(),
-        "seconds": {name: values.tolist() for name, values in found.seconds.items()},
-        "gain": found.gain().tolist(),
-        "gain_over_a2a": found.gain("a2a-allgather").tolist(),
-        "printed": [1.13, 5.77],
-        "all": list(found.names),
-        "fastest": found.fastest.tolist(),
-        "lead": found.lead.tolist(),
-        "memory_bytes": {name: values.tolist() for name, values in found.memory_bytes.items()},
-        "fits": {name: found.fits(name).tolist() for name in found.names},
-    }

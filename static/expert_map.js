@@ -7,17 +7,31 @@ const MARGINS = [1.02, 1.1, 1.3]; // of the fastest before the next: from here t
 const STRENGTHS = [38, 58, 79, 100];
 
 export class ExpertMap {
-  constructor() {
+  /** `links` are the clusters to choose from; `price` asks Python for the map on one of them. */
+  constructor(links, price) {
+    this.price = price;
+    const options = links.map(({ key, text }) => h("option", { value: key, selected: key === "pcie" }, text));
+    this.links = h("select", { class: "mw-em-links", onchange: () => this.ask() }, ...options);
     this.measure = "alike"; // a ranking, or a gain
     this.at = 0;
     this.words = h("p", { class: "mw-em-words", role: "status" });
     this.element = h("div", { class: "mw-em" });
   }
 
+  ask() {
+    this.price(this.links.value);
+  }
+
   /** Draw what Python found; `found` is empty while it is still counting. */
   draw(found) {
     this.found = found;
-    if (!found.rankings) return this.element.replaceChildren(h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"));
+    const focused = this.element.getRootNode().activeElement === this.links; // before it moves, which takes the keyboard from it
+    const choice = h("label", { class: "mw-em-choice", "data-tip": "The links that the layers are priced on; which schedule is the fastest depends on them" }, "Links", this.links);
+    const show = (...parts) => {
+      this.element.replaceChildren(...parts);
+      if (focused) this.links.focus();
+    };
+    if (!found.rankings) return show(h("div", { class: "mw-em-bar" }, choice), h("p", { class: "mw-quiet mw-em-wait", role: "status" }, "Pricing 1,296 layers under every schedule …"));
     const { measures, notes } = found;
     const segments = measures.map(({ key, text }) => h("button", { type: "button", class: "mw-segment", "aria-pressed": String(key === this.measure), onclick: () => this.turn(key) }, text));
     this.columns = size(found, found.across);
@@ -25,8 +39,8 @@ export class ExpertMap {
     this.grid = h("div", { class: "mw-em-grid", role: "grid", "aria-label": "Layers: arrows walk", tabindex: -1, style: { "--columns": this.columns } }, ...this.rows());
     this.grid.addEventListener("keydown", (event) => this.key(event));
     this.grid.addEventListener("pointerover", (event) => event.target.dataset.cell && this.tell(Number(event.target.dataset.cell)));
-    const bar = h("div", { class: "mw-em-bar" }, h("div", { class: "mw-segments", role: "group", "aria-label": "Colour by" }, ...segments), this.legend());
-    this.element.replaceChildren(bar, this.head(), this.grid, this.words, h("div", { class: "mw-em-notes" }, ...notes.map((note) => h("p", {}, note))));
+    const bar = h("div", { class: "mw-em-bar" }, h("div", { class: "mw-segments", role: "group", "aria-label": "Colour by" }, ...segments), choice, this.legend());
+    show(bar, this.head(), this.grid, this.words, h("div", { class: "mw-em-notes" }, ...notes.map((note) => h("p", {}, note))));
     this.tell(this.at);
   }
 
@@ -73,7 +87,7 @@ export class ExpertMap {
   gained(gain) {
     const { printed } = this.found;
     const most = this.measure === "deepspeed" ? printed[1] : 1.5;
-    const part = gain >= 1 ? Math.min(1, (gain - 1) / (most - 1)) : Math.min(1, 4 * (1 - gain));
+    const part = gain >= 1 ? Math.min(1, (gain - 1) / (most - 1)) : Math.min(1, 1.4 * (1 - gain));
     return `color-mix(in oklab, var(${gain >= 1 ? "--em-faster" : "--em-slower"}) ${(8 + 92 * part).toFixed(0)}%, var(--bg))`;
   }
 
@@ -83,7 +97,7 @@ export class ExpertMap {
     const swatch = (colour, words, ...more) => h("span", {}, h("i", { style: { background: colour } }), words, ...more);
     const won = ({ name, title, wins }) => (wins ? swatch(`var(--schedule-${name})`, `${title} `, h("b", {}, wins.toLocaleString("en-US"))) : h("span", { class: "mw-em-never" }, `${title} 0`));
     if (ranking) return h("div", { class: "mw-legend" }, ...ranking.schedules.map(won), h("span", {}, "pale: by less than 2 %"));
-    const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.9, 0.97, 1, 1.1, 1.2, 1.5];
+    const steps = this.measure === "deepspeed" ? [0.9, 1, printed[0], 2, 3, 4, printed[1]] : [0.3, 0.5, 0.75, 0.9, 1, 1.1, 1.2, 1.5];
     const paper = this.measure === "deepspeed" ? h("span", { class: "mw-em-paper" }, `the paper's: ${printed[0]}× to ${printed[1]}×`, h("i", { class: "mw-em-cell", "data-beyond": "" }), "beyond it") : null;
     return h("div", { class: "mw-legend" }, ...steps.map((gain) => swatch(this.gained(gain), `${gain}×`)), paper);
   }

@@ -13,7 +13,7 @@ class ExpertSchedules {
   constructor(model) {
     this.model = model;
     this.tab = "layer";
-    this.map = new ExpertMap();
+    this.map = new ExpertMap(model.links, (links) => send(model, { type: "map", links }));
     this.build();
     model.on("map", () => this.tab === "map" && this.map.draw(this.model.map));
     model.on(["cards", "about"], () => this.draw());
@@ -60,7 +60,7 @@ class ExpertSchedules {
 
   turn(tab) {
     this.tab = tab;
-    if (tab === "map") send(this.model, { type: "map" });
+    if (tab === "map") this.map.ask();
     this.draw();
   }
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.expert_grid import CLUSTERS, GRID, OWN, PRINTED, SPREAD, Grid, GridCluster, grid
 from engine.moe import expert_schedules
-from engine.moe_comparison import GRID, GRID_MEMORY_BYTES, RANKS, RANKS_PER_NODE, SPREAD, Grid, grid, grid_as_data
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
 """The axes of the rows; the others are those of the columns."""
@@ -40,12 +40,17 @@ MEASURES = {
     "deepspeed": "Against DeepSpeed-MoE",
     "a2a-allgather": "Against all-to-all",
 }
+LINKS = [
+    {"key": OWN, "text": "This design's"},
+    *({"key": key, "text": cluster.title} for key, cluster in CLUSTERS.items()),
+]
+"""Clusters on whose links the map can be priced."""
 
 
-@lru_cache(maxsize=1)
-def map_of_layers() -> dict[str, Any]:
+@lru_cache(maxsize=8)
+def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
     """Columns of one entry a layer, row by row, with the words for axes, measures and what the map says."""
-    found, printed = grid(), grid_as_data()["printed"]
+    found = grid(cluster)
     across = [name for name in GRID if name not in DOWN]
     order = np.lexsort([found.axes[name] for name in reversed([*DOWN, *across])])
     first, second = np.sort([found.seconds[name] for name in SPREAD], axis=0)[:2]
@@ -60,8 +65,8 @@ def map_of_layers() -> dict[str, Any]:
         "measures": [{"key": key, "text": text} for key, text in MEASURES.items()],
         "deepspeed": found.gain()[order].round(4).tolist(),
         "a2a-allgather": found.gain("a2a-allgather")[order].round(4).tolist(),
-        "printed": printed,
-        "notes": _notes(found, printed),
+        "printed": list(PRINTED),
+        "notes": _notes(found),
     }
 
 
@@ -79,20 +84,21 @@ def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.flo
     }
 
 
-def _notes(found: Grid, printed: Sequence[float]) -> list[str]:
+def _notes(found: Grid) -> list[str]:
     gain, modern = found.gain(), found.gain("a2a-allgather")
-    low, high = printed
+    low, high = PRINTED
+    cluster = found.cluster
     within = np.mean((gain >= low) & (gain <= high))
     return [
         f"Fastest of {len(gain):,} among schedules that need the same memory: {_ranked(found.winner, SPREAD)}. Among all "
-        f"{len(found.names)}, where the experts of a layer fit a device of {GRID_MEMORY_BYTES / 1e9:.0f} GB: "
+        f"{len(found.names)}, where the experts of a layer fit a device of {cluster.memory_bytes / 1e9:.0f} GB: "
         f"{_ranked(found.fastest, found.names)}.",
         f"Parm's choice is {gain.min():.2f}× to {gain.max():.2f}× as fast as DeepSpeed-MoE, {np.median(gain):.2f}× in the "
         f"middle. Its paper measured {low}× to {high}× over as many layers; {100 * within:.0f} % of these lie in that range.",
         f"Against the order of today's systems, which exchange first and gather afterwards, it is {modern.min():.2f}× to "
         f"{modern.max():.2f}× as fast.",
-        f"Predicted, forward and backward with experts and gate, on {RANKS} devices, {RANKS_PER_NODE} a node, with links "
-        "as FSMoE's second testbed was fitted. Which layers the paper took is not known, so this grid is ours.",
+        f"Predicted, forward and backward with experts and gate, on {cluster.devices} devices, {cluster.devices_per_node} a "
+        f"node; {cluster.about}. Other links have other winners. Which layers the paper took is not known, so this grid is ours.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
 

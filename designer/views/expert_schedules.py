@@ -16,10 +16,11 @@ from designer.canvases.experts import FIGURE_HELP, Known, terms
 from designer.search import Stopped
 from designer.session import Session
 from designer.views._overlay import Overlay
-from designer.views.expert_map import map_of_layers
+from designer.views.expert_map import LINKS, map_of_layers
 from engine.design import Design
 from engine.design.experts import Experts
 from engine.errors import InputError
+from engine.expert_grid import GridCluster, cluster_called
 from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
 from engine.palette import OPS
 from engine.schedules import watched
@@ -75,6 +76,7 @@ class ExpertSchedules(Overlay):
     help = param.Dict(default=HELP, constant=True, doc="What each kind of step, lane and figure is.")
     lanes = param.List(default=list(LANES), constant=True)
     map = param.Dict(default={}, doc="See map_of_layers(); empty until somebody asks for it.")
+    links = param.List(default=LINKS, constant=True, doc="Clusters on whose links the map can be priced.")
 
     _esm = module("expert_schedules.js")
     _stylesheets: ClassVar = [
@@ -88,7 +90,7 @@ class ExpertSchedules(Overlay):
         self._rank = 0
         self._document = pn.state.curdoc
         self._is_over = threading.Event()
-        self._is_finding = False  # the map
+        self._mapped: GridCluster | None = None  # the cluster whose map is shown, or is being priced
         session.param.watch(lambda *_: self._show(), "design")
         if self._document is not None:
             pn.state.on_session_destroyed(lambda context: self.end())
@@ -121,31 +123,33 @@ class ExpertSchedules(Overlay):
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
 
     def _on_map(self, gesture: Mapping[str, Any]) -> None:
-        """Price the grid of layers, beside the page: it takes a few seconds the first time."""
-        if not self.map and not self._is_finding:
-            self._is_finding = True
-            threading.Thread(target=self._find_map, daemon=True, name="map of expert layers").start()
+        """Price the grid of layers on the links that were chosen, beside the page: it takes a few seconds the first
+        time. A map of other links that is still being priced is given up."""
+        cluster = cluster_called(str(gesture["links"]), self._session.design)
+        if cluster == self._mapped:
+            return
+        self._mapped, self.map = cluster, {}
+        threading.Thread(target=self._find_map, args=(cluster,), daemon=True, name="map of expert layers").start()
 
-    def _find_map(self) -> None:
+    def _find_map(self, cluster: GridCluster) -> None:
+        def watch(done: float | None, words: str) -> None:
+            if self._is_over.is_set() or cluster != self._mapped:
+                raise Stopped
+
         try:
-            with watched(self._watch):
-                found = map_of_layers()
+            with watched(watch):
+                found = map_of_layers(cluster)
         except Stopped:
             return
-        finally:
-            self._is_finding = False
 
         def show() -> None:
-            self.map = found
+            if cluster == self._mapped:
+                self.map = found
 
         if self._document is None:
             show()
         else:
             self._document.add_next_tick_callback(show)
-
-    def _watch(self, done: float | None, words: str) -> None:
-        if self._is_over.is_set():
-            raise Stopped
 
 
 # ---- plain functions ----

@@ -372,15 +372,15 @@ def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
 def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the map with seconds that are found at once; tests/designer/test_experts.py has the true ones."""
     from designer.views import expert_map, expert_schedules
-    from engine import moe_comparison
+    from engine import expert_grid
 
-    points = np.array(list(product(*moe_comparison.GRID.values())))
-    axes = dict(zip(moe_comparison.GRID, points.T, strict=True))
-    names = (*moe_comparison.SPREAD, "ppmoe")
+    points = np.array(list(product(*expert_grid.GRID.values())))
+    axes = dict(zip(expert_grid.GRID, points.T, strict=True))
+    names = (*expert_grid.SPREAD, "ppmoe")
     seconds = {name: 1e-3 + (np.arange(len(points)) + number) % len(names) for number, name in enumerate(names)}
-    quick = moe_comparison.Grid(axes, seconds, seconds)
-    for module in (moe_comparison, expert_map):
-        monkeypatch.setattr(module, "grid", lambda: quick)
+    quick = expert_grid.Grid(axes, seconds, seconds)
+    for module in (expert_grid, expert_map):
+        monkeypatch.setattr(module, "grid", lambda cluster: quick._replace(cluster=cluster))
     monkeypatch.setattr(expert_schedules, "map_of_layers", expert_map.map_of_layers.__wrapped__)
 
 
@@ -414,7 +414,13 @@ def test_the_schedules_side_by_side_and_one_of_them_chosen(whole: Whole) -> None
     cells.nth(0).focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    dialog.locator(".mw-em-words", has_text="mp 2 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
+    dialog.locator(".mw-em-words", has_text="mp 1 esp 2 k 1 f 2.4 B 2 L 512 M 1024 H/M 3").wait_for()
+    dialog.get_by_label("Links").select_option(label="NVLink, 100 Gb/s a GPU")
+    dialog.locator(".mw-em-notes", has_text="NVLink of 200 GB/s and a network of 100 Gb/s a GPU").wait_for()
+    dialog.get_by_label("Links").focus()
+    dialog.get_by_label("Links").select_option(label="This design's")
+    dialog.locator(".mw-em-notes", has_text="devices and links of this design").wait_for()
+    assert focused(page, "at.className") == "mw-em-links"  # where it was, though the map is another
     dialog.get_by_role("button", name="Fastest of all").click()
     dialog.locator(".mw-em .mw-legend", has_text="PPMoE 259").wait_for()  # of how many it is the fastest
     expect(dialog.locator(".mw-em-never")).to_have_count(0)

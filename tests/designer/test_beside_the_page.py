@@ -17,7 +17,7 @@ from designer.lab.bench import Bench
 from designer.search import Stopped
 from designer.session import Session
 from designer.views import expert_schedules, transfer
-from engine import moe_comparison
+from engine import expert_grid
 from engine.design import load_design
 from engine.design.transfer_spec import TransferSpec, parse_transfer
 from engine.resources import example
@@ -58,7 +58,7 @@ def test_plans_of_a_transfer_are_no_longer_made(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_map_of_expert_layers_is_no_longer_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless() -> NoReturn:
+    def endless(cluster: expert_grid.GridCluster) -> NoReturn:
         while True:
             go_on()
 
@@ -66,7 +66,7 @@ def test_the_map_of_expert_layers_is_no_longer_priced(monkeypatch: pytest.Monkey
     document, session = Document(), Session(load_design(example("01-first-wave")))
 
     def begin() -> None:
-        expert_schedules.ExpertSchedules(session)._handle_msg({"type": "map"})
+        expert_schedules.ExpertSchedules(session)._handle_msg({"type": "map", "links": "pcie"})
 
     thread = thread_of("map of expert layers", document, begin)
     destroy(document)
@@ -83,5 +83,5 @@ def test_whoever_prices_the_grid_can_stop_it_between_two_layers() -> None:
             raise Stopped
 
     with watched(watch), pytest.raises(Stopped):
-        moe_comparison.grid.__wrapped__()
+        expert_grid.grid.__wrapped__()
     assert len(priced) == 3

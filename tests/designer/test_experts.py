@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from designer import expert_edits as edits
 from designer.canvases.experts import ExpertsCanvas, Known, picture_of
 from designer.forms import change, fields
 from designer.session import Session
-from designer.views.expert_map import map_of_layers
 from designer.views.expert_schedules import ExpertSchedules, card, cards
 from engine.design import Design, load_design, parse_design
 from engine.errors import InputError
 from engine.moe import by_age, dropped
-from engine.moe_comparison import grid
 from engine.predict import predict
 from engine.resources import example
 from engine.units import quantity
@@ -391,36 +388,6 @@ def test_choosing_a_schedule_is_one_edit() -> None:
     assert session.history[0] == "experts: schedule Expert parallel"
     session.undo()
     assert (session.design.experts.schedule, session.design.experts.ep) == ("parm-auto", 4)
-
-
-# the map of many layers
-
-
-def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
-    found, of = map_of_layers(), grid()
-
-    alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
-    assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
-    names = [*found["down"], *found["across"]]
-    sizes = [len(found["axes"][name]["values"]) for name in names]
-    for cell in (0, 80, 81, 700, 1295):
-        at = dict(zip(names, np.unravel_index(cell, sizes), strict=True))
-        point = {name: found["axes"][name]["values"][place] for name, place in at.items()}
-        row = np.flatnonzero(np.all([of.axes[name] == value for name, value in point.items()], axis=0))
-        assert len(row) == 1
-        assert alike["best"][cell] == of.winner[row[0]]
-        assert fitting["schedules"][fitting["best"][cell]]["name"] == of.names[of.fastest[row[0]]]
-        assert found["deepspeed"][cell] == pytest.approx(of.gain()[row[0]], abs=1e-4)
-    assert min(alike["lead"]) >= 1 <= min(fitting["lead"])
-    for ranking in (alike, fitting):
-        wins = [each["wins"] for each in ranking["schedules"]]
-        assert wins == [ranking["best"].count(number) for number in range(len(wins))]
-
-
-def test_what_the_map_says_has_the_papers_range_beside() -> None:
-    notes = " ".join(map_of_layers()["notes"])
-    assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
-    assert all(f"{axis['word']}: " in notes and axis["help"] for axis in map_of_layers()["axes"].values())
 
 
 def test_what_a_load_does_not_change_is_said() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from engine.cli import main
@@ -18,18 +16,7 @@ from engine.design.expert_layer_spec import ExpertLayerSpec, parse_expert_layer
 from engine.design.expert_layers import priced_layer, resolved
 from engine.errors import DesignError, InputError
 from engine.moe import play
-from engine.moe_comparison import (
-    ALL,
-    GRID,
-    GRID_MEMORY_BYTES,
-    SPREAD,
-    answer,
-    answer_of,
-    expert_mesh,
-    grid,
-    grid_as_data,
-    to_text,
-)
+from engine.moe_comparison import answer, answer_of, expert_mesh, to_text
 from engine.resources import example, examples
 
 SPEC: dict[str, Any] = {
@@ -274,83 +261,3 @@ def test_without_drops_the_hottest_expert_sets_the_capacity(load: Any) -> None:
     hottest = {"uniform": 1 / 4, "zipf": 12 / 25}.get(load if isinstance(load, str) else "", 4 / 7)
     assert found["capacity"] - 4096 * hottest < 4 + 1
     assert found["capacity"] >= 4096 * hottest
-
-
-# ---- the grid ----
-
-
-def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
-    found = grid()
-
-    assert len(found.auto) == prod(map(len, GRID.values())) == 1296
-    rows = {tuple(row) for row in np.stack(list(found.axes.values()), axis=1).tolist()}
-    assert len(rows) == 1296
-
-
-def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
-    found = grid()
-    at = 1296 // 2 + 77
-    row = {name: float(values[at]) for name, values in found.axes.items()}
-    asked = spec(
-        ranks=32,
-        ranks_per_node=4,
-        mp=int(row["mp"]),
-        esp=int(row["esp"]),
-        ep=int(32 / row["esp"]),
-        experts=int(32 / row["esp"]),
-        batch=int(row["batch"]),
-        sequence=int(row["sequence"]),
-        hidden=int(row["hidden"]),
-        ffn_hidden=int(row["hidden"] * row["width"]),
-        top_k=int(row["top_k"]),
-        capacity_factor=row["capacity_factor"],
-        links={
-            "intra_node": {"latency_s": 1.07e-5, "bandwidth": 1 / 2.24e-10},
-            "inter_node": {"latency_s": 5.1e-6, "bandwidth": 1 / 3.26e-10},
-        },
-    )
-    alone = answer(asked)["schedules"]
-
-    for name in ALL:
-        assert found.communication_s[name][at] == pytest.approx(sum(alone[name]["communication_s"].values()))
-        assert found.seconds[name][at] > found.communication_s[name][at]
-        assert found.memory_bytes[name][at] == 16 * alone[name]["parameters"]
-
-
-def test_the_map_says_who_wins_and_by_how_much() -> None:
-    found, data = grid(), grid_as_data()
-
-    times = np.stack([found.seconds[name] for name in SPREAD])
-    assert (times[found.winner, np.arange(1296)] == times.min(axis=0)).all()
-    assert (found.auto >= times[2:].min(axis=0)).all()
-    assert data["gain"] == pytest.approx((found.seconds["deepspeed"] / found.auto).tolist())
-    assert min(data["gain"]) > 1
-    assert min(data["gain_over_a2a"]) < 1 < max(data["gain_over_a2a"])  # the paper does not tell of this peer
-    assert json.loads(json.dumps(data)) == data
-
-
-def test_the_map_holds_all_schedules_where_their_experts_fit() -> None:
-    found, data = grid(), grid_as_data()
-
-    assert data["all"] == list(ALL) == ["expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe"]
-    times, memory = (np.stack([of[name] for name in ALL]) for of in (found.seconds, found.memory_bytes))
-    there, each = memory <= GRID_MEMORY_BYTES, np.arange(1296)
-    fastest = times[data["fastest"], each]
-    assert there[data["fastest"], each].all()
-    assert (fastest == np.where(there, times, np.inf).min(axis=0)).all()
-    assert (fastest * data["lead"])[0] == pytest.approx(sorted(times[there[:, 0], 0])[1])
-    assert min(data["lead"]) >= 1
-    alike = found.memory_bytes["deepspeed"]
-    assert (found.memory_bytes["expert-parallel"] == found.axes["esp"] * alike).all()
-    assert (found.memory_bytes["ppmoe"] == 32 / found.axes["mp"] * alike).all()
-    assert 0 < sum(data["fits"]["ppmoe"]) < 1296 == sum(data["fits"]["parm-s2"])
-    assert {ALL[at] for at in data["fastest"]} == {"ppmoe", "parm-s2"}  # which sends nothing between nodes, or cannot
-
-
-def test_gains_grow_with_the_tokens_that_are_sent_twice() -> None:
-    """N_MP copies of every token: no gain beyond twice what they and the gathers take."""
-    found = grid()
-
-    few, many = (found.gain()[found.axes["mp"] == mp] for mp in (2, 4))
-    assert few.max() < many.max()
-    assert few.mean() < many.mean()

@@ -1,0 +1,81 @@
+"""The map of many expert layers: a cell a layer, on the links that are chosen."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer.session import Session
+from designer.views import expert_map, expert_schedules
+from designer.views.expert_map import map_of_layers
+from designer.views.expert_schedules import ExpertSchedules
+from engine.design import load_design
+from engine.expert_grid import CLUSTERS, OWN, GridCluster, cluster_of, grid
+from engine.resources import example
+
+
+def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
+    found, of = map_of_layers(), grid()
+
+    alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
+    assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
+    names = [*found["down"], *found["across"]]
+    sizes = [len(found["axes"][name]["values"]) for name in names]
+    for cell in (0, 80, 81, 700, 1295):
+        at = dict(zip(names, np.unravel_index(cell, sizes), strict=True))
+        point = {name: found["axes"][name]["values"][place] for name, place in at.items()}
+        row = np.flatnonzero(np.all([of.axes[name] == value for name, value in point.items()], axis=0))
+        assert len(row) == 1
+        assert alike["best"][cell] == of.winner[row[0]]
+        assert fitting["schedules"][fitting["best"][cell]]["name"] == of.names[of.fastest[row[0]]]
+        assert found["deepspeed"][cell] == pytest.approx(of.gain()[row[0]], abs=1e-4)
+    assert min(alike["lead"]) >= 1 <= min(fitting["lead"])
+    for ranking in (alike, fitting):
+        wins = [each["wins"] for each in ranking["schedules"]]
+        assert wins == [ranking["best"].count(number) for number in range(len(wins))]
+
+
+def test_what_the_map_says_has_the_papers_range_beside() -> None:
+    notes = " ".join(map_of_layers()["notes"])
+    assert "Its paper measured 1.13× to 5.77×" in notes and "this grid is ours" in notes
+    assert all(f"{axis['word']}: " in notes and axis["help"] for axis in map_of_layers()["axes"].values())
+
+
+def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced = []
+
+    def told(cluster: GridCluster) -> dict[str, Any]:
+        priced.append(cluster)
+        return {"notes": [cluster.about]}
+
+    monkeypatch.setattr(expert_schedules, "map_of_layers", told)
+    opened = load_design(example("16-gpt2-moe"))
+    view = ExpertSchedules(Session(opened))
+    answers: list[dict[str, Any]] = []
+    view._send_msg = answers.append  # type: ignore[method-assign, assignment]
+
+    def ask(links: str) -> None:
+        view._handle_msg({"type": "map", "links": links})
+        for thread in threading.enumerate():
+            if thread.name == "map of expert layers":
+                thread.join()
+
+    assert [each["key"] for each in view.links] == [OWN, *CLUSTERS]
+    for links in (*CLUSTERS, OWN, OWN):
+        ask(links)
+    assert priced == [*CLUSTERS.values(), cluster_of(opened)]  # the same links are not priced again
+    assert view.map == {"notes": [cluster_of(opened).about]}
+    ask("nvlnk")
+    assert "Did you mean 'nvlink'?" in answers[-1]["refused"]
+    assert view.map == {"notes": [cluster_of(opened).about]}
+
+
+def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = grid()
+    monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
+    for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
+        notes = " ".join(map_of_layers.__wrapped__(cluster)["notes"])
+        assert cluster.about in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
