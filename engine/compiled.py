@@ -20,11 +20,6 @@ def is_available() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def is_loaded(name: str) -> bool:
-    """Whether module ``name`` has been compiled in this process, so that using it costs nothing more."""
-    return _modules.get(name) is not None
-
-
 def compiled_module(name: str) -> ModuleType | None:
     """Return a second copy of module ``name`` whose functions are compiled; None where numba is missing or fails.
 

@@ -18,6 +18,7 @@ stream, so that they follow one another too; that several communicators share a 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,10 +29,10 @@ from numpy.typing import NDArray
 
 from engine import _shared_links
 from engine._shared_links import Flows, Nodes, Result, Room
-from engine.compiled import compiled_module, is_loaded
+from engine.compiled import compiled_module
 from engine.program.action import Op
 from engine.program.graph import Graph
-from engine.program.program import Program
+from engine.program.program import Program, parse_program
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -262,12 +263,28 @@ def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> R
     )
 
 
+def compile_loop() -> bool:
+    """Compile the loop, or load what numba keeps of it, so that the next play need not; whether that can be done."""
+    program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
+    if compiled_module(_shared_links.__name__) is None:
+        return False
+    play_shared(program, np.ones(len(program)), np.ones(len(program)), pair_network(program))
+    _ready.set()
+    return True
+
+
+_ready = threading.Event()
+"""Set once the compiled loop is in this process."""
+
+
 def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, events: int) -> int:
     """Run the loop: compiled where that is worth its start, else in Python on lists, which are faster there."""
     name = _shared_links.__name__
-    module = compiled_module(name) if events > INTERPRETED_EVENTS or is_loaded(name) else None
+    module = compiled_module(name) if events > INTERPRETED_EVENTS or _ready.is_set() else None
     if module is not None:
-        return int(module.play(nodes, flows, result, room))
+        logged = int(module.play(nodes, flows, result, room))
+        _ready.set()
+        return logged
     lists = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
     logged = _shared_links.play(*lists)
     for column, found in zip(result, lists[2], strict=True):
@@ -356,3 +373,9 @@ def pair_network(program: Program) -> Network:
         parts=np.ones(len(program), np.int64),
         units=none.astype(np.int64),
     )
+
+
+if __name__ == "__main__":  # what a setup calls, so that nobody waits for it later
+    from engine import shared_links  # by its name: numba keeps what it compiles for the module of that name
+
+    shared_links.compile_loop()

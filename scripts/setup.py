@@ -149,6 +149,8 @@ def install_meshwave(goal: str) -> None:
     pins.write_text("\n".join(kept) + "\n", encoding="utf-8")
     say("installing Meshwave and what it needs, which takes a minute")
     pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}[test]" if goal == "test" else ROOT)
+    say("compiling the simulation of shared links, which takes some seconds once")
+    run([PYTHON, "-m", "engine.shared_links"], check=False)
 
 
 def constraints() -> list[str]:
