@@ -15,6 +15,7 @@ from engine.timeline import Timeline
 UnitTransferModel = Literal["latency", "sender-blocking", "link-serial"]
 TransferModel = Literal["shared-links", "latency", "sender-blocking", "link-serial"]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def simulate(
@@ -44,19 +45,17 @@ def simulate(
     if transfer_model in ("latency", "sender-blocking") or network is None:
         return _play_alone(program, seconds, meshes, blocking=transfer_model == "sender-blocking")
     alone = _play_alone(program, seconds, meshes, blocking=False)
-    sizes = network.bytes_of(program, seconds)
+    sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _flows_of(program, network, sizes, alone)):
         return alone
-    play = play_shared(program, _computing(program, seconds, network), _of_slots(program, sizes), network)
+    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
     return _timeline(program, play, meshes)
 
 
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
     """Play on shared links and note how the rates of flows change, up to so many changes."""
-    sizes = network.bytes_of(program, seconds)
-    play = play_shared(
-        program, _computing(program, seconds, network), _of_slots(program, sizes), network, log_entries=entries
-    )
+    sizes = flow_bytes(program, seconds, network)
+    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
     return _timeline(program, play, None), play.log
 
 
@@ -121,12 +120,33 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
 # ---- links are shared ----
 
 
-def _computing(program: Program, seconds: Floats, network: Network) -> Floats:
+def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
+    """``[rows]`` bytes of the flow of each row; a slot of two has one flow, which is that of its first row.
+
+    It takes alone as long as both: bytes of the second row count by the rate of the first.
+    """
+    sizes = network.bytes_of(program, seconds)
+    second = np.flatnonzero(program.fused & (network.row_kind >= 0))
+    sizes[second] *= _first_rate(network, second) / network.rate[network.row_kind[second]]
+    sizes = _of_slots(program, sizes)
+    sizes[program.fused] = 0.0
+    return sizes
+
+
+def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
     """``[rows]`` of each slot what is left without its flows."""
-    computing = seconds.copy()
-    flows = network.row_kind >= 0
-    computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
-    return np.maximum(0.0, _of_slots(program, computing))
+    flowing = np.where(program.is_compute, network.exchange_s, seconds)
+    flowing[network.row_kind < 0] = 0.0
+    second = np.flatnonzero(program.fused & (network.row_kind >= 0))
+    sizes = network.bytes_of(program, seconds)[second]  # the latencies of a slot's second row stay in it
+    flowing[second] = np.where(_first_rate(network, second) > 0, sizes / network.rate[network.row_kind[second]], 0.0)
+    return np.maximum(0.0, _of_slots(program, seconds - flowing))
+
+
+def _first_rate(network: Network, second: Ints) -> Floats:
+    """Bytes/s of the flow of the row before each of some; 0 where that has none."""
+    kind = network.row_kind[second - 1]
+    return np.where(kind >= 0, network.rate[kind], 0.0)
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:

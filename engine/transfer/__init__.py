@@ -8,6 +8,7 @@ After Zhuang et al., "On Optimizing the Communication of Model Parallelism" (arX
 Nothing here needs torch: a plan is data, the same on every rank for the same input.
 """
 
+from engine.link_shares import Share, most_at_once
 from engine.transfer._boxes import Box, Mesh, SpecError, boxes, is_empty, volume
 from engine.transfer._lanes import Held, Hops, Lane, hops, lanes, sides_of
 from engine.transfer._links import Link, Links
@@ -15,7 +16,7 @@ from engine.transfer._moves import Move, moves
 from engine.transfer._plan import Plan, Planned, every_plan, plan
 from engine.transfer._played import MOST_PLAYED, Played, Port, Sent, play, played_seconds
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
-from engine.transfer._shares import Share, most_at_once, shares
+from engine.transfer._shares import shares
 from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
 from engine.transfer._transfer import Transfer, transfer
 from engine.transfer.orderings import orderings

@@ -18,7 +18,7 @@ LAYERS = (
     "units machine compiled _shared_links",
     "registry part resources",
     "program",
-    "timeline shared_links",
+    "timeline shared_links link_shares",
     "simulate recording palette repair network",
     "schedules moe transfer",
     "design",

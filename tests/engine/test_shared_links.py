@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine import _shared_links, shared_links
-from engine import simulate as simulation
 from engine.compiled import compiled_module, is_available
 from engine.program.action import Op
 from engine.program.program import Program, parse_program
 from engine.shared_links import Network, Port, pair_network, play_shared
-from engine.simulate import link_rates, simulate
+from engine.simulate import computing_seconds, flow_bytes, link_rates, simulate
 from engine.timeline import Timeline
 from tests._strategies import programs, seconds, seeds
 from tests.engine.slow_network import SlowNetwork, fair_rates
@@ -121,8 +120,8 @@ def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None
     module = compiled_module(_shared_links.__name__)
     assert module is not None
     takes, network = seconds(program, seed), network_of(program, seed)
-    args = program, simulation._computing(program, takes, network)
-    sizes = simulation._of_slots(program, network.bytes_of(program, takes))
+    args = program, computing_seconds(program, takes, network)
+    sizes = flow_bytes(program, takes, network)
 
     compiled = play_shared(*args, sizes, network)
     with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +150,7 @@ def test_where_nothing_is_shared_each_takes_what_it_takes_alone(program: Program
 
 
 @some
-@given(program=programs(), seed=seeds)
+@given(program=programs() | programs(slots=True), seed=seeds)
 def test_sharing_never_helps(program: Program, seed: int) -> None:
     takes, network = seconds(program, seed), network_of(program, seed)
     takes[network.row_kind >= 0] += 0.2

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import link_shares
 from engine.runtime.reshard_bench import CASES, CLUSTER
 from engine.transfer import Link, Links, Mesh, Played, Port, Share, Tensor, Transfer, play, shares, strategies, transfer
 from engine.transfer import _played as played
-from engine.transfer import _shares as shared
 from tests.engine.transfer.test_moves import INTER, INTRA, transfers
 
 SECOND_A_BYTE = Link(0.0, 1.0)
@@ -203,7 +203,7 @@ def test_of_too_many_bars_some_moments_are_left_out_and_no_message(monkeypatch: 
     found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
     whole = drawn(found)
     for name in ("MOST_SHARES", "LEAST_SHARES"):
-        monkeypatch.setattr(shared, name, 60)
+        monkeypatch.setattr(link_shares, name, 60)
     thinned = drawn(found)
 
     assert sum(map(len, thinned.values())) < sum(map(len, whole.values()))

@@ -1,0 +1,135 @@
+"""How flows share a port: which of them has which part of it, from when to when."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+MOST_SHARES = 60_000
+"""Of all ports of a picture, about; of more, moments are left out."""
+LEAST_SHARES = 2_000
+"""Of a port, however many there are."""
+DIGITS = 4
+
+
+class Share(NamedTuple):
+    """A message on a port, for as long as it has the same part of it: the area under all of them is what passed."""
+
+    message: int
+    start_s: float
+    end_s: float
+    low: float  # 0 to 1 of what the port can carry; other messages lie below and above
+    high: float
+
+
+class Steps(NamedTuple):
+    """A value over time: each from its moment on."""
+
+    times: Sequence[float]
+    values: Sequence[float]
+
+    def at(self, now: float) -> float:
+        """The value at a moment; before the first one the first."""
+        return self.values[max(0, bisect_right(self.times, now) - 1)]
+
+
+class Passing(NamedTuple):
+    """A message that passes a port."""
+
+    message: int
+    start_s: float  # its first byte
+    end_s: float
+    mean: float  # 0 to 1 of what the port can carry, on average
+    parts: Steps  # the same over time, for all messages that pass the same ports
+
+
+def most_per_port(ports: int) -> int:
+    """Return how many shares each of so many ports of a picture may have."""
+    return max(LEAST_SHARES, MOST_SHARES // max(1, ports))
+
+
+def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
+    """Return what a port carries, one message on the other, in about ``most`` shares.
+
+    Messages that follow one another lie in one line as far as others leave it to them.
+    """
+    return list(_Sweep(passing).run(most)) if passing else []
+
+
+def most_at_once(found: Sequence[Share]) -> int:
+    """How many messages are on a port at once, at most."""
+    ends: list[float] = []
+    most = 0
+    for each in sorted(found, key=lambda each: each.start_s):
+        while ends and ends[0] <= each.start_s:
+            heappop(ends)
+        heappush(ends, each.end_s)
+        most = max(most, len(ends))
+    return most
+
+
+class _Sweep:
+    """From moment to moment over a port: who is on it, and with how much."""
+
+    def __init__(self, passing: Sequence[Passing]) -> None:
+        self._coming = sorted(passing, key=lambda each: each.start_s)
+        self._lines = _lines(self._coming)
+        self._on: list[tuple[int, int]] = []  # lines and places in `_coming`, lowest first
+        self._open: dict[int, tuple[float, float, float]] = {}  # of a message: since when it has which part
+
+    def run(self, most: int) -> Iterator[Share]:
+        place = 0
+        for now in self._moments(most):
+            yield from self._take_off(now)
+            while place < len(self._coming) and self._coming[place].start_s <= now:
+                each = self._coming[place]
+                if each.end_s <= now:  # it came and went since the moment before
+                    yield Share(each.message, each.start_s, each.end_s, 0.0, round(each.mean, DIGITS))
+                else:
+                    insort(self._on, (self._lines[place], place))
+                place += 1
+            yield from self._stack(now)
+
+    def _moments(self, most: int) -> list[float]:
+        """When something changes; of too many some, and always the last."""
+        steps = {id(each.parts): each.parts for each in self._coming}.values()
+        ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}
+        found = sorted(ends.union(*(each.times for each in steps)))
+        drawn = sum(bisect_left(found, each.end_s) - bisect_left(found, each.start_s) for each in self._coming)
+        return [*found[: -1 : max(1, -(-drawn // most))], found[-1]]
+
+    def _take_off(self, now: float) -> Iterator[Share]:
+        gone = [entry for entry in self._on if self._coming[entry[1]].end_s <= now]
+        for entry in gone:
+            self._on.remove(entry)
+            each = self._coming[entry[1]]
+            start, low, high = self._open.pop(entry[1])
+            yield Share(each.message, start, each.end_s, low, high)
+
+    def _stack(self, now: float) -> Iterator[Share]:
+        level = 0.0
+        for _, place in self._on:
+            each = self._coming[place]
+            low, level = level, level + each.parts.at(now)
+            part = round(low, DIGITS), round(level, DIGITS)
+            start, *before = self._open.get(place, (now,))
+            if tuple(before) == part:
+                continue
+            if before:
+                yield Share(each.message, start, now, *before)
+            self._open[place] = (now, *part)
+
+
+def _lines(coming: Sequence[Passing]) -> list[int]:
+    """Each message's place among those on the port with it, the lowest that is free."""
+    found: list[int] = []
+    taken: list[tuple[float, int]] = []  # a heap: until when a line is
+    free: list[int] = []  # a heap
+    for each in coming:
+        while taken and taken[0][0] <= each.start_s:
+            heappush(free, heappop(taken)[1])
+        found.append(heappop(free) if free else len(taken))
+        heappush(taken, (each.end_s, found[-1]))
+    return found
