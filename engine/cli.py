@@ -365,6 +365,8 @@ def _told(numbers: Mapping[str, Any]) -> list[str]:
             f"throughput     {numbers['samples_per_s']:.4g} sequences/s, {quantity(numbers['tokens_per_s'], 'tokens/s')}",
             f"MFU            {numbers['mfu']:.1%}",
         ]
+    if numbers["bounds"]:
+        lines.append(f"limit          {numbers['bounds']['words']}")
     if any(lost := numbers["dropped"] or ()):
         lines.append(f"dropped        {percent(sum(lost) / len(lost))} of the visits to experts at this load")
     fits = "fits" if numbers["fits"] else "DOES NOT FIT"

@@ -17,6 +17,7 @@ from engine.design.expert_layers import resolved
 from engine.design.problems import problems
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
+from engine.link_load import Bounds, PortLoad, find_bounds, port_loads
 from engine.lowering import findings, lower
 from engine.moe import dropped
 from engine.program.program import Program
@@ -69,6 +70,16 @@ class Prediction:
         return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
 
     @cached_property
+    def port_loads(self) -> list[PortLoad]:
+        """What passes each port of the cluster in a step; empty where no links are shared."""
+        return port_loads(self.program, self.costs, self.timeline.makespan)
+
+    @cached_property
+    def bounds(self) -> Bounds | None:
+        """What the step cannot be shorter than; None of unit costs."""
+        return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
+
+    @cached_property
     def dropped(self) -> list[float] | None:
         """``[meshes]`` the part of the visits to experts that is expected to find no slot; None where no block has experts."""
         if not self.design.model.expert_blocks:
@@ -102,6 +113,8 @@ class Prediction:
             "exposed_communication_s": timeline.exposed_communication.tolist(),
             "mean_exposed_communication_s": timeline.mean_exposed_communication,
             "inside_communication_s": self.inside_communication.tolist() if seconds else None,
+            "bounds": self.bounds.as_data() if self.bounds else None,
+            "links": [load.as_data() for load in self.port_loads],
             "dropped": self.dropped,
             "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
             "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),

@@ -151,6 +151,12 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
     return f"Of this iteration {exposed} is exposed, and {within} is inside blocks."
 
 
+def _limit(numbers: Values, value: float) -> str:
+    """What binds the step, where the costs know it: "The NIC of node 1, outgoing, is busy 97 % of the step."."""
+    words = numbers["bounds"]["words"] if numbers["bounds"] else ""
+    return f"{words[0].upper()}{words[1:]}." if words else ""
+
+
 def _counted(things: Sized, noun: str, plural: str = "s") -> str:
     return f"{len(things)} {noun}{plural * (len(things) != 1)}"
 
@@ -166,6 +172,7 @@ FIGURES = (
             f"{_counted(numbers['meshes'], 'mesh', 'es')}, {_counted(numbers['layers_per_stage'], 'stage')}"
         ),
         better="less",
+        detail=_limit,
     ),
     Figure(
         "throughput",

@@ -24,6 +24,7 @@ LAYERS = (
     "design",
     "cost",
     "lowering",
+    "link_load",
     "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard",
     "export gallery papers comparison accuracy planner_bench",
     "launch runtime",

@@ -415,6 +415,8 @@ def test_the_tiles_of_a_design_in_seconds(seconds: Design) -> None:
 
     assert list(shown) == ["iteration", "throughput", "bubble", "mfu", "memory", "exposed"]
     assert shown["iteration"]["value"].endswith("ms")
+    words = numbers["bounds"]["words"]
+    assert shown["iteration"]["help"].endswith(f"{words[0].upper()}{words[1:]}.")
     assert shown["throughput"]["value"].endswith("seq/s")
     assert shown["throughput"]["small"].endswith("tokens/s")
     assert shown["exposed"]["small"].startswith("communication, ")

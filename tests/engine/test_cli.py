@@ -231,8 +231,8 @@ def test_simulate_tells_the_numbers(meshwave: Command) -> None:
 def test_simulate_in_seconds_tells_throughput_and_mfu(meshwave: Command) -> None:
     out = meshwave("simulate", "10-bert-on-tacc")[1]
 
-    heads = ["iteration", "bubble", "throughput", "MFU", "exposed", "peak", "mesh"]
-    assert [line.split()[0] for line in out.splitlines()[:7]] == heads
+    heads = ["iteration", "bubble", "throughput", "MFU", "limit", "exposed", "peak", "mesh"]
+    assert [line.split()[0] for line in out.splitlines()[:8]] == heads
     assert "GB of 40 GB a device: fits" in out
     assert "inside" not in out, "no block waits for messages of its own"
 

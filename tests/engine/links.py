@@ -1,0 +1,53 @@
+"""Designs whose meshes share NICs, for the tests of links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from engine.errors import MeshwaveError
+from engine.predict import Prediction, predict
+from engine.schedules import schedules
+from tests._strategies import A100, pipelines
+
+PLAYED = [name for name in schedules if name not in ("auto", "custom")]
+
+
+@st.composite
+def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") -> Prediction:
+    """A step of any schedule whose meshes lie on nodes of two devices, at links slow or fast, tp and dp or neither."""
+    drawn = draw(pipelines(draw(st.sampled_from(PLAYED)), ranks=4, microbatches=6))
+    width = draw(st.sampled_from([1, 2]))
+    axes = {"dp": 1, "tp": width} if draw(st.booleans()) else {"dp": width, "tp": 1}
+    meshes = [
+        {"name": f"m{rank}", "devices": [rank * width + place for place in range(width)], "axes": axes}
+        for rank in range(drawn.ranks)
+    ]
+    try:
+        return predict(
+            drawn.design(
+                cluster=nodes_of_two(
+                    drawn.ranks * width, draw(st.sampled_from([1e6, 1e7, 1e8, 1e10])), draw(st.sampled_from([1, 2]))
+                ),
+                meshes=meshes,
+                training={"micro_batch_size": 2},
+                cost={"kind": "roofline", "transfer_model": transfer_model},
+            )
+        )
+    except MeshwaveError:
+        assume(False)
+        raise
+
+
+def nodes_of_two(devices: int, bandwidth: float, nics: int = 1) -> dict[str, Any]:
+    """A cluster of so many devices, two a node."""
+    return {
+        "nodes": -(-devices // 2),
+        "devices_per_node": 2,
+        "nics_per_node": nics,
+        "device": A100,
+        "intra_node": {"latency_s": 1e-6, "bandwidth": 10 * bandwidth},
+        "inter_node": {"latency_s": 1e-5, "bandwidth": bandwidth},
+    }
