@@ -17,6 +17,7 @@ from engine.design.expert_layers import resolved
 from engine.design.problems import problems
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError, Problem
+from engine.link_flows import LinkFlows, find_flows
 from engine.link_load import Bounds, PortLoad, find_bounds, port_loads
 from engine.lowering import findings, lower
 from engine.moe import dropped
@@ -78,6 +79,11 @@ class Prediction:
     def bounds(self) -> Bounds | None:
         """What the step cannot be shorter than; None of unit costs."""
         return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
+
+    @cached_property
+    def link_flows(self) -> LinkFlows | None:
+        """When the bytes of each flow pass which ports; None where no links are shared."""
+        return find_flows(self.program, self.costs, self.timeline)
 
     @cached_property
     def dropped(self) -> list[float] | None:

@@ -52,6 +52,12 @@ def simulate(
     return _timeline(program, play, meshes)
 
 
+def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
+    """Return whether any flow of a program waits for another, or shares a full port with it."""
+    alone = _play_alone(program, seconds, None, blocking=False)
+    return is_contended(network, _flows_of(program, network, flow_bytes(program, seconds, network), alone))
+
+
 def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
     """Play on shared links and note how the rates of flows change, up to so many changes."""
     sizes = flow_bytes(program, seconds, network)

@@ -25,6 +25,8 @@ LAYERS = (
     "cost",
     "lowering",
     "link_load",
+    "link_flows",
+    "link_lanes",
     "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard",
     "export gallery papers comparison accuracy planner_bench",
     "launch runtime",

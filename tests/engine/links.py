@@ -26,7 +26,7 @@ def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") ->
         for rank in range(drawn.ranks)
     ]
     try:
-        return predict(
+        found = predict(
             drawn.design(
                 cluster=nodes_of_two(
                     drawn.ranks * width, draw(st.sampled_from([1e6, 1e7, 1e8, 1e10])), draw(st.sampled_from([1, 2]))
@@ -39,6 +39,8 @@ def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") ->
     except MeshwaveError:
         assume(False)
         raise
+    assume(found.costs.network is not None or transfer_model not in ("shared-links", "link-serial"))
+    return found
 
 
 def nodes_of_two(devices: int, bandwidth: float, nics: int = 1) -> dict[str, Any]:
