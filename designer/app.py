@@ -30,6 +30,7 @@ from designer.views.comparison import Comparison
 from designer.views.expert_schedules import ExpertSchedules
 from designer.views.gallery import Gallery
 from designer.views.layers import inside_of, measured_block
+from designer.views.links import links_of
 from designer.views.numbers import Numbers
 from designer.views.problems import Problems
 from designer.views.profile import Profiles
@@ -235,6 +236,7 @@ class Widgets:
         self.drawing = Drawing(session, self.timeline.tell)
         self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
+        self.timeline.param.watch(lambda *_: self._show_timeline(), ["show_links", "show_device_links"])
         self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
         self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._turn_pane, **fill)
         self.experts = ExpertsCanvas(
@@ -336,12 +338,16 @@ class Widgets:
         return first
 
     def _show_timeline(self) -> None:
-        session, stale = self.session, self._stale
+        stale = self._stale
         inner = self._inside()
         if inner is not None:
             self.timeline.show(inner[0], stale, inner[1])
         else:
-            self.timeline.show(layers(session), stale)
+            self.timeline.show(self._layers(), stale)
+
+    def _layers(self, tried: Prediction | None = None) -> list[Layer]:
+        chart = self.timeline
+        return layers(self.session, tried, links=chart.show_links, devices=chart.show_device_links)
 
     def _look_into(self, block: Pin | None) -> None:
         """Show the inside of a block of the iteration, the transfer behind an arrow, or the iteration again."""
@@ -399,7 +405,7 @@ class Widgets:
         if tried is None:
             self._show_timeline()
         elif self._block is None:
-            self.timeline.show(layers(self.session, tried))
+            self.timeline.show(self._layers(tried))
 
     def _focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
@@ -444,16 +450,20 @@ GRID = {
 }
 
 
-def layers(session: Session, tried: Prediction | None = None) -> list[Layer]:
+def layers(
+    session: Session, tried: Prediction | None = None, *, links: bool = False, devices: bool = False
+) -> list[Layer]:
     """What the timeline shows: the pinned designs above the open one, and a run laid over that;
-    in place of both what is ``tried`` while a gesture is under way."""
+    in place of both what is ``tried`` while a gesture is under way. With ``links`` the open design has lanes of its
+    links, with ``devices`` of those of each device too."""
     prediction = tried or session.prediction
     shown = []
     for pinned in session.pinned:
         if _same_axis(pinned, prediction):
             shown.append(_layer(pinned, f"Pinned: {pinned.design.name}"))
     if prediction is not None:
-        shown.append(_layer(prediction, prediction.design.name))
+        lanes = links_of(prediction, devices=devices) if links else None
+        shown.append(replace(_layer(prediction, prediction.design.name), links=lanes))
         if session.measured is not None and tried is None:
             shown.append(_measured(session.measured, prediction))
     return shown
@@ -515,4 +525,5 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         played=(prediction.program, prediction.costs),
         opens=prediction.costs.unit == "s",
         crosses=True,
+        find_flows=lambda: prediction.link_flows,
     )

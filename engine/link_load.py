@@ -46,6 +46,12 @@ def port_name(port: Port) -> str:
     return NAMES[port.kind].format(port.number)
 
 
+def port_label(port: Port) -> str:
+    """Return the shortest name of a port: ``NIC 1 out``, ``dev 3 in``."""
+    what = {"nic": "NIC", "uplink": "switch", "device": "dev NIC", "link": "dev"}[port.kind.rpartition("-")[0]]
+    return f"{what} {port.number} {port.kind.rpartition('-')[2]}"
+
+
 def is_of_device(port: Port) -> bool:
     """Whether a port belongs to a single device."""
     return port.kind.startswith(("link", "device"))

@@ -26,7 +26,7 @@ import { Tip } from "static/timeline_tip.js";
 import { View } from "static/timeline_view.js";
 import { spoken } from "static/timeline_words.js";
 
-const SWITCHES = ["show_memory", "show_critical", "show_transfers"];
+const SWITCHES = ["show_memory", "show_critical", "show_transfers", "show_links", "show_device_links"];
 const SAID_FOR = 4000; // milliseconds
 
 export function render({ model, el }) {
@@ -100,6 +100,8 @@ class Chart {
       button(label, { kind: "mw-timeline-toggle", title: `${title} (${key})`, onclick: () => this.toggle(name) });
     return {
       show_transfers: toggle("show_transfers", "Transfers", "T", "Messages between meshes as arrows, where there is room"),
+      show_links: toggle("show_links", "Links", "L", "What passes each NIC and link, and with which part of it"),
+      show_device_links: toggle("show_device_links", "Device links", "Shift+L", "The links of single devices beside those of nodes"),
       show_critical: toggle("show_critical", "Critical path", "C", "The chain of spans that makes the step as long as it is"),
       show_memory: toggle("show_memory", "Memory", "M", "Memory of a device of each mesh"),
       area: button("Area", { kind: "mw-timeline-toggle", title: "Figures of an area: drag over it (R, or Shift+drag at any time)", onclick: () => this.area.turnMode() }),
@@ -200,7 +202,9 @@ class Chart {
     this.buttons.show_memory.hidden = !has((layer) => layer.hasMemory);
     this.buttons.show_critical.hidden = !has((layer) => layer.critical);
     for (const name of ["png", "fit", "show_transfers", "area", "find", "link"]) this.buttons[name].hidden = !data;
-    for (const name of ["show_transfers", "area", "find", "link"]) this.buttons[name].hidden ||= this.depth.isDeep;
+    this.buttons.show_links.hidden = !data || this.openLayer?.unit !== "s";
+    this.buttons.show_device_links.hidden = this.buttons.show_links.hidden || !model.show_links;
+    for (const name of ["show_transfers", "show_links", "show_device_links", "area", "find", "link"]) this.buttons[name].hidden ||= this.depth.isDeep;
     this.buttons.area.setAttribute("aria-pressed", String(this.area.mode));
     this.pinbar.show();
     this.panel.fill();
@@ -224,6 +228,7 @@ class Chart {
     const { palette } = this.model;
     const ops = [OP.F, OP.B, OP.I, OP.W, OP.REDUCE_GRAD, OP.STEP].filter((op) => layers.some((layer) => layer.takes(op)));
     const swatch = (kind, words) => h("span", { class: "mw-timeline-key" }, h("i", { "data-kind": kind }), words);
+    const carries = layers.some((layer) => layer.links?.lanes.length) ? [OP.SEND_F, OP.SEND_B] : [];
     const rises = layers.some((layer) => layer.shade.some((shade) => shade & 1));
     this.legend.replaceChildren(
       ...ops.map((op) => {
@@ -231,6 +236,7 @@ class Chart {
         if (layers[0].kinds) return layers[0].kinds[name] ? swatch(name, layers[0].kinds[name]) : "";
         return swatch(name, op <= OP.W ? `${name} ${palette.words[name]}` : palette.words[name]);
       }),
+      ...carries.map((op) => swatch(palette.names[op], `${palette.words[palette.names[op]]} sent`)),
       ...(layers.length ? [swatch("idle", "idle")] : []),
       ...(rises ? [swatch("rising", "going up")] : []),
       ...(this.rows.some((row) => row.length === 2 && row[0].unit === "s") ? [swatch("slower", "5\u2009% longer"), swatch("quicker", "shorter")] : []),
@@ -248,7 +254,8 @@ class Chart {
     const layers = this.data?.layers ?? [];
     const held = this.model.show_memory ? layers.filter((layer) => layer.hasMemory) : [];
     const { clientWidth: width, clientHeight: height } = this.stage;
-    const plan = arrange({ rows: this.rows, held, kept: this.kept, view: this.view, width, height });
+    const linked = (this.model.show_links && layers.find((layer) => layer.links)) || null;
+    const plan = arrange({ rows: this.rows, held, linked, kept: this.kept, view: this.view, width, height });
     this.view.scroll = plan.scroll;
     return plan;
   }

@@ -54,6 +54,24 @@ export function debug(chart) {
       const { left, top } = chart.stage.getBoundingClientRect();
       return chart.arrows.map(({ layer, span, x1, x2, y1, y2 }) => ({ ...nameOf({ layer, span }), x: left + (x1 + x2) / 2, y: top + (y1 + y2) / 2 }));
     },
+    /** The lanes of links, each with its rectangle in the window and how many shares it has. */
+    get links() {
+      const { left, top } = chart.stage.getBoundingClientRect();
+      const { layer, lanes } = chart.plan.links ?? { lanes: [] };
+      return lanes.map(({ port, y, height }) => ({
+        name: port.name, share: port.share, x: left + chart.frame.left, y: top + y, width: chart.frame.right - chart.frame.left, height,
+        shares: layer.link_bounds[port.number + 1] - layer.link_bounds[port.number],
+      })); // prettier-ignore
+    },
+    /** The middle of a share of a lane of links in the window. */
+    shareAt(number, share) {
+      const { left, top } = chart.stage.getBoundingClientRect();
+      const { layer, lanes } = chart.plan.links;
+      const { y, height } = lanes[number];
+      const at = layer.link_bounds[number] + share;
+      const middle = (one, other) => (one[at] + other[at]) / 2;
+      return { x: left + chart.frame.x(middle(layer.link_start, layer.link_end)), y: top + y + height * (1 - middle(layer.link_low, layer.link_high)) };
+    },
     get edit() {
       return chart.edit.facts;
     },

@@ -40,6 +40,7 @@ const KEYS = [
     ["U", "keep the lane on top; a click on its name"],
     ["C", "critical path, and what would shorten it"],
     ["T, M", "transfers, memory"],
+    ["L, Shift+L", "links of nodes, and of devices"],
     ["Esc", "close, one thing at a time"],
   ]],
 ]; // prettier-ignore

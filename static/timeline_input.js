@@ -152,6 +152,7 @@ function keysOf(chart) {
     x: () => chart.marks.toggleHere(), Shiftx: () => chart.marks.clear(),
     "/": outer(() => chart.search.open()), n: () => chart.search.step(1), Shiftn: () => chart.search.step(-1),
     c: toggle("show_critical"), m: toggle("show_memory"), t: toggle("show_transfers"),
+    l: outer(toggle("show_links")), Shiftl: outer(toggle("show_device_links")),
     "?": () => chart.help.toggle(),
     Escape: () => chart.escape(),
   }; // prettier-ignore

@@ -11,6 +11,8 @@ const BAND = 12; // lanes too low for their blocks are painted together in bands
 const HIGHEST = 48;
 const ROOMY = 26; // to which lanes grow while a person zooms in, and which those kept on top have
 const MOST_KEPT = 0.45; // of the room, for the lanes that are kept on top
+const LINK = 24; // CSS pixels of a lane of a port
+const LINKS_LEAST = 0.3; // of the room, for the lanes of links where there are many
 const FEW = 10; // meshes whose memory is drawn as curves
 const BELOW_KEPT = 5; // CSS pixels between them and the lanes that are scrolled
 
@@ -20,9 +22,10 @@ export const laneKey = (layer, rank) => `${layer.number}:${rank}`;
 /**
  * Lanes and memory strips with their place on the canvas. `rows` are lists of layers that share their lanes,
  * `held` the layers whose memory is shown, `kept` the keys of the lanes that stand on top and are not scrolled,
- * `view` what is looked at; sizes are CSS pixels. The lanes that are scrolled begin at `split`.
+ * `linked` the layer whose links are shown, if any, `view` what is looked at; sizes are CSS pixels. The lanes that are
+ * scrolled begin at `split`.
  */
-export function arrange({ rows, held, kept, view, width, height }) {
+export function arrange({ rows, held, linked, kept, view, width, height }) {
   const gutter = rows.some(([layer]) => layer.labels) ? WORDY : width < 620 ? 60 : 100;
   const parts = rows.map((row) => partOf(row, kept));
   const units = parts.reduce((sum, { row, ranks }) => sum + ranks.length * share(row), 0);
@@ -31,20 +34,26 @@ export function arrange({ rows, held, kept, view, width, height }) {
   const whole = height - AXIS - 4;
   const shown = sharing(held);
   const wanted = shown.reduce((sum, [layer]) => sum + memoryHeight(layer.ranks) + TITLE, 0);
-  const memoryLeast = Math.min(wanted, whole * 0.36);
-  const even = clamp((whole - titles - memoryLeast) / Math.max(1, units + onTop), LOWEST, HIGHEST);
+  const memoryLeast = Math.min(wanted, whole * (linked ? 0.24 : 0.36));
+  const linksWanted = linked ? linked.links.lanes.length * LINK + TITLE : 0;
+  const linksLeast = Math.min(linksWanted, Math.max(TITLE, whole * LINKS_LEAST));
+  const least = memoryLeast + linksLeast;
+  const even = clamp((whole - titles - least) / Math.max(1, units + onTop), LOWEST, HIGHEST);
   const topPitch = onTop ? Math.min(Math.max(even, ROOMY), Math.max(4, (whole * MOST_KEPT) / onTop)) : 0;
   const split = AXIS + onTop * topPitch + (onTop ? BELOW_KEPT : 0);
   const room = height - split - 4;
-  const fit = clamp((room - titles - memoryLeast) / Math.max(1, units), LOWEST, HIGHEST);
+  const fit = clamp((room - titles - least) / Math.max(1, units), LOWEST, HIGHEST);
   const pitch = clamp(fit * Math.sqrt(TICKS / (view.to - view.from)), fit, Math.max(fit, ROOMY));
   const content = titles + units * pitch;
-  const memory = held.length ? clamp(room - titles - units * fit, memoryLeast, wanted * 1.6) : 0;
-  const bottom = Math.min(split + content, height - 4 - memory);
+  const left = room - titles - units * fit;
+  const deep = clamp(left - memoryLeast, linksLeast, linksWanted);
+  const memory = held.length ? clamp(left - deep, memoryLeast, wanted * 1.6) : 0;
+  const bottom = Math.min(split + content, height - 4 - memory - deep);
   const scroll = clamp(view.scroll, 0, Math.max(0, content - (bottom - split)));
   const size = { left: gutter, top: AXIS, split, right: Math.max(gutter + 20, width - 10), bottom };
-  const strips = placeMemory(shown, bottom + 2, memory);
-  return { width, height, gutter, pitch, fit, content, scroll, split, size, strips, ...placeLanes(parts, topPitch, split - scroll, pitch) };
+  const links = linked && placeLinks(linked, bottom + 2, deep);
+  const strips = placeMemory(shown, bottom + 2 + deep, memory);
+  return { width, height, gutter, pitch, fit, content, scroll, split, size, links, strips, ...placeLanes(parts, topPitch, split - scroll, pitch) };
 }
 
 /** The ranks of a row that are kept on top, and the others. */
@@ -141,6 +150,13 @@ function sharing(held) {
   const layers = [...held].reverse();
   const isOne = layers.length > 1 && layers[0].ranks <= FEW && layers.every(({ ranks }) => ranks === layers[0].ranks);
   return isOne ? [layers] : held.map((layer) => [layer]);
+}
+
+/** The title of the lanes of links, and each of them. */
+function placeLinks(layer, y, height) {
+  const { lanes } = layer.links;
+  const each = (height - TITLE) / Math.max(1, lanes.length);
+  return { layer, y, lanes: lanes.map((port, number) => ({ port: { ...port, number }, y: y + TITLE + number * each, height: each })) };
 }
 
 function placeMemory(shown, top, height) {

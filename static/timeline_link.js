@@ -7,7 +7,7 @@ import { laneKey } from "static/timeline_layout.js";
 import { nameOf } from "static/timeline_place.js";
 
 const NAME = "timeline"; // what our part of the link begins with
-const SWITCHES = { critical: "show_critical", transfers: "show_transfers", memory: "show_memory" };
+const SWITCHES = { critical: "show_critical", transfers: "show_transfers", memory: "show_memory", links: "show_links", devices: "show_device_links" };
 const MOST_MARKS = 50;
 
 /** Put the link to this view into the address bar and, where a page may, on the clipboard. */

@@ -122,6 +122,7 @@ export class Panel {
     const kinds = Object.entries(found.by_kind_s).map(([op, value]) => ({ kind: op, name: named(op, palette), value }));
     const stages = Object.entries(found.by_stage_s).map(([stage, value]) => ({ name: `stage ${stage}`, value, search: `stage ${stage}` }));
     const meshes = Object.entries(found.by_mesh_s).map(([mesh, value]) => ({ name: `mesh ${mesh}`, value, search: `mesh ${mesh}`, colour: this._colour(mesh) }));
+    const ports = Object.entries(found.by_port_s).map(([name, value]) => ({ name, value }));
     this.whatIfs = h("div", {});
     this._show(
       "path",
@@ -132,6 +133,7 @@ export class Panel {
       this._section("By kind", table(largest(kinds), found.makespan_s, write)),
       this._section("By stage", table(largest(stages), found.makespan_s, write, "", (text) => chart.search.run(text))),
       meshes.length > 1 && this._section("By mesh", table(largest(meshes), found.makespan_s, write, "", (text) => chart.search.run(text))),
+      ports.length > 0 && this._section("Transfers by limiting port", table(largest(ports), found.makespan_s, write)),
       this._section("Bubbles of the whole step", pairs([["bubble", percent(found.bubble_ratio)], ["span bubble", percent(found.span_bubble_ratio)]])),
       h("p", { class: "mw-timeline-note" }, BUBBLE),
     );

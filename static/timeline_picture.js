@@ -3,6 +3,7 @@
 import { css } from "static/palette.js";
 import { paintAxis, paintGrid, paintScrollbar } from "static/timeline_axis.js";
 import { paintNames, paintTitles } from "static/timeline_gutter.js";
+import { LinkLanes } from "static/timeline_links.js";
 import { MemoryStrips } from "static/timeline_memory.js";
 import { Pixels, Shapes, TALL, TITLE, clipped, line } from "static/timeline_paint.js";
 import { paintTransfers } from "static/timeline_transfers.js";
@@ -39,6 +40,7 @@ export class Picture {
       if (chart.model.show_transfers) arrows = paintTransfers(pen, chart, seen);
       this._ends(context);
     });
+    new LinkLanes(context, frame, plan).paint();
     new MemoryStrips(context, frame, plan).paint();
     paintNames(context, chart, kept, scrolled);
     paintTitles(context, chart);

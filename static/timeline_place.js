@@ -1,7 +1,9 @@
 // Places of the chart: what is under a point, what stands beside it, and the name by which a place is found again.
-// A place is `{layer, span}`; one without a span (-1) has `rank` and `tick`, and over memory `memory`.
+// A place is `{layer, span}`; one without a span (-1) has `rank` and `tick`, and over memory `memory`;
+// over a lane of a port `link`, and there the span is the one whose bytes pass.
 
 import { TICKS } from "static/timeline_data.js";
+import { linkAt } from "static/timeline_links.js";
 import { arrowAt } from "static/timeline_transfers.js";
 
 const LOW = 0.74; // of a lane: reductions are drawn below
@@ -13,7 +15,7 @@ export function placeAt({ frame, plan, arrows }, { x, y }) {
   const tick = frame.tick(x);
   const strip = plan.strips.find((strip) => strip.rank >= 0 && y >= strip.y && y < strip.y + strip.height);
   if (strip) return { layer: strip.layer, rank: strip.rank, span: -1, memory: strip.layer.memoryAt(strip.rank, tick), others: strip.others, tick };
-  if (y > frame.bottom) return null;
+  if (y > frame.bottom) return linkAt({ frame, plan }, x, y);
   const lane = plan.lanes.find((lane) => frame.isLaneSeen(lane) && y >= lane.y && y < lane.y + lane.height);
   const arrow = arrowAt(arrows, x, y);
   return lane ? inLane(frame, lane, tick, y, arrow) : arrow;

@@ -23,7 +23,7 @@ export class Tip {
   show(place, x, y) {
     const { chart } = this;
     const { names } = chart.model.palette;
-    const twin = place.span >= 0 ? twinOf(chart, place) : null;
+    const twin = place.span >= 0 && !place.link ? twinOf(chart, place) : null;
     const list = h("dl", {});
     for (const [name, value] of facts(place, names, twin)) list.append(...fact(name, String(value)));
     const { label, source } = place.layer;
@@ -38,9 +38,10 @@ export class Tip {
   }
 
   /** Why a lane stands still there, or before a block, in Python's words. */
-  _explain({ layer, span, rank, tick, memory }) {
+  _explain({ layer, span, rank, tick, memory, link }) {
     const { asker, live } = this.chart;
     asker.forget("idle");
+    if (link) return this._limit(layer, link);
     if (layer.labels || memory !== undefined || layer.isTransfer(span) || layer.isReduction(span)) return;
     const lane = rank ?? layer.rankOf(span);
     const waited = span >= 0 ? layer.waited(span).ticks : 0;
@@ -55,16 +56,33 @@ export class Tip {
     });
   }
 
+  /** Which port limits a message that passes a lane of links, in Python's words. */
+  _limit(layer, { share }) {
+    if (share < 0) return;
+    const span = layer.flow_span[layer.link_flow[share]];
+    if (this.limited?.layer === layer && this.limited.share === share) return this._say(this.limited.words);
+    const asked = { ...this._named(layer, span), start: layer.link_start[share] * layer.scale, end: layer.link_end[share] * layer.scale };
+    this.chart.asker.ask("limit", layer, asked, (found) => {
+      this.limited = { layer, share, words: found ?? "" };
+      if (this.place?.link?.share === share) this._say(this.limited.words);
+    });
+  }
+
+  /** An action by its name, as Python knows it. */
+  _named(layer, span) {
+    return { rank: layer.rankOf(span), op: layer.op[span], stage: layer.stage[span], microbatch: layer.microbatch[span], other: layer.otherOf(span) };
+  }
+
   _say(words) {
     if (this.element.hidden) return;
     this.why.textContent = sentence(words);
     this.stand();
   }
 
-  _title({ layer, span, memory }) {
+  _title({ layer, span, memory, link }) {
     const title = h("div", { class: "mw-timeline-tip-title" });
     if (span < 0) {
-      title.append(h("b", {}, memory !== undefined ? "Memory of a device" : "Idle"));
+      title.append(h("b", {}, link ? "Idle port" : memory !== undefined ? "Memory of a device" : "Idle"));
       return title;
     }
     const { names, words } = this.chart.model.palette;
@@ -88,8 +106,9 @@ export class Tip {
 
   _top(height, room) {
     const { frame, plan } = this.chart;
-    const { layer, span, rank, memory } = this.place;
+    const { layer, span, rank, memory, link } = this.place;
     const lowest = room - height - EDGE;
+    if (link) return Math.max(EDGE, this.at.y - AWAY - height);
     const spanned = span >= 0 && layer.isTransfer(span) ? [layer.rankOf(span), layer.peerOf(span)] : [rank ?? layer.rankOf(span)];
     const lanes = memory === undefined ? spanned.map((of) => plan.laneOf(layer, of)).filter(Boolean) : [];
     if (!lanes.length) return Math.max(EDGE, this.at.y - AWAY - height);

@@ -1,5 +1,6 @@
 // What is known of a place of the chart, in words.
 
+import { linkFacts } from "static/timeline_links.js";
 import { amount, bytes, flops, percent } from "static/timeline_data.js";
 
 /**
@@ -9,6 +10,7 @@ import { amount, bytes, flops, percent } from "static/timeline_data.js";
 export function facts(place, names, twin) {
   const { layer, span } = place;
   if (place.memory !== undefined) return memoryFacts(place);
+  if (place.link) return linkFacts(place, names);
   if (span < 0) return idleFacts(place, names);
   if (layer.isTransfer(span)) return transferFacts(layer, span);
   if (layer.labels) return [...stepFacts(layer, span, names), ...(twin ? [twinFact(place, twin)] : [])];

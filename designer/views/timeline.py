@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from panel.custom import JSComponent
 
 from designer.assets import module, read_static
+from designer.views.links import pack_links
 from engine.cost import Costs
 from engine.errors import InputError, MeshwaveError
 from engine.inspect import Inspector, Work, what_ifs
+from engine.link_flows import LinkFlows
+from engine.link_lanes import LinkLanes
 from engine.palette import as_data, shades, tints
 from engine.program.action import Action, Op
 from engine.program.program import Program
@@ -60,6 +63,8 @@ class Layer:
     steps: Steps | None = None  # of the inside of a block
     opens: bool = False  # whether there is a timeline behind each of its computations
     crosses: bool = False  # whether there is a transfer to look at behind each of its arrows
+    links: LinkLanes | str | None = None  # the lanes of its links, or why there are none; None where nobody asked
+    find_flows: Callable[[], LinkFlows | None] = lambda: None  # what passes the links, to say what holds a mesh up
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,10 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         stored["flops"] = columns.add(layer.work.flops.ravel(), "float32")
     if layer.memory is not None:
         stored |= _pack_memory(layer.memory, columns, ticks)
+    links = None
+    if layer.links is not None:
+        links, of_links = pack_links(layer.links, place, ticks, columns.add)
+        stored |= of_links
     steps: dict[str, Any] = {}
     if layer.steps is not None:
         stored["text"] = columns.add(layer.steps.label[order], "int32")
@@ -170,6 +179,7 @@ def _pack_layer(layer: Layer, columns: _Columns, ticks: float) -> dict[str, Any]
         "capacity": layer.capacity,
         "stages_layers": list(layer.stages_layers) if layer.stages_layers is not None else None,
         "critical": layer.critical is not None,
+        "links": links,
         "columns": stored,
     }
 
@@ -225,6 +235,8 @@ class TimelineChart(JSComponent):
     show_memory = param.Boolean(default=True)
     show_critical = param.Boolean(default=False)
     show_transfers = param.Boolean(default=True)
+    show_links = param.Boolean(default=False, doc="Lanes of NICs and links, with what each message has of them.")
+    show_device_links = param.Boolean(default=False, doc="Beside the lanes of nodes those of every device.")
     can_edit = param.Boolean(default=False, doc="Whether the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
@@ -249,7 +261,9 @@ class TimelineChart(JSComponent):
     def show(self, layers: Sequence[Layer], stale: str = "", crumbs: Sequence[str] = ()) -> None:  # type: ignore[override]
         """Draw ``layers``; the view stays where it is where that still makes sense. ``crumbs`` lead from the
         iteration to the inside of a block, where that is what they are."""
-        self._asked = [(layer, Inspector(layer.timeline, layer.bytes, layer.unit)) for layer in layers]
+        self._asked = [
+            (layer, Inspector(layer.timeline, layer.bytes, layer.unit, layer.find_flows)) for layer in layers
+        ]
         self.param.update(packed=pack(layers, crumbs), stale=stale)
 
     def tell(self, message: Mapping[str, Any]) -> None:
@@ -305,7 +319,7 @@ def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
 def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     timeline = layer.timeline
     bubbles = {"bubble_ratio": timeline.bubble_ratio, "span_bubble_ratio": timeline.span_bubble_ratio}
-    return {**ask.path.as_data(), **bubbles, "can_change": layer.played is not None}
+    return {**ask.path.as_data(), **bubbles, "by_port_s": ask.limits(), "can_change": layer.played is not None}
 
 
 def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -323,9 +337,23 @@ def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
     return ask.query(str(question["text"])).as_data()
 
 
+def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
+    """What limits a message or an exchange in some time; empty where nothing is known."""
+    timeline = layer.timeline
+    names = ("rank", "op", "stage", "microbatch", "other")
+    columns = (timeline.rank, timeline.op, timeline.stage, timeline.microbatch, timeline.other)
+    same = np.all([column == int(question[name]) for name, column in zip(names, columns, strict=True)], axis=0)
+    found = [
+        ask.limit(span, float(question["start"]), float(question["end"])) for span in np.flatnonzero(same)[:1].tolist()
+    ]
+    return next((f"it is {limit.words}" for limit in found if limit is not None), "")
+
+
 Question = Callable[[Layer, Inspector, Mapping[str, Any]], Any]
 
-QUESTIONS: Mapping[str, Question] = {"area": _area, "idle": _idle, "path": _path, "what_if": _what_if, "find": _find}
+QUESTIONS: Mapping[str, Question] = {
+    "area": _area, "idle": _idle, "path": _path, "what_if": _what_if, "find": _find, "limit": _limit,
+}  # fmt: skip
 """What the page may ask of a layer; answers are plain data. Nothing that has to be worked out is worked out there."""
 
 

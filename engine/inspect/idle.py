@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from engine.inspect.lanes import Gap, Lanes, Spans, overlap
+from engine.inspect.path import FindLimit
 from engine.inspect.words import Unit, amount, count, listed
+from engine.link_load import port_name
 from engine.program.action import SENDS, Op
 
 What = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
@@ -22,6 +24,8 @@ class Part:
     what: What
     seconds: float
     words: str
+    port: str = ""  # that held the mesh up most, "NIC of node 0, outgoing"
+    flows: int = 0  # how many shared it, at most
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Idle:
         return {**asdict(self), "seconds": self.seconds}
 
 
-def explain(lanes: Lanes, gap: Gap, unit: Unit) -> Idle:
-    """Say what a gap is made of."""
+def explain(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
+    """Say what a gap is made of, and by ``find_limit`` through which port."""
     mesh = lanes.timeline.meshes[gap.rank]
     waits = f"mesh {mesh} waits {amount(gap.seconds, unit)}"
     if gap.span < 0:
@@ -56,6 +60,7 @@ def explain(lanes: Lanes, gap: Gap, unit: Unit) -> Idle:
     cause = int(lanes.timeline.cause[gap.span])
     then = lanes.name(gap.span)
     source, parts = _story(lanes, gap, cause, unit)
+    parts = _with_port(parts, gap, cause, find_limit)
     if source < 0:
         words = (
             f"mesh {mesh} stands still for {amount(gap.seconds, unit)} before {then}; what it waits for is not known"
@@ -64,6 +69,21 @@ def explain(lanes: Lanes, gap: Gap, unit: Unit) -> Idle:
     told = listed([part.words for part in parts]) if parts else ""
     words = f"{waits} for {_of(lanes, source)}" + (f": {told}" if told else "")
     return Idle(mesh, gap.start, gap.end, then, lanes.name(source), lanes.mesh(source), tuple(parts), words)
+
+
+def _with_port(parts: list[Part], gap: Gap, cause: int, find_limit: FindLimit) -> list[Part]:
+    """Add to the longest part on the links which port limited it."""
+    wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
+    if not wire:
+        return parts
+    longest = max(wire, key=lambda part: part.seconds)
+    place = parts.index(longest)
+    start = gap.end - sum(part.seconds for part in parts[place:])
+    limit = find_limit(cause, start, start + longest.seconds)
+    if limit is None:
+        return parts
+    named = replace(longest, words=f"{longest.words} ({limit.words})", port=port_name(limit.port), flows=limit.flows)
+    return [*parts[:place], named, *parts[place + 1 :]]
 
 
 def _of(lanes: Lanes, span: int) -> str:

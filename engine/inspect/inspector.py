@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from engine.inspect.area import Area, measure
 from engine.inspect.idle import Idle, explain
 from engine.inspect.lanes import Lanes
-from engine.inspect.path import Path, critical_path
+from engine.inspect.path import Path, critical_path, seconds_by_port
 from engine.inspect.search import Query, parse_query
 from engine.inspect.words import Unit
+from engine.link_flows import Limit, LinkFlows
 from engine.timeline import Floats, Timeline
 
 
@@ -25,6 +26,7 @@ class Inspector:
     timeline: Timeline
     carried: Floats | None = None  # [spans] bytes of a transfer, where they are known
     unit: Unit = "s"
+    find_flows: Callable[[], LinkFlows | None] = lambda: None  # what passes the links of a prediction
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -35,6 +37,15 @@ class Inspector:
         """The critical path."""
         return critical_path(self.lanes)
 
+    @cached_property
+    def flows(self) -> LinkFlows | None:
+        """What passes the links; None where that is not known."""
+        return self.find_flows()
+
+    def limit(self, span: int, start: float, end: float) -> Limit | None:
+        """The port that held a transfer, a reduction or an exchange up most in some time."""
+        return self.flows.limit(span, start, end) if self.flows is not None and end > start else None
+
     def area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
         """Where the time between ``start`` and ``end`` goes on some ranks; on all by default."""
         every = range(self.timeline.ranks)
@@ -44,7 +55,11 @@ class Inspector:
     def idle(self, rank: int, at: float) -> Idle | None:
         """What a rank waits for at a time; None where it does not."""
         gap = self.lanes.gap(rank, at)
-        return explain(self.lanes, gap, self.unit) if gap else None
+        return explain(self.lanes, gap, self.unit, self.limit) if gap else None
+
+    def limits(self) -> dict[str, float]:
+        """Seconds of the transfers and reductions on the critical path by the port that held each up most."""
+        return seconds_by_port(self.path, self.limit)
 
     def query(self, text: str) -> Query:
         """Read what a person searches for.

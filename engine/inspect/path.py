@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 
 from engine.inspect.lanes import Lanes, Spans
 from engine.inspect.words import percent
+from engine.link_flows import Limit
+from engine.link_load import port_name
 from engine.program.action import Op
 from engine.timeline import Floats
 
+FindLimit = Callable[[int, float, float], Limit | None]
+"""The port that held a span up most between two moments."""
+MOST_LIMITS = 1_000
+"""Transfers of a path of which the port is looked for."""
 CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
 
 
@@ -108,6 +114,20 @@ class Path:
 def _sums(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
     sums: Mapping[int, float] = dict(enumerate(np.bincount(key, seconds).tolist())) if len(key) else {}
     return {number: sums[number] for number in np.unique(key).tolist()}
+
+
+def seconds_by_port(path: Path, find_limit: FindLimit) -> dict[str, float]:
+    """Return the seconds of transfers and reductions on a path by the words for the port that limits each, the most
+    first; of very many the longest are asked for."""
+    by_wire = np.flatnonzero(~path.lanes.timeline.is_work[path.spans] & (path.seconds > 0))
+    by_wire = by_wire[np.argsort(-path.seconds[by_wire], kind="stable")][:MOST_LIMITS]
+    found: dict[str, float] = {}
+    for at in by_wire.tolist():
+        limit = find_limit(int(path.spans[at]), float(path.begins[at]), float(path.ends[at]))
+        if limit is not None:
+            name = port_name(limit.port)
+            found[name] = found.get(name, 0.0) + float(path.seconds[at])
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
 def critical_path(lanes: Lanes) -> Path:

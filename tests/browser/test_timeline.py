@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.drawn import Drawn, layer
-from tests.browser.gestures import eventually, focused
+from tests.browser.gestures import eventually, focused, painted
 from tests.designer.timelines import one_f_one_b
+from tests.engine.test_link_load import two_nodes
 
 pytestmark = pytest.mark.browser
 
@@ -391,3 +395,34 @@ def test_a_double_click_goes_to_a_block_and_back(drawn: Drawn) -> None:
     drawn.page.mouse.dblclick(600, 45)  # the axis is no block
     drawn.settle()
     assert drawn.ask("view")["whole"]
+
+
+def test_links_shows_what_passes_each_nic_and_hovering_names_the_message(whole_page: Callable[..., Page]) -> None:
+    page = whole_page(two_nodes(1e6, devices=(0, 2, 3, 1)).design)
+    chart = "window.meshwaveTimeline"
+    page.wait_for_function(f"{chart}.layers.length === 1 && {chart}.stats.paints > 0")
+    assert page.evaluate(f"{chart}.links") == []
+
+    page.get_by_role("button", name="Links", exact=True).click()
+    page.wait_for_function(f"{chart}.links.length === 4")
+    painted(page)
+    lanes = page.evaluate(f"{chart}.links")
+    assert [lane["name"] for lane in lanes] == [
+        f"NIC of node {node}, {way}" for node in (0, 1) for way in ("outgoing", "incoming")
+    ]
+    assert all(lane["shares"] >= 8 and 0.5 < lane["share"] <= 1 and lane["height"] > 8 for lane in lanes)
+
+    point = page.evaluate(
+        f"[...Array({lanes[0]['shares']}).keys()].map(at => {chart}.shareAt(0, at)).find(({{ y }}) => y > {lanes[0]['y'] + lanes[0]['height'] / 2})"
+    )
+    page.mouse.move(point["x"], point["y"])
+    painted(page)
+    told = page.locator(".mw-timeline-tip").inner_text()
+    for words in ("NIC of node 0, outgoing", "of the step", "SEND_", "Bytes", "kB/s", "of the port", "Shares with"):
+        assert words in told
+    assert re.search(r"Shares with\s+\d+SEND_[FB]\d, mesh m\d to m\d", told), told
+
+    page.get_by_role("button", name="Device links").click()
+    page.wait_for_function(f"{chart}.links.some(({{ name }}) => name.startsWith('link of device'))")
+    page.get_by_role("button", name="Links", exact=True).click()
+    page.wait_for_function(f"{chart}.links.length === 0")

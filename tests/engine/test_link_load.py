@@ -40,16 +40,18 @@ def test_the_bytes_of_the_ports_are_those_that_transfers_and_collectives_send(pr
         assert sent == pytest.approx(received)
 
 
-def two_nodes(bandwidth: float, transfer_model: str = "shared-links", microbatches: int = 4) -> Prediction:
+def two_nodes(
+    bandwidth: float, transfer_model: str = "shared-links", devices: tuple[int, ...] = (0, 2, 1, 3)
+) -> Prediction:
     """Two pairs of neighbours, whose stages follow one another across two nodes."""
     drawn = document(
-        {"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": microbatches},
+        {"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": 4},
         4,
         cluster=nodes_of_two(4, bandwidth),
         cost={"kind": "roofline", "transfer_model": transfer_model},
         training={"precision": "bf16"},
     )
-    for mesh, device in zip(drawn["meshes"], (0, 2, 1, 3), strict=True):
+    for mesh, device in zip(drawn["meshes"], devices, strict=True):
         mesh["devices"] = [device]
     return predict(parse_design(drawn))
 
