@@ -37,8 +37,9 @@ export class LinkLanes {
     context.font = `11px ${colours.font}`;
     context.fillStyle = css(colours.muted);
     const { lanes, words } = layer.links;
+    const whose = plan.titles.length > 1 ? layer.label : "";
     const about = lanes.length ? "height: share of the capacity; right of a name: how busy the port is in the whole step" : "";
-    context.fillText(shorten(context, [words, about].filter(Boolean).join("; "), plan.width - x - 10), x, y + TITLE / 2 + 1);
+    context.fillText(shorten(context, [whose, words, about].filter(Boolean).join("; "), plan.width - x - 10), x, y + TITLE / 2 + 1);
   }
 
   _lane(layer, { port, y, height }) {

@@ -1,0 +1,125 @@
+"""Links in the timeline: what travels to the page, and only where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from designer.app import layers
+from designer.session import Session
+from designer.views.links import links_of
+from designer.views.timeline import TICKS, Layer, TimelineChart, pack
+from engine.design import parse_design
+from engine.link_lanes import LinkLanes
+from engine.predict import Prediction, predict
+from engine.program.action import Op
+from tests._strategies import document
+from tests.designer.test_timeline_view import ask, asked
+from tests.engine.test_link_load import two_nodes
+
+
+def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The header of the only layer, and its columns."""
+    length = int.from_bytes(packed[:4], "little")
+    [layer] = json.loads(packed[4 : 4 + length])["layers"]
+    columns = {
+        name: np.frombuffer(packed, np.dtype(kind), size, 4 + length + offset)
+        for name, (kind, offset, size) in layer["columns"].items()
+    }
+    return layer, columns
+
+
+def packed(prediction: Prediction, *, devices: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    return unpacked(pack([Layer(prediction.timeline, "open", links=links_of(prediction, devices=devices))]))
+
+
+def test_lanes_travel_with_their_shares_and_the_spans_that_they_are_of() -> None:
+    prediction = two_nodes(1e6)
+    found = links_of(prediction, devices=False)
+    assert isinstance(found, LinkLanes)
+
+    header, columns = packed(prediction)
+
+    lanes = header["links"]["lanes"]
+    assert [lane["label"] for lane in lanes] == ["NIC 0 out", "NIC 0 in", "NIC 1 out", "NIC 1 in"]
+    assert [lane["share"] for lane in lanes] == [lane.load.share for lane in found.lanes]
+    assert columns["link_bounds"].tolist() == np.cumsum([0, *(len(lane.shares) for lane in found.lanes)]).tolist()
+    seconds = (columns["link_end"].astype(float) - columns["link_start"]) / TICKS * prediction.timeline.makespan
+    area = seconds * (columns["link_high"] - columns["link_low"])
+    for lane, first, last in zip(lanes, columns["link_bounds"], columns["link_bounds"][1:], strict=False):
+        assert area[first:last].sum() == pytest.approx(lane["busy_s"], rel=1e-3)
+        assert (columns["link_rate"][first:last] * seconds[first:last]).sum() == pytest.approx(lane["bytes"], rel=1e-3)
+    ops = columns["op"][columns["flow_span"]] & 0x7F
+    assert set(ops.tolist()) == {Op.SEND_F, Op.SEND_B}
+
+
+def test_devices_have_lanes_where_they_are_asked_for() -> None:
+    prediction = two_nodes(1e6, devices=(0, 2, 3, 1))
+
+    nodes, every = (packed(prediction, devices=devices)[0]["links"]["lanes"] for devices in (False, True))
+
+    assert {lane["label"].split()[0] for lane in nodes} == {"NIC"}
+    assert {lane["label"].split()[0] for lane in every} == {"NIC", "dev"}
+
+
+def test_nothing_is_worked_out_while_links_are_off() -> None:
+    design = two_nodes(1e6).design
+    session = Session(design)
+
+    [off] = layers(session)
+    assert off.links is None
+    assert session.prediction is not None
+    assert "link_flows" not in session.prediction.__dict__
+    assert unpacked(pack([off]))[0]["links"] is None
+
+    [on] = layers(session, links=True)
+    assert isinstance(on.links, LinkLanes)
+
+
+def test_why_there_are_no_lanes_is_said() -> None:
+    units = predict(parse_design(document({"schedule": "1f1b", "microbatches": 4}, 2)))
+
+    assert packed(two_nodes(1e6, "latency"))[0]["links"] == {
+        "lanes": [],
+        "words": "transfers share nothing under the transfer model latency; choose shared-links to see links",
+    }
+    assert "unit costs know no bytes" in packed(units)[0]["links"]["words"]
+
+
+def test_where_one_transfer_passes_at_a_time_no_rates_are_told() -> None:
+    header, columns = packed(two_nodes(1e6, "link-serial"))
+
+    assert header["links"]["serial"]
+    assert not columns["link_rate"].any()
+    assert (columns["link_high"] == 1).all()
+
+
+def test_the_page_may_ask_what_limits_a_message() -> None:
+    prediction = two_nodes(1e6)
+    timeline = prediction.timeline
+    layer = Layer(timeline, "open", find_flows=lambda: prediction.link_flows)
+    chart, told = asked(layer, replace(layer, find_flows=lambda: None))
+    send = int(np.flatnonzero(timeline.op == Op.SEND_F)[-1])
+    named = {name: int(getattr(timeline, name)[send]) for name in ("rank", "op", "stage", "microbatch", "other")}
+    when = {"start": timeline.start[send], "end": timeline.end[send]}
+
+    ask(chart, "limit", **named, **when)
+    ask(chart, "limit", 1, **named, **when)
+    ask(chart, "limit", **{**named, "stage": 99}, **when)
+    ask(chart, "path")
+
+    limited, *unknown, path = (message["found"] for message in told)
+    assert limited.startswith(("it is held up by the NIC of node", "it is through the NIC of node"))
+    assert unknown == ["", ""]
+    assert any(name.startswith("NIC of node") for name in path["by_port_s"])
+
+
+def test_switches_are_off_at_first() -> None:
+    chart = TimelineChart()
+
+    assert not chart.show_links
+    assert not chart.show_device_links
