@@ -146,12 +146,17 @@ class Limit(NamedTuple):
     is_serial: bool
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether others make the flow wait, or slower than it is alone."""
+        return self.is_serial or self.flows > 1
+
+    @property
     def words(self) -> str:
         """``held up by the NIC of node 0, outgoing, shared by 3 flows``"""
         name = f"the {port_name(self.port)}"
         if self.is_serial:
             return f"held up by {name}, which carries one transfer at a time"
-        if self.flows < 2:
+        if not self.is_held_up:
             return f"through {name}"
         return f"held up by {name}, shared by {self.flows} flows"
 

@@ -12,7 +12,7 @@ from engine.link_load import PortLoad, is_of_device
 from engine.link_shares import MOST_SHARES, Passing, Share, Steps, most_at_once, most_per_port, stack_shares
 
 MOST_LANES = 32
-"""Of more, the busiest are chosen."""
+"""Of more, the busiest are chosen, those of nodes first."""
 BUSY = 0.5
 """A link of a device that is busy for so much of the step has a lane, though nobody asked for those of devices."""
 
@@ -35,13 +35,14 @@ class LinkLanes(NamedTuple):
 
 def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = False) -> LinkLanes:
     """Return the lanes of the ports that are used: those of nodes first, those of devices where ``devices`` asks for
-    them, where they are busy, or where there are no others. Of too many, the busiest."""
+    them, where they are busy, or where there are no others. Of too many, the busiest of nodes, then of devices."""
     number = {port: place for place, port in enumerate(flows.network.ports)}
     nodes = any(not is_of_device(load.port) for load in loads)
     possible = [load for load in loads if devices or not nodes or not is_of_device(load.port) or load.share >= BUSY]
     chosen: set[int] = set()
     drawn = 0
-    for place in sorted(range(len(possible)), key=lambda place: -possible[place].share)[:MOST_LANES]:
+    first = sorted(range(len(possible)), key=lambda at: (is_of_device(possible[at].port), -possible[at].share))
+    for place in first[:MOST_LANES]:
         drawn += len(flows.passing.get(number[possible[place].port], ((),))[0])
         if drawn > MOST_SHARES:
             break

@@ -95,7 +95,7 @@ export class LinkLanes {
   _shade(layer, flow) {
     const { colours } = this;
     const span = layer.flow_span[flow];
-    const isOther = (layer.microbatch[span] + layer.flow_part[flow]) & 1;
+    const isOther = (Math.max(0, layer.microbatch[span]) + layer.flow_part[flow]) & 1; // a reduction is of no microbatch
     const key = `${layer.op[span]} ${isOther}`;
     this.shades ??= new Map();
     if (!this.shades.has(key)) this.shades.set(key, css(mix(colours.ops[layer.op[span]], colours.background, OTHER * isOther)));

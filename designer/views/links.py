@@ -82,7 +82,7 @@ def _how_many(found: LinkLanes) -> str:
     shown = len(found.lanes)
     if not shown:
         return f"too many messages pass each of {found.ports} ports to draw them"
-    return "" if shown == found.ports else f"the {shown} busiest of {found.ports} ports"
+    return "" if shown == found.ports else f"{shown} of {found.ports} ports, the busiest of nodes first"
 
 
 def _rates_and_bytes(found: LinkLanes, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -346,7 +346,10 @@ def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
     found = [
         ask.limit(span, float(question["start"]), float(question["end"])) for span in np.flatnonzero(same)[:1].tolist()
     ]
-    return next((f"it is {limit.words}" for limit in found if limit is not None), "")
+    words = (
+        f"it is {limit.words}" if limit.is_held_up else "no other message slows it down" for limit in found if limit
+    )
+    return next(words, "")
 
 
 Question = Callable[[Layer, Inspector, Mapping[str, Any]], Any]
