@@ -22,7 +22,7 @@ from engine.simulate import flow_bytes, simulate
 from engine.timeline import Timeline
 
 Floats = NDArray[np.float64]
-Binding = Literal["network", "compute", "critical path"]
+Binding = Literal["network", "compute", "critical_path"]
 
 CLOSE = 0.01
 """Bounds that differ by less of the step are equal: the more specific one is named."""
@@ -116,7 +116,7 @@ class Bounds(NamedTuple):
     @property
     def binding_s(self) -> float:
         """The bound that comes nearest to the makespan."""
-        return {"network": self.network_s or 0.0, "compute": self.busy_s, "critical path": self.critical_path_s}[
+        return {"network": self.network_s or 0.0, "compute": self.busy_s, "critical_path": self.critical_path_s}[
             self.binding
         ]
 
@@ -170,7 +170,7 @@ def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[
     mesh = int(np.argmax(busy))
     network_s = None if busiest is None else busiest.busy_s
     alone_s = makespan if costs.network is None else simulate(program, costs.seconds).makespan
-    found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical path": alone_s}
+    found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical_path": alone_s}
     near = max(found.values()) - CLOSE * makespan
     binding = next(name for name, seconds in found.items() if seconds >= near)
     port = None if busiest is None else busiest.port

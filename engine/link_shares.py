@@ -11,7 +11,7 @@ MOST_SHARES = 60_000
 """Of all ports of a picture, about; of more, moments are left out."""
 LEAST_SHARES = 2_000
 """Of a port, however many there are."""
-DIGITS = 4
+DIGITS = 6
 
 
 class Share(NamedTuple):

@@ -107,7 +107,7 @@ export class Edit {
   }
 
   isBlock(place) {
-    return place?.layer === this.layer && place.span >= 0 && place.span < this.layer.blocks && this.layer.op[place.span] <= OP.W;
+    return place?.layer === this.layer && !place.link && place.span >= 0 && place.span < this.layer.blocks && this.layer.op[place.span] <= OP.W;
   }
 
   choose(spans, { add = false } = {}) {

@@ -298,9 +298,11 @@ def _last_of_each_rank(program: Program, rows: Rows) -> Rows:
 
 
 def _finals(program: Program, stage: int) -> Rows:
-    """The last computation that adds to the gradients of ``stage``, on each rank that holds a copy."""
+    """The last computation that adds to the gradients of ``stage``, on each rank with a copy that any microbatch
+    passes."""
     of_stage = program.tables.weight[stage]
-    return _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
+    last = _last_of_each_rank(program, np.sort(of_stage[of_stage >= 0]))[program.ranks_of(stage)]
+    return last[last >= 0]
 
 
 class _Edges(NamedTuple):

@@ -293,10 +293,11 @@ def test_the_keyboard_reaches_the_chart_and_its_buttons(drawn: Drawn) -> None:
     assert "4 meshes" in (stage.get_attribute("aria-label") or "")
 
 
-def test_keys_switch_critical_path_memory_and_transfers_also_in_python(drawn: Drawn) -> None:
+def test_keys_switch_critical_path_memory_transfers_and_links_also_in_python(drawn: Drawn) -> None:
     drawn.show(layer(4, 8))
 
-    for key, name in (("c", "show_critical"), ("m", "show_memory"), ("t", "show_transfers")):
+    switches = {"c": "show_critical", "m": "show_memory", "t": "show_transfers", "l": "show_links"}
+    for key, name in {**switches, "Shift+L": "show_device_links"}.items():
         before = getattr(drawn.chart, name)
         drawn.key(key)
         eventually(drawn.page, lambda name=name, before=before: getattr(drawn.chart, name) is not before)  # type: ignore[misc]

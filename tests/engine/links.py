@@ -17,12 +17,14 @@ PLAYED = [name for name in schedules if name not in ("auto", "custom")]
 
 @st.composite
 def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") -> Prediction:
-    """A step of any schedule whose meshes lie on nodes of two devices, at links slow or fast, tp and dp or neither."""
+    """A step of any schedule whose meshes lie anywhere on nodes of two devices, at links slow or fast, with tp, dp or
+    neither: transfers, reductions and exchanges share NICs."""
     drawn = draw(pipelines(draw(st.sampled_from(PLAYED)), ranks=4, microbatches=6))
     width = draw(st.sampled_from([1, 2]))
     axes = {"dp": 1, "tp": width} if draw(st.booleans()) else {"dp": width, "tp": 1}
+    order = draw(st.permutations(range(drawn.ranks * width)))
     meshes = [
-        {"name": f"m{rank}", "devices": [rank * width + place for place in range(width)], "axes": axes}
+        {"name": f"m{rank}", "devices": order[rank * width : (rank + 1) * width], "axes": axes}
         for rank in range(drawn.ranks)
     ]
     try:

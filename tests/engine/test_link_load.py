@@ -74,7 +74,7 @@ def test_what_binds_is_said_in_a_sentence() -> None:
 
     assert slow.bounds.binding == "network"
     assert slow.bounds.words == f"the NIC of node 0, outgoing, is busy {100 * slow.bounds.share:.0f} % of the step"
-    assert fast.bounds.binding == "critical path"
+    assert fast.bounds.binding == "critical_path"
     assert fast.bounds.words.startswith("the critical path takes 100 % of the step without shared links; the busiest")
 
 

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from engine import _shared_links, shared_links
 from engine.compiled import compiled_module, is_available
+from engine.design import parse_design
+from engine.lowering import lower
 from engine.program.action import Op
 from engine.program.program import Program, parse_program
 from engine.shared_links import Network, Port, pair_network, play_shared
 from engine.simulate import computing_seconds, flow_bytes, link_rates, simulate
 from engine.timeline import Timeline
-from tests._strategies import programs, seconds, seeds
+from tests._strategies import document, programs, seconds, seeds
 from tests.engine.slow_network import SlowNetwork, fair_rates
 from tests.engine.test_simulate import spans_of
 
@@ -201,6 +203,16 @@ def test_a_fair_rate_is_that_of_a_full_port_or_the_most(kinds: list[int], seed: 
             for port in ports
         ]
         assert rate >= network.rate[kind] * (1 - 1e-9) or any(is_bottleneck)
+
+
+def test_a_copy_that_no_microbatch_passes_holds_up_no_reduction() -> None:
+    """Of the two pipelines of Chimera one microbatch passes one alone."""
+    program = lower(parse_design(document({"schedule": "chimera", "microbatches": 1, "replicas": 2}, 4)))
+    takes = np.ones(len(program))
+
+    shared = played(program, takes, network_of(program, 0, exchanges=False))
+
+    assert shared.makespan >= simulate(program, takes).makespan - 1e-9
 
 
 TWO = parse_program("""
