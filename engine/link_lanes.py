@@ -17,6 +17,10 @@ BUSY = 0.5
 """A link of a device that is busy for so much of the step has a lane, though nobody asked for those of devices."""
 
 
+ROUNDING = 2e-9
+"""Of the step: a share that is shorter comes from ends that are found to as many digits alone."""
+
+
 class LinkLane(NamedTuple):
     """A port and what it carries."""
 
@@ -48,9 +52,11 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
             break
         chosen.add(place)
     most = most_per_port(len(chosen))
+    shortest = ROUNDING * float(flows.end_s.max(initial=0.0))
     found = []
     for place in sorted(chosen):
-        shares = stack_shares(_passing(flows, number[possible[place].port]), most)
+        stacked = stack_shares(_passing(flows, number[possible[place].port]), most)
+        shares = [share for share in stacked if share.end_s - share.start_s > shortest]
         found.append(LinkLane(possible[place], shares, most_at_once(shares)))
     return LinkLanes(flows, found, len(possible))
 

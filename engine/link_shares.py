@@ -114,12 +114,12 @@ class _Sweep:
             each = self._coming[place]
             low, level = level, level + each.parts.at(now)
             part = round(low, DIGITS), round(level, DIGITS)
-            start, *before = self._open.get(place, (now,))
+            start, *before = self._open.get(place, (each.start_s,))
             if tuple(before) == part:
                 continue
             if before:
                 yield Share(each.message, start, now, *before)
-            self._open[place] = (now, *part)
+            self._open[place] = (now if before else start, *part)
 
 
 def _lines(coming: Sequence[Passing]) -> list[int]:
