@@ -11,6 +11,8 @@ MOST_SHARES = 60_000
 """Of all ports of a picture, about; of more, moments are left out."""
 LEAST_SHARES = 2_000
 """Of a port, however many there are."""
+TRIED = 8
+"""Moments that are looked at for each share that may be drawn."""
 DIGITS = 6
 
 
@@ -55,7 +57,10 @@ def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
 
     Messages that follow one another lie in one line as far as others leave it to them.
     """
-    return list(_Sweep(passing).run(most)) if passing else []
+    if not passing:
+        return []
+    found = list(_Sweep(passing).run(TRIED * most))  # at many moments nothing changes on this port
+    return found if len(found) <= most else list(_Sweep(passing).run(most))
 
 
 def most_at_once(found: Sequence[Share]) -> int:
