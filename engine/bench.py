@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import accuracy_bench, convergence_bench, papers, planner_bench
+from engine import accuracy_bench, convergence_bench, links_bench, papers, planner_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.machine import import_path
 from engine.program.action import Op
@@ -353,6 +353,7 @@ PARTS: dict[str, Part] = {
     "launch": launch,
     "recording": recording,
     "runtime": runtime,
+    "links": links_bench.figures,
     "planner": planner_bench.figures,
     "papers": papers.papers,
     "moe": moe,

@@ -28,7 +28,7 @@ LAYERS = (
     "link_flows",
     "link_lanes",
     "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard",
-    "export gallery papers comparison accuracy planner_bench",
+    "export gallery papers comparison accuracy planner_bench links_bench",
     "launch runtime",
     "accuracy_bench convergence_bench",
     "bench doctor",
