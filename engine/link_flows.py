@@ -1,4 +1,4 @@
-"""When the bytes of each message and collective of a prediction pass which ports, and which port holds one up."""
+"""Flows of a prediction: messages and collectives with the ports they pass, their times, and the port that limits each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LinkFlows:
 
     @property
     def is_serial(self) -> bool:
-        """Whether a port carries one transfer at a time."""
+        """True where a port carries one transfer at a time."""
         return bool((self.network.units >= 0).any())
 
     @property
@@ -117,7 +117,7 @@ class LinkFlows:
             yield from ((flow, start_s, end_s) for flow in after[:1].tolist())
 
     def _held_up(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
-        """For how many seconds' worth of its bytes a full port held a flow up, and the most flows there meanwhile."""
+        """Return the seconds by which a full port delayed a flow, and the largest number of flows there meanwhile."""
         flows, weights = self.passing[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
         flows, weights = flows[inside], weights[inside]
@@ -147,7 +147,7 @@ class Limit(NamedTuple):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether others make the flow wait, or slower than it is alone."""
+        """True where other flows make this one wait, or slower than it is alone."""
         return self.is_serial or self.flows > 1
 
     @property
@@ -234,7 +234,7 @@ def _exchanges(
 
 
 def _ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
-    """When flows of one class have moved their bytes."""
+    """Return the moments at which flows of one class have moved their bytes."""
     times, values = np.array(rates.times), np.array(rates.values)
     served = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
     first = np.maximum(0, np.searchsorted(times, begin, "right") - 1)

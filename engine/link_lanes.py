@@ -12,13 +12,13 @@ from engine.link_load import PortLoad, is_of_device
 from engine.link_shares import MOST_SHARES, Passing, Share, Steps, most_at_once, most_per_port, stack_shares
 
 MOST_LANES = 32
-"""Of more, the busiest are chosen, those of nodes first."""
+"""Largest number of lanes. Ports of nodes come before those of devices, and busy ones before idle ones."""
 BUSY = 0.5
 """A link of a device that is busy for so much of the step has a lane, though nobody asked for those of devices."""
 
 
 ROUNDING = 2e-9
-"""Of the step: a share that is shorter comes from ends that are found to as many digits alone."""
+"""Relative to the step. Shorter shares are artefacts of rounding."""
 
 
 class LinkLane(NamedTuple):

@@ -1,4 +1,4 @@
-"""How busy the ports of a design are in a step, and what the step cannot be shorter than.
+"""Load of the ports of a design in a step, and lower bounds of the step time.
 
 Three lower bounds hold for every prediction, since sharing only delays:
 
@@ -53,12 +53,12 @@ def port_label(port: Port) -> str:
 
 
 def is_of_device(port: Port) -> bool:
-    """Whether a port belongs to a single device."""
+    """Return whether a port belongs to a single device."""
     return port.kind.startswith(("link", "device"))
 
 
 class PortLoad(NamedTuple):
-    """What a port carries in a step."""
+    """Load of a port in a step."""
 
     port: Port
     bytes: float | None  # None where the link model counts seconds: link-serial
@@ -103,7 +103,7 @@ def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats
 
 
 class Bounds(NamedTuple):
-    """Seconds that a step takes at least, for three reasons."""
+    """Lower bounds of the step time, and the one that binds."""
 
     network_s: float | None  # the busiest port; None where no links are shared
     critical_path_s: float

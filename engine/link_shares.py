@@ -1,4 +1,4 @@
-"""How flows share a port: which of them has which part of it, from when to when."""
+"""Stacked shares of a port: the part of its capacity that each flow has over time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 MOST_SHARES = 60_000
-"""Of all ports of a picture, about; of more, moments are left out."""
+"""Approximate limit for all ports of a picture. Beyond it, moments are left out."""
 LEAST_SHARES = 2_000
-"""Of a port, however many there are."""
+"""Limit for a port where there are many ports."""
 TRIED = 8
 """Moments that are looked at for each share that may be drawn."""
 DIGITS = 6
@@ -64,7 +64,7 @@ def stack_shares(passing: Sequence[Passing], most: int) -> list[Share]:
 
 
 def most_at_once(found: Sequence[Share]) -> int:
-    """How many messages are on a port at once, at most."""
+    """Return the largest number of messages on a port at once."""
     ends: list[float] = []
     most = 0
     for each in sorted(found, key=lambda each: each.start_s):
@@ -98,7 +98,7 @@ class _Sweep:
             yield from self._stack(now)
 
     def _moments(self, most: int) -> list[float]:
-        """When something changes; of too many some, and always the last."""
+        """Return the moments of change: all, or where they are too many, some and always the last."""
         steps = {id(each.parts): each.parts for each in self._coming}.values()
         ends = {moment for each in self._coming for moment in (each.start_s, each.end_s)}
         found = sorted(ends.union(*(each.times for each in steps)))

@@ -1,4 +1,4 @@
-"""How fast the links of a design are worked out: what ``meshwave bench links`` measures."""
+"""Benchmark of lower bounds and lanes of links: the part ``links`` of ``meshwave bench``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _bounds(prediction: Prediction) -> None:
 
 
 def _lanes(prediction: Prediction) -> None:
-    """What the page works out when its switch is turned on."""
+    """Find what the page draws when its switch is turned on."""
     flows = find_flows(prediction.program, prediction.costs, prediction.timeline)
     assert flows is not None
     link_lanes(flows, prediction.port_loads)

@@ -72,17 +72,17 @@ class Prediction:
 
     @cached_property
     def port_loads(self) -> list[PortLoad]:
-        """What passes each port of the cluster in a step; empty where no links are shared."""
+        """Load of each port of the cluster in a step; empty where no links are shared."""
         return port_loads(self.program, self.costs, self.timeline.makespan)
 
     @cached_property
     def bounds(self) -> Bounds | None:
-        """What the step cannot be shorter than; None of unit costs."""
+        """Lower bounds of the step time; None for unit costs."""
         return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
 
     @cached_property
     def link_flows(self) -> LinkFlows | None:
-        """When the bytes of each flow pass which ports; None where no links are shared."""
+        """Messages and collectives with the ports they pass and their times; None where no links are shared."""
         return find_flows(self.program, self.costs, self.timeline)
 
     @cached_property

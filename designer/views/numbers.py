@@ -152,7 +152,7 @@ def _shares_of_waiting(numbers: Values, value: float) -> str:
 
 
 def _limit(numbers: Values, value: float) -> str:
-    """What binds the step, where the costs know it: "The NIC of node 1, outgoing, is busy 97 % of the step."."""
+    """Return the sentence that says what limits the step; empty where the costs do not know it."""
     words = numbers["bounds"]["words"] if numbers["bounds"] else ""
     return f"{words[0].upper()}{words[1:]}." if words else ""
 

@@ -338,7 +338,7 @@ def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str
 
 
 def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
-    """What limits a message or an exchange in some time; empty where nothing is known."""
+    """Return the words for the port that limits a message or an exchange; empty where none is known."""
     timeline = layer.timeline
     names = ("rank", "op", "stage", "microbatch", "other")
     columns = (timeline.rank, timeline.op, timeline.stage, timeline.microbatch, timeline.other)

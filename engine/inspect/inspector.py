@@ -39,7 +39,7 @@ class Inspector:
 
     @cached_property
     def flows(self) -> LinkFlows | None:
-        """What passes the links; None where that is not known."""
+        """Flows on the links; None where they are not known."""
         return self.find_flows()
 
     def limit(self, span: int, start: float, end: float) -> Limit | None:

@@ -1,4 +1,4 @@
-"""Which port holds a message up, and what is said of it."""
+"""Flows of a prediction: the port that holds a message up, and the words for it."""
 
 from __future__ import annotations
 

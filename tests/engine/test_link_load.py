@@ -1,4 +1,4 @@
-"""How busy ports are, and what a step cannot be shorter than."""
+"""Load of ports, and lower bounds of the step time."""
 
 from __future__ import annotations
 
