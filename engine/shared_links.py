@@ -36,7 +36,18 @@ from engine.program.program import Program, parse_program
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-PortKind = Literal["nic-out", "nic-in", "link-out", "link-in", "device-out", "device-in", "uplink-out", "uplink-in"]
+PortKind = Literal[
+    "nic-out",
+    "nic-in",
+    "nic-both",
+    "link-out",
+    "link-in",
+    "switch",
+    "device-out",
+    "device-in",
+    "uplink-out",
+    "uplink-in",
+]
 
 EVEN = _shared_links.EVEN
 INTERPRETED_EVENTS = 12_000
@@ -49,7 +60,7 @@ class Port(NamedTuple):
     """One direction of something that carries bytes."""
 
     kind: PortKind
-    number: int  # of the node, or of the device for link-* and device-*
+    number: int  # of the node; of the device for link-* and device-*; of the leaf switch for uplink-*
 
 
 @dataclass(frozen=True, eq=False)

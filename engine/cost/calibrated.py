@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.cost import flops
 from engine.cost.alpha_beta import ring_all_reduce_seconds
+from engine.cost.contention import LinkSharing, link_sharing
 from engine.cost.costs import Floats, cost_models
 from engine.cost.expert_blocks import ExpertBlock, counts, expert_block
 from engine.cost.flops import Operator, Work, Workload
@@ -297,6 +298,9 @@ class CalibratedModel(RooflineModel):
     ) -> Network | None:
         return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
 
+    def link_sharing(self, design: Design) -> LinkSharing:
+        return link_sharing(profile_of(design))
+
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))
 
@@ -386,7 +390,7 @@ def profile_of(design: Design) -> Profile:
 def _without_links(profile: Profile) -> Profile:
     """What it knows of single devices."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
-    return profile.model_copy(update={"links": own, "collectives": ()})
+    return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})
 
 
 # ---- what was not measured ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,13 @@ class Costs:
         )
 
 
+class Slots(NamedTuple):
+    """One of the two actions of each slot."""
+
+    seconds: Floats  # [slots] alone
+    waits: Floats  # [slots] of them those in which it waits for messages inside it
+
+
 class CostModel(ABC):
     """A way to put a price on a program. A member is one file in this folder."""
 
@@ -87,9 +94,10 @@ class CostModel(ABC):
         """What transfers, reductions and exchanges use while they take ``seconds`` [kinds]; None: nothing is shared."""
         return None
 
-    def overlap(self, design: Design) -> float:
-        """How long a forward and a backward in one slot take, against one after the other."""
-        return 1.0
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+        """``[slots]`` how long a forward and a backward take that share a slot: one after the other, unless the model
+        knows what of them overlaps."""
+        return first.seconds + second.seconds
 
 
 cost_models: Registry[type[CostModel]] = Registry("cost model", "engine.cost")
@@ -122,7 +130,7 @@ def estimate(design: Design, program: Program) -> Costs:
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
-        seconds=_overlapped(program, seconds, model.overlap(design)),
+        seconds=_with_slots(model, design, program, seconds, layers),
         bytes=size,
         transfer_model=design.cost.transfer_model,
         unit=model.unit,
@@ -151,11 +159,16 @@ def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     return _cost_model(design).waits(design, program, distinct, layers)[distinct.of_row]
 
 
-def _overlapped(program: Program, seconds: Floats, ratio: float) -> Floats:
+def _with_slots(model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]) -> Floats:
     """What a slot of two saves is taken off its second row, which can leave that below zero."""
     second = np.flatnonzero(program.fused)
-    if second.size and ratio != 1:
-        seconds[second] = ratio * (seconds[second - 1] + seconds[second]) - seconds[second - 1]
+    if not second.size:
+        return seconds
+    distinct = kinds(program)
+    of_rows = model.waits(design, program, distinct, layers)[distinct.of_row]
+    first = second - 1
+    both = model.slot_seconds(design, *(Slots(seconds[rows], of_rows[rows]) for rows in (first, second)))
+    seconds[second] = both - seconds[first]
     return seconds
 
 

@@ -16,28 +16,31 @@ from engine.cost.alpha_beta import (
     small_all_reduce_seconds,
 )
 from engine.cost.balance import balanced_split, unequal_split
-from engine.cost.costs import CostModel, Floats, cost_models
+from engine.cost.contention import AS_DRAWN, LinkSharing
+from engine.cost.costs import CostModel, Floats, Slots, cost_models
 from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
 from engine.cost.kinds import Kinds
 from engine.cost.network import (
+    Fabric,
     NetworkBuilder,
+    Usage,
     add_reductions,
     add_transfers,
     exchange_usage,
     merged,
-    message_usage,
     ring_messages,
     serial_network,
 )
 from engine.cost.profile import BlockKind
 from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
+from engine.design.cost import RooflineCost
 from engine.design.problems import renaming
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.shared_links import Network, Port
+from engine.shared_links import Network
 
 
 class Seconds(NamedTuple):
@@ -151,8 +154,8 @@ class MeshPrices:
         return dense + self.expert_layer.times(experts) if experts else dense
 
     def exchanged(
-        self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
-    ) -> tuple[dict[Port, float], dict[Port, float]]:
+        self, fabric: Fabric, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
+    ) -> tuple[Usage, Usage]:
         """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
         exchange."""
         block, load = self._block, self._load
@@ -167,9 +170,9 @@ class MeshPrices:
         for reduced, sent in (("forward_reduced", "forward_sent"), ("backward_reduced", "backward_sent")):
             size = sum(count * sum(getattr(each, reduced)) for operators, count in counted for each in operators)
             rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
-            usage = [message_usage(self._cluster, rings)] if size else []
+            usage = [fabric.usage(rings)] if size else []
             if block and experts:
-                usage.append(exchange_usage(self._cluster, self._devices, getattr(block, sent), experts))
+                usage.append(exchange_usage(fabric, self._devices, getattr(block, sent), experts))
             found.append(merged(usage))
         return found[0], found[1]
 
@@ -260,11 +263,24 @@ class RooflineModel(CostModel):
     ) -> Network | None:
         if design.cost.transfer_model == "link-serial":
             return serial_network(design, kinds, seconds)
-        builder = NetworkBuilder(design.cluster, kinds)
+        builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds)
         add_transfers(builder, design, kinds, seconds)
         add_reductions(builder, design, kinds, seconds, reduction_messages(design, program, held))
         _add_exchanges(builder, design, program, kinds, layers, self)
         return builder.built()
+
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+        """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other
+        computes. Of what could be saved so, the share ``cost.overlap`` is."""
+        share = design.cost.overlap if isinstance(design.cost, RooflineCost) else 0.0  # none was measured
+        in_turn = first.seconds + second.seconds
+        waits = first.waits + second.waits
+        best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
+        return in_turn - share * (in_turn - best)
+
+    def link_sharing(self, design: Design) -> LinkSharing:
+        """What is known of messages that use one link at the same time."""
+        return AS_DRAWN
 
     def prices(self, design: Design) -> list[MeshPrices]:
         """Prices on each mesh; meshes that cost the same share theirs."""
@@ -307,10 +323,10 @@ def _add_exchanges(
     prices, with_experts, joins = model.prices(design), counts(design, layers), joins_of(design, layers)
 
     @cache
-    def exchanged(rank: int, stage: int) -> tuple[dict[Port, float], dict[Port, float]]:
+    def exchanged(rank: int, stage: int) -> tuple[Usage, Usage]:
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         price = prices[rank].on(design.meshes[rank])
-        return price.exchanged(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+        return price.exchanged(builder.fabric, layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
 
     for row in np.flatnonzero(waits > 0).tolist():
         stage = int(kinds.stage[row])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from engine.cost.balance import equal_split
-from engine.cost.costs import CostModel, Floats, Unit, cost_models
+from engine.cost.costs import CostModel, Floats, Slots, Unit, cost_models
 from engine.cost.kinds import Kinds
 from engine.cost.network import serial_network
 from engine.cost.sizes import Sizes
@@ -50,10 +50,11 @@ class UnitModel(CostModel):
     ) -> Network | None:
         return serial_network(design, kinds, seconds)
 
-    def overlap(self, design: Design) -> float:
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         cost = cast(UnitCost, design.cost)
         both = cost.forward + cost.backward
-        return 1.0 if cost.fused is None or not both else cost.fused / both
+        ratio = 1.0 if cost.fused is None or not both else cost.fused / both
+        return ratio * (first.seconds + second.seconds)
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:

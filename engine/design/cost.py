@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from engine.part import Part
 from engine.simulate import TransferModel, UnitTransferModel
 
+Overlap = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
@@ -47,6 +48,9 @@ class RooflineCost(Part):
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from the shapes of model and cluster."""
+    overlap: Overlap = 0.0
+    """Of what a forward and a backward in one slot could hide of their exchanges behind each other's computing, the
+    share that is hidden: 0 none, 1 all."""
     transfer_model: TransferModel = "shared-links"
     """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
 

@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Literal, NamedTuple, Self
 
+from engine._shared_links import EVEN, share
 from engine.transfer._links import Links
 from engine.transfer._moves import Move, moves
 from engine.transfer._plan import Plan
@@ -30,8 +31,6 @@ BUFFER_BYTES = 2**22
 for a connection (the last of ``tcp_wmem``), and what NCCL does (``NCCL_BUFFSIZE``)."""
 MOST_PLAYED = 5_000
 """Messages of a plan; of more, its makespan is taken for the truth."""
-EVEN = 1e-9
-"""Relative: what is nearer comes at once."""
 Port = tuple[Literal["tx", "rx", "out", "into"], int]
 """One direction of all NICs of a host; or of the link of a rank inside its host."""
 Ports = tuple[Port, Port]
@@ -269,23 +268,17 @@ def _bringing(brought: dict[tuple[int, int], int], start: int, stop: int) -> lis
 
 
 def _share(ways: Sequence[_Way], capacity: Callable[[Port], float]) -> None:
-    """Give every message as much as the fullest port that it passes leaves to each, the fullest port first."""
-    left: dict[Port, float] = {}
-    messages: defaultdict[Port, int] = defaultdict(int)
+    """Give every message its max-min fair rate: each way is a class of flows (:func:`engine._shared_links.share`)."""
+    number = {port: at for at, port in enumerate(dict.fromkeys(port for way in ways for port in way.ports))}
+    ports = [number[port] for way in ways for port in way.ports]
+    limits, demand = [capacity(port) for port in number], [0.0] * len(number)
     for way in ways:
         for port in way.ports:
-            left[port] = capacity(port)
-            messages[port] += way.messages
-    while ways:
-        fair = [min(way.most, *(left[port] / messages[port] for port in way.ports)) for way in ways]
-        least = min(fair)
-        others = []
-        for way, rate in zip(ways, fair, strict=True):
-            if rate > least * (1 + EVEN):
-                others.append(way)
-                continue
-            way.rate = least
-            for port in way.ports:
-                left[port] -= least * way.messages
-                messages[port] -= way.messages
-        ways = others
+            demand[number[port]] += way.most * way.messages
+    most, messages, fair = [way.most for way in ways], [way.messages for way in ways], [0.0] * len(ways)
+    share(
+        range(0, 2 * len(ways) + 1, 2), ports, [1.0] * len(ports), most, messages, demand, limits,
+        [0.0] * len(number), [0.0] * len(number), fair, list(range(len(ways))), len(ways),
+    )  # fmt: skip
+    for way, rate in zip(ways, fair, strict=True):
+        way.rate = rate

@@ -85,6 +85,11 @@ def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Netw
     )
 
 
+def untied(program: Program, seed: int) -> NDArray[np.float64]:
+    """Seconds of which no sums are equal: which of two flows is first at one moment is a matter of rounding."""
+    return seconds(program, seed) + np.random.default_rng(seed).uniform(1e-3, 2e-3, len(program))
+
+
 def played(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
     """Through the loop, also where nothing is shared."""
     return link_rates(program, takes, network, 0)[0]
@@ -93,7 +98,7 @@ def played(program: Program, takes: NDArray[np.float64], network: Network) -> Ti
 @some
 @given(program=programs(), seed=seeds)
 def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
-    takes, network = seconds(program, seed), network_of(program, seed)
+    takes, network = untied(program, seed), network_of(program, seed)
 
     found = spans_of(played(program, takes, network))
 
@@ -106,7 +111,7 @@ def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
 @some
 @given(program=programs(), seed=seeds)
 def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
-    takes, network = seconds(program, seed), nics_of(program, units=1 + seed % 2)
+    takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
 
     found = spans_of(simulate(program, takes, "link-serial", network=network))
 

@@ -46,6 +46,8 @@ def with_experts() -> dict[str, Any]:
     found["experts"].update(schedule="parm-s1", ep=4, esp=2, placement=homes, load=[1.0] * 16)
     found["pipeline"].update(stages=[6, 6], placement=[0, 1], recompute=[0])
     found["model"]["ffn"], found["training"]["clip_norm"] = 3072, 1.0
+    found["cluster"].update(node_bandwidth=1e12, uplink={"nodes": 1, "bandwidth": 5e10})
+    found["cost"] = {"kind": "roofline", "overlap": 0.5}
     return dict(found)
 
 

@@ -98,7 +98,7 @@ KEYS = [
         put("cluster.nodez", 1),
         "cluster.nodez",
         "there is no key 'nodez' here. Did you mean 'nodes'? "
-        "Known: device, devices_per_node, inter_node, intra_node, nics_per_node, nodes.",
+        "Known: device, devices_per_node, inter_node, intra_node, nics_per_node, node_bandwidth, nodes, uplink.",
     ),
     (
         put("cluster.device.flops", 1),
@@ -127,7 +127,7 @@ KEYS = [
         "pipeline.chunks",
         "'chunks' is an option of auto and interleaved-1f1b and interleaved-zb and looped-bfs, not of hanayo; remove it",
     ),
-    (put("cost.forward", 1), "cost.forward", "there is no key 'forward' here. Known: kind, transfer_model."),
+    (put("cost.forward", 1), "cost.forward", "there is no key 'forward' here. Known: kind, overlap, transfer_model."),
     (
         put("cost", {"kind": "unit", "forwards": 1}),
         "cost.forwards",
