@@ -215,6 +215,7 @@ class _Convolved(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x,) = ctx.saved_tensors
+        gradient = gradient.contiguous()  # no view of a message, which would be held as long
         ctx.later.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
         if not ctx.needs_input_grad[0]:
             return None, None, None, None

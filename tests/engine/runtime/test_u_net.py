@@ -107,6 +107,7 @@ def _batches(seed: int = 3, **model: Any) -> Batches:
 
 _LINK = {"latency_s": 0.0, "bandwidth": 1.0}
 _DESIGN = {
+    "format": "meshwave/1",
     "cluster": {
         "nodes": 1,
         "devices_per_node": 1,
