@@ -342,7 +342,9 @@ def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
 
 
 def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
-    """Allocated bytes for one of the formulas', of what a stage keeps."""
+    """Allocated bytes for one of the formulas', of what a stage keeps; 1 of a model whose blocks are never measured."""
+    if not design.model.has_equal_blocks:
+        return 1.0
     load = workload(design, design.meshes[0])
     joins, experts = joins_of(design, layers)[stage], counts(design, layers)[stage]
     parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
@@ -415,6 +417,16 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
             f"the profile has blocks in {' and '.join(sorted(known))} only; {training.precision} is priced as those"
         )
         yield "training.precision", "unmeasured", message
+    if not any(line.optimizer == training.optimizer for line in profile.optimizer):
+        yield (
+            "training.optimizer",
+            "unmeasured",
+            f"the profile has no {training.optimizer}; its update is priced by bytes",
+        )
+    if not model.has_equal_blocks:
+        message = f"the profile has no blocks of a {model.kind}; their products are priced as those of dense layers"
+        yield "model.kind", "unmeasured", message
+        return
     wanted: dict[BlockKind, tuple[bool, str, str]] = {
         "experts": (model.moe is not None, "model.moe", "layers with experts"),
         "joining": (bool(model.skips), "model.kind", "layers that skip connections end in"),
@@ -426,12 +438,6 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
         yield from _sizes_outside(design, blocks["layer"])
     if "head" in blocks:
         yield from _size_outside("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
-    if not any(line.optimizer == training.optimizer for line in profile.optimizer):
-        yield (
-            "training.optimizer",
-            "unmeasured",
-            f"the profile has no {training.optimizer}; its update is priced by bytes",
-        )
 
 
 def _sizes_outside(design: Design, layers: Block) -> Iterator[Told]:

@@ -145,9 +145,9 @@ def test_torch_keeps_what_the_formulas_say(stages: list[int], precision: str) ->
         given = [x, *(message(units) for units in came)]
         noise = torch.randn(rows, model.image_channels, model.image_size, model.image_size)
         weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                made = module(x, noise, given[1:])
+        watched = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"), watched:
+            made = module(x, noise, given[1:])
         alive = [*given, *(made if isinstance(made, tuple) else (made,))]
         for tensor in alive:
             keep(tensor)
@@ -188,7 +188,10 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str) -> None:
     def message(units: int) -> torch.Tensor:
         return torch.randn(3, 1, units * model.hidden).to(MESSAGE_DTYPES[precision])
 
-    ends = [int(program.onward[at]) + sum(u for a, b, u in program.skips.tolist() if (a, b) == (at, at + 1)) for at in (0, 1)]
+    ends = [
+        int(program.onward[at]) + sum(u for a, b, u in program.skips.tolist() if (a, b) == (at, at + 1))
+        for at in (0, 1)
+    ]
     _, saved = local.forward(message(ends[0]), None)
     _, due = local.input_gradient(saved, message(ends[1]))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.design import parse_design
 from engine.lowering import lower
@@ -84,7 +87,8 @@ def test_it_does_so_between_meshes_of_different_shapes(crew: Any, draw_u_net: Ca
 
 def test_recomputing_it_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
     kept, recomputed = (
-        crew.play(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3)) for how in ("none", "full")
+        crew.play(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3))
+        for how in ("none", "full")
     )
 
     assert_same_bits(recomputed, kept)
@@ -150,6 +154,19 @@ def test_an_example_is_an_image_under_its_noise() -> None:
     assert noise.std() == pytest.approx(1.0, abs=0.05)
 
 
+@given(cuts=st.sets(st.integers(1, 8)), seed=st.integers(0, 2**62))
+@settings(max_examples=15, deadline=None)
+def test_any_split_holds_the_weights_of_the_whole(cuts: set[int], seed: int) -> None:
+    design: Any = parse_design(_DESIGN | {"model": SMALL})
+    layers = [end - start for start, end in pairwise([0, *sorted(cuts), 9])]
+    whole = build_stage(design.model, [9], 0, seed).state_dict()
+
+    parts = [build_stage(design.model, layers, stage, seed).state_dict() for stage in range(len(layers))]
+
+    assert sum(map(len, parts)) == len(whole)
+    assert all(torch.equal(weight, whole[name]) for part in parts for name, weight in part.items())
+
+
 def test_it_learns() -> None:
     """The mean squared error starts near that of predicting nothing, which is 1, and falls well below it."""
     design: Any = parse_design(_DESIGN | {"model": {**SMALL, "base_channels": 16}})
@@ -161,7 +178,7 @@ def test_it_learns() -> None:
         loss = model(*batches.microbatch(step, 0))
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
 
     assert losses[0] > 0.8
     assert np.mean(losses[-10:]) < 0.6 * losses[0]
