@@ -203,7 +203,10 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
     options = [
         Option(value=name, title=title(name), help=line(member.get("description", "")))
         for name, member in members.items()
-        if name == chosen or _can_be_made(member, values, tag) or (name == "calibrated" and profiles())
+        if name == chosen
+        or key == "model"  # what a kind needs and another has not, its change fills in
+        or _can_be_made(member, values, tag)
+        or (name == "calibrated" and profiles())
     ]
     yield _choice(f"{key}.{tag}", titled(tag), chosen, options, line(members[chosen].get("description", "")))
 

@@ -13,7 +13,7 @@ papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 
 A layer with experts has them instead of the products of its feed-forward block; what they are is
 told by :mod:`engine.cost.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
-the layers of a U-Transformer that a skip connection ends in (:func:`joining_layer`).
+the layers of a U-ViT that a skip connection ends in (:func:`joining_layer`).
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def mlp(load: Workload) -> tuple[Operator, ...]:
 
 @lru_cache(maxsize=256)
 def joining_layer(load: Workload) -> tuple[Operator, ...]:
-    """A layer of a U-Transformer that a skip connection ends in."""
+    """A layer of a U-ViT that a skip connection ends in."""
     return join(load) + layer(load)
 
 

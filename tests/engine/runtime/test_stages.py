@@ -45,7 +45,7 @@ def make(kind: str, stage: int | None, precision: str, **how: bool) -> tuple[tor
 
 
 BESIDE = {0: (1, 2), 1: (2, 1)}
-"""How many tensors lie side by side in what a stage of a U-Transformer takes and hands on; else one. From the
+"""How many tensors lie side by side in what a stage of a U-ViT takes and hands on; else one. From the
 first to the last of three one more skips the second."""
 
 
