@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.cost import flops, u_net_blocks
+from engine.cost import flops, u_net_prices
 from engine.cost.alpha_beta import (
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
@@ -177,7 +177,7 @@ class RooflineModel(CostModel):
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
         if isinstance(design.model, UNet):
-            return block_split(*_u_net_seconds(design, design.model, prices, holders))
+            return block_split(*u_net_prices.block_seconds(design, design.model, prices, holders))
         layer = [
             max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
             for stage, ranks in enumerate(holders)
@@ -292,45 +292,12 @@ def _stage_prices(
 ) -> Iterator[tuple[int, int, Seconds]]:
     """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
     if isinstance(design.model, UNet):
-        yield from _u_net_prices(design, design.model, program, layers, prices)
+        yield from u_net_prices.stage_prices(design, design.model, program, layers, prices)
         return
     with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
-
-
-def _u_net_prices(
-    design: Design, model: UNet, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
-) -> Iterator[tuple[int, int, Seconds]]:
-    """The same of a U-Net, whose blocks differ."""
-    for rank, stage in copies(program):
-        load, last = workload(design, design.meshes[rank]), stage == program.stages - 1
-        first = sum(layers[:stage])
-        operators = u_net_blocks.stage_operators(model, load, first, layers[stage], last=last)
-        yield rank, stage, prices[rank].part(operators)
-
-
-def _u_net_seconds(
-    design: Design, model: UNet, prices: Sequence[MeshPrices], holders: Sequence[Sequence[int]]
-) -> tuple[list[list[float]], list[float]]:
-    """[stages][blocks] seconds of each block of a U-Net, and [stages] of what the first and last stage have besides,
-    on the slowest mesh that holds the stage."""
-    numbers = range(model.layers)
-
-    @cache
-    def of_blocks(price: MeshPrices, load: Workload, again: bool) -> list[float]:
-        return [price.part(u_net_blocks.block_operators(model, load, n)).total(recomputed=again) for n in numbers]
-
-    blocks, extra = [], []
-    for stage, ranks in enumerate(holders):
-        again, ends = design.pipeline.recomputes(stage), {"first": stage == 0, "last": stage == len(holders) - 1}
-        held = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
-        blocks.append([max(each) for each in zip(*(of_blocks(*pair, again) for pair in held), strict=True)])
-        extra.append(
-            max(price.part(u_net_blocks.ends(model, load, **ends)).total(recomputed=again) for price, load in held)
-        )
-    return blocks, extra
 
 
 def _of_computations(kinds: Kinds, table: Floats) -> Floats:

@@ -42,7 +42,7 @@ def test_its_own_sizes_are_fields_and_experts_are_not(u_net: Design) -> None:
     own = ["kind", "image_size", "image_channels", "base_channels", "channel_multipliers", "attention_resolutions"]
     assert {f"model.{name}" for name in own} <= set(paths)
     assert not {"model.hidden", "model.vocab", "model.moe"} & set(paths)
-    assert changed(u_net, "model.channel_multipliers", "1, 2").model.layers == 5
+    assert changed(u_net, "model.channel_multipliers", "1, 2, 4, 4").model.layers == 9
 
 
 def test_every_kind_can_be_chosen_from_every_other(u_net: Design) -> None:
