@@ -75,6 +75,8 @@ class PixelAttention(nn.Module):
 class UNetBlock(nn.Module):
     """One block, as :class:`engine.design.u_net.Block` describes it."""
 
+    is_plain = True  # nothing is exchanged inside
+
     def __init__(self, block: Block, heads: int, time_width: int) -> None:
         super().__init__()
         up, down = (block.resamples and block.way == way for way in ("up", "down"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.cost.crossings import tensor_of
 from engine.design import parse_design
 from engine.design.runnable import runnable
 from engine.errors import DesignError, InputError
@@ -98,6 +99,15 @@ def test_its_program_keeps_the_sizes_of_its_messages_in_a_run_folder() -> None:
     assert again == program
     assert again.onward.tolist() == program.onward.tolist() != [1]
     assert "onward" not in to_json(lower(parse_design(example("03-gpt-on-two-cores").read_bytes())))
+
+
+def test_a_dry_run_can_send_smaller_messages() -> None:
+    """Their units are as many, and each is smaller."""
+    design = parse_design(drawn())
+    smaller = design.model_copy(update={"model": design.model.with_message_unit(1, 3)})
+
+    assert tensor_of(design, 17).shape == (1, 1, 17 * design.model.hidden)
+    assert tensor_of(smaller, 17).shape == (1, 1, 17 * 3)
 
 
 def test_torchtitan_has_none() -> None:

@@ -16,6 +16,7 @@ from engine.design import parse_design
 from engine.lowering import lower
 from engine.runtime.data import DEFAULT_TEXT, Batches
 from engine.runtime.models import build_stage, models
+from engine.runtime.stages import LocalStage
 from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
 
 Document = dict[str, Any]
@@ -165,6 +166,28 @@ def test_any_split_holds_the_weights_of_the_whole(cuts: set[int], seed: int) -> 
 
     assert sum(map(len, parts)) == len(whole)
     assert all(torch.equal(weight, whole[name]) for part in parts for name, weight in part.items())
+
+
+def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for a compiler, and played as they were traced."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr("engine.runtime.models._family.COMPILER", "aot_eager")
+    design: Any = parse_design(_DESIGN | {"model": SMALL})
+    inputs, noise = _batches().microbatch(0, 0)
+    torch._dynamo.reset()
+    counters.clear()
+    found = []
+    for compiled in (False, True):
+        module = build_stage(design.model, [9], 0, 0, torch.float64)
+        local = LocalStage(module, "fp64", torch.device("cpu"), 1.0, compiled=compiled)
+        assert local.compiled == 9 * compiled
+        loss, saved = local.forward(inputs, noise)
+        assert local.backward(saved, None) is None, "nobody wants the gradient of images"
+        found.append([loss, *(parameter.grad for parameter in module.parameters())])
+
+    assert all(torch.allclose(mine, theirs, rtol=1e-9, atol=1e-9) for mine, theirs in zip(*found, strict=True))
+    assert not counters["graph_break"]
 
 
 def test_it_learns() -> None:
