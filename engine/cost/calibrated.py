@@ -103,6 +103,14 @@ class MeasuredPrices(MeshPrices):
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
         found = super().stage(layers, first=first, last=last, experts=experts, joins=joins)
+        return self._as_in_the_run(found, layers, experts, first=first, last=last)
+
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        found = super().unequal_stage(operators, layers, first=first, last=last)
+        return self._as_in_the_run(found, layers, 0, first=first, last=last)
+
+    def _as_in_the_run(self, found: Seconds, layers: int, experts: int, *, first: bool, last: bool) -> Seconds:
+        """As many times longer as the nearest stage took in the run that was measured, if one was."""
         if self._lines or not self._slowness.ops:
             return found
         like = ActionTime(

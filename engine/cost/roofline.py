@@ -128,6 +128,10 @@ class MeshPrices:
         dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
 
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        """A stage of ``layers`` that differ, by all its operators."""
+        return self.part(operators)
+
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Any operators of a stage."""
         return self._price(operators)

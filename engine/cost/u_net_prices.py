@@ -27,6 +27,7 @@ class Prices(Protocol[Priced]):
     """Of any operators on one mesh."""
 
     def part(self, operators: Iterable[Operator]) -> Priced: ...
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Priced: ...
 
 
 def stage_prices(
@@ -36,7 +37,7 @@ def stage_prices(
     for rank, stage in copies(program):
         load, last = workload(design, design.meshes[rank]), stage == program.stages - 1
         operators = stage_operators(model, load, sum(layers[:stage]), layers[stage], last=last)
-        yield rank, stage, prices[rank].part(operators)
+        yield rank, stage, prices[rank].unequal_stage(operators, layers[stage], first=stage == 0, last=last)
 
 
 def block_seconds(

@@ -12,12 +12,15 @@ from pydantic import ValidationError
 
 from engine.cost import estimate, layers_per_stage, u_net_blocks
 from engine.cost.balance import block_split
+from engine.cost.calibrated import outside
 from engine.cost.flops import Workload
+from engine.cost.profile import keep
 from engine.cost.sizes import sizes
 from engine.design import parse_design
 from engine.design.u_net import UNet, numbers_of
 from engine.lowering import lower
 from engine.program.action import SENDS, Op
+from tests.engine.cost.profiles import known, of_a_run
 
 Document = dict[str, Any]
 
@@ -267,3 +270,28 @@ def test_unit_costs_charge_a_message_by_its_size() -> None:
     sends = (program.op == Op.SEND_F) & (program.other < 0)
     expected = 0.5 * program.tensors[sends] / program.onward.max()
     assert costs.seconds[sends].tolist() == pytest.approx(expected.tolist())
+
+
+def test_a_run_that_was_measured_prices_its_stages() -> None:
+    """Forwards took three times as long as their roofline, and backwards twice."""
+    document = drawn({"schedule": "1f1b", "microbatches": 4, "stages": [4, 9]}, 2)
+    plain = parse_design(document)
+    program = lower(plain)
+    keep(of_a_run({"op": "F", "seconds": 3.0}, {"op": "B", "seconds": 2.0}), "a-run.json")
+    measured = parse_design(document | {"cost": {"kind": "calibrated", "profile": "a-run.json"}})
+
+    before, after = estimate(plain, program).seconds, estimate(measured, program).seconds
+
+    forward, backward = program.op == Op.F, program.op == Op.B
+    assert after[forward].tolist() == pytest.approx((3 * before[forward]).tolist())
+    assert after[backward].tolist() == pytest.approx((2 * before[backward]).tolist())
+
+
+def test_a_profile_without_its_blocks_says_so() -> None:
+    design = parse_design(drawn({"schedule": "1f1b", "microbatches": 4}, 2))
+
+    told = [(problem.where, problem.message) for problem in outside(design, known())]
+
+    assert told[0][0] == "model.kind"
+    assert "no blocks of a u-net" in told[0][1]
+    assert not {"model.hidden", "model.sequence", "model.vocab"} & {where for where, _ in told}
