@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost.flops import PRECISIONS, model_flops
+from engine.cost.flops import PRECISIONS
 from engine.cost.kinds import Kinds, kinds
+from engine.cost.model_flops import model_flops
 from engine.cost.sizes import Sizes, bytes_of_kinds, sent_bytes, sizes
 from engine.design import Design
 from engine.program.program import Program

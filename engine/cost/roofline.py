@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.cost import flops
+from engine.cost import flops, u_net_prices
 from engine.cost.alpha_beta import (
     Message,
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
 )
-from engine.cost.balance import balanced_split, unequal_split
+from engine.cost.balance import balanced_split, block_split, unequal_split
 from engine.cost.contention import AS_DRAWN, LinkSharing
 from engine.cost.costs import CostModel, Floats, Slots, cost_models
 from engine.cost.crossings import crossing_seconds
@@ -38,6 +38,7 @@ from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
 from engine.design.cost import RooflineCost
 from engine.design.problems import renaming
+from engine.design.u_net import UNet
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.shared_links import Network
@@ -176,6 +177,10 @@ class MeshPrices:
             found.append(merged(usage))
         return found[0], found[1]
 
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        """A stage of ``layers`` that differ, by all its operators."""
+        return self.part(operators)
+
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Any operators of a stage."""
         return self._price(operators)
@@ -224,6 +229,8 @@ class RooflineModel(CostModel):
         holders = _holders(design)
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
+        if isinstance(design.model, UNet):
+            return block_split(*u_net_prices.block_seconds(design, design.model, prices, holders))
         layer = [
             max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
             for stage, ranks in enumerate(holders)
@@ -389,6 +396,9 @@ def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
     """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
+    if isinstance(design.model, UNet):
+        yield from u_net_prices.stage_prices(design, design.model, program, layers, prices)
+        return
     with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}

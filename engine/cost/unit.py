@@ -25,7 +25,8 @@ class UnitModel(CostModel):
     of that share costs ``1/k``. Stages whose layers are given cost in proportion to them; stages that
     nobody cut are priced at equal shares, as papers do, also where the layers do not divide over them
     (:func:`engine.predict.check` says so). One that is recomputed runs its forward once more before its
-    backward. A message takes ``transfer`` for each tensor that it holds. Reductions and steps are free."""
+    backward. A message takes ``transfer`` for each tensor that it holds; where tensors differ in size, one as
+    large as the largest that a stage hands to the next takes so long. Reductions and steps are free."""
 
     unit: ClassVar[Unit] = "units"
 
@@ -42,7 +43,7 @@ class UnitModel(CostModel):
         again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
         backward = kinds.of(Op.B, Op.I)
         seconds[backward] += (again * share)[kinds.stage[backward]] * cost.forward
-        seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends]
+        seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
         return seconds
 
     def network(

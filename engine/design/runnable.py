@@ -73,6 +73,8 @@ def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
 
 
 def _vocabulary(design: Design) -> Iterator[Problem]:
+    if not design.model.reads_text:
+        return
     model, least = design.model, SMALLEST_VOCAB[design.model.kind]
     if model.vocab < least:
         message = f"a {model.kind} reads text as bytes and needs at least {least} tokens, not {model.vocab}; set vocab to {least} or more"

@@ -19,19 +19,22 @@ Rows = NDArray[np.int64]
 
 
 Skips = Sequence[tuple[int, int, int]]
-"""Stages (from, to) between which tensors of a microbatch skip those between, and how many."""
+"""Stages (from, to) between which tensors of a microbatch skip those between, and how many units they hold."""
 
 
-def add_transfers(program: Program, skips: Skips = ()) -> Program:
+def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = ()) -> Program:
     """A program of computations with its transfers.
 
     A SEND follows the slot of the computation that made the tensor. Receives of one sender are posted in the
     order of its sends, because NCCL matches messages by order alone, and before the sends of the
     same gap, because gloo carries both directions at once only then. What skips stages follows what
-    goes to the next one, which is needed sooner.
+    goes to the next one, which is needed sooner. ``onward`` are the units that each stage hands to the next; 1 each
+    where it is empty.
     """
     if skips:
         program = replace(program, skips=np.array(skips, np.int32))
+    if onward:
+        program = replace(program, onward=np.array(onward, np.int32))
     producer, consumer, skipping = _messages(program)
     slot = _slots(program, producer, consumer)
     n = len(program)
@@ -85,6 +88,7 @@ def add_transfers(program: Program, skips: Skips = ()) -> Program:
         replica=program.replica,
         other=columns["other"],
         skips=program.skips,
+        onward=program.onward,
     )
 
 

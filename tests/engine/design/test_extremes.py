@@ -61,7 +61,11 @@ def with_unit_costs() -> dict[str, Any]:
     return document(pipeline, 4, model={"kind": "gpt", **SMALL}, cost=cost)
 
 
-DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs)
+def with_images() -> dict[str, Any]:
+    return dict(json.loads(example("21-u-net").read_text()))
+
+
+DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_images)
 LAYER = {
     "format": "meshwave-expert-layer/1",
     "ranks": 8,

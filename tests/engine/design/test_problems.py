@@ -136,7 +136,7 @@ KEYS = [
     ),
     (drop("", "cluster"), "cluster", "'cluster' is missing; add it"),
     (drop("cluster", "device"), "cluster.device", "'device' is missing; add it"),
-    (drop("model", "kind"), "model.kind", "'kind' is missing; add it"),
+    (drop("model", "kind"), "model.kind", "'kind' is missing; it says which kind this is"),
     (drop("pipeline", "microbatches"), "pipeline.microbatches", "'microbatches' is missing; add it"),
     (drop("pipeline", "schedule"), "pipeline.schedule", "'schedule' is missing; it says which kind this is"),
     (put("cost", {}), "cost.kind", "'kind' is missing; it says which kind this is"),
@@ -189,7 +189,7 @@ NAMES = [
     (
         put("model.kind", "gtp"),
         "model.kind",
-        "'gtp' is not known here. Did you mean 'gpt'? Known: bert, gpt, u-transformer.",
+        "there is no model called 'gtp'. Did you mean 'gpt'? Known: bert, gpt, u-net, u-transformer.",
     ),
     (
         put("meshes[2].axes", {"pp": 2}),

@@ -36,10 +36,13 @@ def reference(document: Document) -> Reference:
     return _known[key]
 
 
-def assert_equal(outcomes: list[Any], expected: Reference, precision: str = "fp64") -> None:
+def assert_equal(
+    outcomes: list[Any], expected: Reference, precision: str = "fp64", *, tolerance: float | None = None
+) -> None:
+    """``tolerance`` is by default that of the precision."""
     broken = [outcome for outcome in outcomes if not isinstance(outcome, dict)]
     assert not broken, broken
-    tolerance = TOLERANCE[precision]
+    tolerance = TOLERANCE[precision] if tolerance is None else tolerance
     near = {"rtol": tolerance, "atol": tolerance}
     for outcome in outcomes:
         np.testing.assert_allclose(outcome["losses"], expected.losses, **near)
