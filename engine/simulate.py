@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from engine.program.graph import Graph
 from engine.program.program import Program
-from engine.shared_links import NO_RATES, Alone, Network, Play, RateLog, is_contended, pair_network, play_shared
+from engine.shared_links import Alone, Network, is_contended, pair_network
+from engine.shared_play import NO_RATES, Play, RateLog, play_shared
 from engine.timeline import Timeline
 
 UnitTransferModel = Literal["latency", "sender-blocking", "link-serial"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from engine.cost import flops, u_net_prices
 from engine.cost.alpha_beta import (
-    Message,
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
 )
@@ -21,18 +19,9 @@ from engine.cost.costs import CostModel, Floats, Slots, cost_models
 from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
+from engine.cost.flows import add_exchanges, reduction_messages, weight_groups
 from engine.cost.kinds import Kinds
-from engine.cost.network import (
-    Fabric,
-    NetworkBuilder,
-    Usage,
-    add_reductions,
-    add_transfers,
-    exchange_usage,
-    merged,
-    ring_messages,
-    serial_network,
-)
+from engine.cost.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
 from engine.cost.profile import BlockKind
 from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
@@ -104,7 +93,7 @@ class MeshPrices:
         all_reduce: AllReduce = ring_all_reduce_seconds,
     ) -> None:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
-        self._place(mesh)
+        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
 
     @cached_property
     def layer(self) -> Seconds:
@@ -133,16 +122,6 @@ class MeshPrices:
         """A layer that a skip connection ends in."""
         return self._block_of("joining", flops.joining_layer(self._load))
 
-    def on(self, mesh: Mesh) -> MeshPrices:
-        """The same prices on another mesh that costs the same."""
-        other = copy(self)
-        other._place(mesh)
-        return other
-
-    def _place(self, mesh: Mesh) -> None:
-        self._devices = mesh.devices
-        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
-
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
         embedding = self._block_of("embedding", flops.embedding(self._load)) if first else Seconds()
@@ -153,29 +132,6 @@ class MeshPrices:
         dense = self.layer.times(layers - experts - joins) + self.ends(first=first, last=last)
         dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
-
-    def exchanged(
-        self, fabric: Fabric, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
-    ) -> tuple[Usage, Usage]:
-        """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
-        exchange."""
-        block, load = self._block, self._load
-        around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
-        counted = (
-            (flops.layer(load), layers - experts - joins),
-            (flops.joining_layer(load) if joins else (), joins),
-            (around, experts),
-            (flops.ends(load, first=first, last=last), 1),
-        )
-        found = []
-        for reduced, sent in (("forward_reduced", "forward_sent"), ("backward_reduced", "backward_sent")):
-            size = sum(count * sum(getattr(each, reduced)) for operators, count in counted for each in operators)
-            rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
-            usage = [fabric.usage(rings)] if size else []
-            if block and experts:
-                usage.append(exchange_usage(fabric, self._devices, getattr(block, sent), experts))
-            found.append(merged(usage))
-        return found[0], found[1]
 
     def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
         """A stage of ``layers`` that differ, by all its operators."""
@@ -273,7 +229,7 @@ class RooflineModel(CostModel):
         builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds)
         add_transfers(builder, design, kinds, seconds)
         add_reductions(builder, design, kinds, seconds, reduction_messages(design, program, held))
-        _add_exchanges(builder, design, program, kinds, layers, self)
+        add_exchanges(builder, design, program, kinds, layers, self.waits(design, program, kinds, layers))
         return builder.built()
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
@@ -313,34 +269,6 @@ class RooflineModel(CostModel):
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """[ranks] to update all weights of a rank."""
         return _step_seconds(design, held)
-
-
-def _add_exchanges(
-    builder: NetworkBuilder,
-    design: Design,
-    program: Program,
-    kinds: Kinds,
-    layers: tuple[int, ...],
-    model: RooflineModel,
-) -> None:
-    """What computations exchange inside: alternating with computing as often as there are layers."""
-    waits = model.waits(design, program, kinds, layers)
-    if not waits.any():
-        return
-    prices, with_experts, joins = model.prices(design), counts(design, layers), joins_of(design, layers)
-
-    @cache
-    def exchanged(rank: int, stage: int) -> tuple[Usage, Usage]:
-        ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        price = prices[rank].on(design.meshes[rank])
-        return price.exchanged(builder.fabric, layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
-
-    for row in np.flatnonzero(waits > 0).tolist():
-        stage = int(kinds.stage[row])
-        forward, backward = exchanged(int(kinds.rank[row]), stage)
-        again = [forward] if design.pipeline.recomputes(stage) else []
-        usage = forward if kinds.op[row] == Op.F else merged([*again, backward])
-        builder.add_exchange(row, usage, float(waits[row]), layers[stage])
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
@@ -445,28 +373,8 @@ def reduce_seconds(
             seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
-        seconds[stage] += all_reduce(design.cluster, _weight_groups(meshes), shared)
+        seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
     return seconds
-
-
-def reduction_messages(design: Design, program: Program, held: Sizes) -> dict[int, list[Message]]:
-    """The messages of the rings by which the gradients of each stage are reduced; see :func:`reduce_seconds`."""
-    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
-    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
-    found: dict[int, list[Message]] = {}
-    for stage in range(program.stages):
-        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
-        rings: list[tuple[Sequence[int], float]] = []
-        shared = float(size[stage] - experts[stage])
-        if experts[stage]:
-            parts, partial = sharing(design, meshes)
-            shared -= float(gates[stage]) if partial else 0.0
-            rings += [(part.devices, part.share * float(experts[stage])) for part in parts]
-            everyone = [device for mesh in meshes for device in mesh.devices]
-            rings += [(everyone, float(gates[stage]))] if partial else []
-        rings += [(group, shared) for group in _weight_groups(meshes)]
-        found[stage] = [each for group, size_ in rings for each in ring_messages(design.cluster, group, size_)]
-    return found
 
 
 def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
@@ -482,14 +390,6 @@ def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, al
     return sum(
         all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
     )
-
-
-def _weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
-    cuts = max(mesh.tp for mesh in meshes)
-    return [
-        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
-        for cut in range(cuts)
-    ]
 
 
 def norm_seconds(design: Design) -> float:

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine import _shared_links, shared_links
+from engine import _shared_links, shared_play
 from engine import simulate as simulation
 from engine.compiled import compiled_module, is_available
 from engine.program.action import Op
 from engine.program.program import Program, parse_program
-from engine.shared_links import Network, Port, pair_network, play_shared
+from engine.shared_links import Network, Port, pair_network
+from engine.shared_play import play_shared
 from engine.simulate import link_rates, simulate
 from engine.timeline import Timeline
 from tests._strategies import programs, seconds, seeds
@@ -131,7 +132,7 @@ def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None
 
     compiled = play_shared(*args, sizes, network)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_links, "compiled_module", lambda name: None)
+        patch.setattr(shared_play, "compiled_module", lambda name: None)
         interpreted = play_shared(*args, sizes, network)
 
     for one, other in zip(compiled[:6], interpreted[:6], strict=True):
