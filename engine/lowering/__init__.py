@@ -36,7 +36,7 @@ def order(design: Design) -> Program:
 def with_messages(computations: Program, design: Design) -> Program:
     """A complete order of computations with the transfers and updates that it needs on the design's
     meshes; whether it waits for ever is not asked."""
-    program = add_transfers(computations, skips_of(design))
+    program = add_transfers(computations, skips_of(design), batched=design.transfer.batched)
     return add_updates(program, sharers(design), clips=design.training.clip_norm is not None)
 
 
@@ -48,17 +48,19 @@ def lower(design: Design) -> Program:
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
     try:
-        clips = design.training.clip_norm is not None
-        return _lower(ordering, priced_pipe(design), skips_of(design), sharers(design), clips)
+        clips, batched = design.training.clip_norm is not None, design.transfer.batched
+        return _lower(ordering, priced_pipe(design), skips_of(design), sharers(design), clips, batched)
     except _Unsound as wrong:
         raise DesignError(as_problems(design, wrong.faults)) from None
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
-def _lower(pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool) -> Program:
+def _lower(
+    pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool, batched: bool
+) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _refuse(complete(compute, pipe.microbatches))
-    program = add_updates(add_transfers(compute, skips), copies, clips=clips)
+    program = add_updates(add_transfers(compute, skips, batched=batched), copies, clips=clips)
     _refuse(verify(program))
     return program
 

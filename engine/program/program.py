@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.program.action import Action, Op, format_cells, parse_cell
+from engine.program.batches import find_batches
 from engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
@@ -51,6 +52,7 @@ class Program:
     clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last is done
     other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
     skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many tensors
+    batched: bool = False  # the messages of a batch are issued together
 
     def __post_init__(self) -> None:
         if not len(self.other):
@@ -180,6 +182,11 @@ class Program:
         return sends, np.concatenate([*(made[sent >= 0] for sent, made in pairs), skipping.maker])
 
     @cached_property
+    def batch(self) -> NDArray[np.int64]:
+        """[rows] the batch that a SEND is in where messages are batched, -1 for a message alone and for no SEND."""
+        return find_batches(self)
+
+    @cached_property
     def graph(self) -> Graph:
         """What waits for what."""
         return build_graph(self)
@@ -190,6 +197,7 @@ class Program:
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
         skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
+        sha.update(b"batched" * self.batched)
         for column in (*columns, self.placement, self.replica, *skips):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
         return sha.hexdigest()[:16]
@@ -324,6 +332,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "replica": program.replica.tolist(),
         "clips": program.clips,
         **({"skips": program.skips.tolist()} if len(program.skips) else {}),
+        **({"batched": True} if program.batched else {}),
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
@@ -338,7 +347,7 @@ def from_json(document: Mapping[str, Any]) -> Program:
     try:
         orders = [_parse_order(order) for order in document["actions"]]
         built = build(orders, document["placement"], document["replica"], document.get("skips", []))
-        program = replace(built, clips=bool(document["clips"]))
+        program = replace(built, clips=bool(document["clips"]), batched=bool(document.get("batched")))
         stated = document["digest"]
     except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
         what = str(error) if isinstance(error, InputError) else repr(error)
