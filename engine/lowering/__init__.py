@@ -55,9 +55,7 @@ def lower(design: Design) -> Program:
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
-def _lower(
-    pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool, batched: bool
-) -> Program:
+def _lower(pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool, batched: bool) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _refuse(complete(compute, pipe.microbatches))
     program = add_updates(add_transfers(compute, skips, batched=batched), copies, clips=clips)
