@@ -27,6 +27,7 @@ from tests.engine.schedules.play import makespan, program
 
 every_schedule = pytest.mark.parametrize("name", schedules)
 automatic = [name for name in schedules if name != "custom"]
+few = settings(max_examples=6, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 drawn = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
@@ -77,7 +78,7 @@ def test_matches_messages_by_order_alone_as_nccl_does(name: str, data: st.DataOb
 
 
 @every_schedule
-@drawn
+@few
 @given(data=st.data(), dp=st.integers(1, 2))
 def test_batches_its_messages_without_a_deadlock(name: str, data: st.DataObject, dp: int) -> None:
     """Both ranks of a batch meet in it, in one order of batches, with the same computations in the same order."""
@@ -90,7 +91,7 @@ def test_batches_its_messages_without_a_deadlock(name: str, data: st.DataObject,
 
 
 @every_schedule
-@drawn
+@few
 @given(data=st.data(), takes=st.tuples(st.floats(0.1, 3), st.floats(0.1, 3), st.floats(0, 3)))
 def test_batches_are_never_faster_than_transfers_alone(
     name: str, data: st.DataObject, takes: tuple[float, float, float]
