@@ -305,6 +305,7 @@ def tensor_parallel() -> Session:
 
 def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     session = tensor_parallel()
+    session.edit("transfer", {"batched": True}, "batched")
     crossings = Crossings(session)
 
     crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2))
@@ -318,6 +319,7 @@ def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     view._handle_msg({"type": "choose", "strategy": "hierarchical", "ordering": "dfs"})
     view._handle_msg({"type": "take"})
     assert session.design.transfer.strategy == "hierarchical" and view.design_has == ["hierarchical", "dfs"]
+    assert session.design.transfer.batched, "a plan leaves the rest of the section as it is"
     session.undo()
     assert session.design.transfer.strategy == "broadcast"
 
