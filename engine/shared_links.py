@@ -149,25 +149,29 @@ def _peaks(network: Network, alone: Alone) -> Sequence[float]:
     return [float(level.max(initial=0.0))]  # every port ends at 0, so that one sum serves all
 
 
-def pair_network(program: Program) -> Network:
-    """The network of a program without a cluster: a link for each ordered pair of ranks."""
+def pair_network(program: Program, *, half_duplex: bool = False) -> Network:
+    """The network of a program without a cluster: a link for each ordered pair of ranks. Both links of two ranks share
+    one rate if ``half_duplex``."""
     sends = np.flatnonzero(program.is_send)
-    link = program.rank[sends].astype(np.int64) * program.ranks + program.peer[sends]
-    links, kind = np.unique(link, return_inverse=True)
+    rank, peer, ranks = program.rank[sends].astype(np.int64), program.peer[sends].astype(np.int64), program.ranks
+    links, kind = np.unique(rank * ranks + peer, return_inverse=True)
     row_kind = np.full(len(program), -1, np.int64)
     row_kind[sends] = kind.reshape(-1)
-    none = np.zeros(0)
+    ends = links // max(ranks, 1), links % max(ranks, 1)
+    pairs, pair_of_link = np.unique(np.minimum(*ends) * ranks + np.maximum(*ends), return_inverse=True)
+    shared = pairs if half_duplex else pairs[:0]
+    uses = pair_of_link.reshape(-1)[: len(links) * half_duplex]
     return Network(
-        ports=(),
-        capacity=none,
+        ports=tuple(Port("link-out", pair) for pair in shared.tolist()),
+        capacity=np.ones(len(shared)),
         latency_s=np.zeros(len(links)),
         rate=np.ones(len(links)),
         connection=np.arange(len(links)),
-        use_ptr=np.zeros(len(links) + 1, np.int64),
-        use_port=none.astype(np.int64),
-        use_weight=none,
+        use_ptr=np.arange(len(links) + 1) * half_duplex,
+        use_port=uses,
+        use_weight=np.ones(len(uses)),
         row_kind=row_kind,
         exchange_s=np.zeros(len(program)),
         parts=np.ones(len(program), np.int64),
-        units=none.astype(np.int64),
+        units=np.full(len(shared), -1, np.int64),
     )

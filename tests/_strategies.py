@@ -206,9 +206,12 @@ transfer = st.fixed_dictionaries(
     optional={
         "strategy": st.sampled_from(["send-recv", "local-allgather", "global-allgather", "broadcast"]),
         "ordering": st.sampled_from(["naive", "load-balance", "dfs", "randomized", "ensemble"]),
+        "batched": st.booleans(),
     },
 )
-transfer_models = {"transfer_model": st.sampled_from(["latency", "sender-blocking", "link-serial"])}
+transfer_models = {
+    "transfer_model": st.sampled_from(["latency", "sender-blocking", "link-serial", "half-duplex", "batched"])
+}
 unit_cost = st.fixed_dictionaries(
     {"kind": st.just("unit")},
     optional={"forward": positive.map(lambda cost: min(cost, 1e9)), "transfer": st.floats(0, 9), **transfer_models},

@@ -126,14 +126,15 @@ def estimate(design: Design, program: Program) -> Costs:
     distinct = kinds(program)
     samples = design.sequences_per_step
     of_kinds = model.seconds(design, program, distinct, layers, held)
-    shares = design.cost.transfer_model in ("shared-links", "link-serial")
+    transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
+    shares = transfer_model in ("shared-links", "link-serial")
     network = model.network(design, program, distinct, layers, held, of_kinds) if shares else None
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
         seconds=_with_slots(model, design, program, seconds, layers),
         bytes=size,
-        transfer_model=design.cost.transfer_model,
+        transfer_model=transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
         gradient_bytes=held.parameters * PRECISIONS[design.training.precision].gradients,

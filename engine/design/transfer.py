@@ -23,3 +23,6 @@ class Transfer(Part):
     """How one piece of the tensor travels to all that need it."""
     ordering: OrderingName = "load-balance"
     """Who sends which piece, and when."""
+    batched: bool = False
+    """Issue a send and a receive that stand next to each other between the same two meshes as one batch
+    (batch_isend_irecv); the next computation waits for both. The cost model is then transfer_model batched."""

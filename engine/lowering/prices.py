@@ -41,10 +41,10 @@ def _prices(design: Design) -> Prices:
     # order keeps as many activations then as before: only one with all forwards first would have room for more.
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
     copies, clips = sharers(design), design.training.clip_norm is not None
-    handed = skips_of(design), onward_of(design)
+    handed, batched = (skips_of(design), onward_of(design)), design.transfer.batched
 
     def judge(compute: Program) -> float:
-        program = add_updates(add_transfers(compute, *handed), copies, clips=clips)
+        program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
         costs = estimate(design, program)
         return costs.play(program).makespan
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.program.action import Action, Op, format_cells, parse_cell
+from engine.program.batches import find_batches
 from engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
@@ -55,6 +56,7 @@ class Program:
     other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
     skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many units
     onward: Ints = field(default_factory=_none)  # [stages - 1] units that each hands to the next, besides skips; else 1
+    batched: bool = False  # the messages of a batch are issued together
 
     def __post_init__(self) -> None:
         if not len(self.other):
@@ -186,6 +188,11 @@ class Program:
         return sends, np.concatenate([*(made[sent >= 0] for sent, made in pairs), skipping.maker])
 
     @cached_property
+    def batch(self) -> NDArray[np.int64]:
+        """[rows] the batch that a SEND is in where messages are batched, -1 for a message alone and for no SEND."""
+        return find_batches(self)
+
+    @cached_property
     def graph(self) -> Graph:
         """What waits for what."""
         return build_graph(self)
@@ -197,6 +204,7 @@ class Program:
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
         skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
         onward = (self.onward,) if (self.onward != 1).any() else ()
+        sha.update(b"batched" * self.batched)
         for column in (*columns, self.placement, self.replica, *skips, *onward):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
         return sha.hexdigest()[:16]
@@ -332,6 +340,7 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "clips": program.clips,
         **({"skips": program.skips.tolist()} if len(program.skips) else {}),
         **({"onward": program.onward.tolist()} if (program.onward != 1).any() else {}),
+        **({"batched": True} if program.batched else {}),
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
@@ -346,8 +355,8 @@ def from_json(document: Mapping[str, Any]) -> Program:
     try:
         orders = [_parse_order(order) for order in document["actions"]]
         built = build(orders, document["placement"], document["replica"], document.get("skips", []))
-        onward = np.array(document.get("onward", []), np.int32)
-        program = replace(built, clips=bool(document["clips"]), onward=onward)
+        onward, batched = np.array(document.get("onward", []), np.int32), bool(document.get("batched"))
+        program = replace(built, clips=bool(document["clips"]), onward=onward, batched=batched)
         stated = document["digest"]
     except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
         what = str(error) if isinstance(error, InputError) else repr(error)

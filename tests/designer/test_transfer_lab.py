@@ -19,6 +19,7 @@ from designer.session import Session
 from designer.views.timeline import Layer, Pin, TimelineChart, pack
 from designer.views.transfer import TransferView
 from engine.design import load_design, parse_design
+from engine.design.cost import RooflineCost
 from engine.design.transfer_spec import parse_transfer
 from engine.errors import DesignError, InputError
 from engine.program.action import Action, Op
@@ -305,6 +306,7 @@ def tensor_parallel() -> Session:
 
 def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     session = tensor_parallel()
+    session.edit("transfer", {"batched": True}, "batched")
     crossings = Crossings(session)
 
     crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2))
@@ -318,6 +320,7 @@ def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     view._handle_msg({"type": "choose", "strategy": "hierarchical", "ordering": "dfs"})
     view._handle_msg({"type": "take"})
     assert session.design.transfer.strategy == "hierarchical" and view.design_has == ["hierarchical", "dfs"]
+    assert session.design.transfer.batched, "a plan leaves the rest of the section as it is"
     session.undo()
     assert session.design.transfer.strategy == "broadcast"
 
@@ -339,7 +342,10 @@ def test_a_message_that_skips_stages_is_told_from_the_one_to_the_next() -> None:
 
 @pytest.mark.parametrize("name", ["06-data-parallel", "14-tensor-parallel", "18-u-transformer", "20-unequal-meshes"])
 def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
-    session = Session(load_design(example(name)))
+    """Where messages are alone: what they wait for each other is in the iteration, not in a transfer."""
+    design = load_design(example(name))
+    apart = design.model_copy(update={"cost": RooflineCost(transfer_model="latency")})
+    session = Session(apart)
     crossings, timeline = Crossings(session), session.prediction.timeline
     first = {}
     for span in np.flatnonzero(timeline.is_transfer).tolist():

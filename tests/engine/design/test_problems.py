@@ -236,7 +236,7 @@ NAMES = [
     (
         put("cost.transfer_model", "latent"),
         "cost.transfer_model",
-        "'latent' is not known here. Did you mean 'latency'? Known: latency, link-serial, sender-blocking, shared-links.",
+        "'latent' is not known here. Did you mean 'latency'? Known: batched, half-duplex, latency, link-serial, sender-blocking, shared-links.",
     ),
     (
         pipeline(schedule="chimera", microbatches=4, concatenation="directly"),
