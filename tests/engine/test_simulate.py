@@ -353,6 +353,24 @@ def exposed_transfers(name: str, ranks: int, model: TransferModel, **options: in
     return round((simulate(program, takes, model).makespan - free) / transfer, 9)
 
 
+def test_a_blocked_sender_waits_for_what_skips_stages_even_where_that_takes_no_time() -> None:
+    """Stages 0 and 1 are on one rank, so that a forward of stage 0 sends nothing but its skip connection."""
+    program = parse_program("""
+        0F0 0SEND_F0TO2 0F1 0SEND_F1TO2 1F0 1SEND_F0 1F1 1SEND_F1
+        2RECV_F0FROM0 2RECV_F1FROM0 2RECV_F0 2F0 2RECV_F1 2F1
+    """)
+    takes = np.where(program.is_compute, 1.0, 0.0)
+
+    timeline = simulate(program, takes, "sender-blocking")
+
+    causes = {
+        str(timeline.action(span)): str(timeline.action(cause))
+        for span, cause in enumerate(timeline.cause.tolist())
+        if cause >= 0
+    }
+    assert (causes["0F1"], causes["1F0"]) == ("0SEND_F0TO2", "0SEND_F1TO2")
+
+
 def test_names_the_meshes_and_keeps_the_digest() -> None:
     takes = np.zeros(len(TWO))
 
