@@ -104,7 +104,7 @@ class Network:
 
 
 class Alone(NamedTuple):
-    """When the bytes of each flow would move if all were alone."""
+    """Times at which the bytes of each flow would move if all were alone."""
 
     kind: Ints
     start: Floats
@@ -112,7 +112,7 @@ class Alone(NamedTuple):
 
 
 def is_contended(network: Network, alone: Alone) -> bool:
-    """Whether flows get in each other's way: one waits for its connection, or a port is over its capacity.
+    """Return whether a flow waits for its connection, or a port is over its capacity.
 
     Where nothing does while all move as if they were alone, that is how they move.
     """

@@ -29,7 +29,7 @@ INTERPRETED_EVENTS = 12_000
 
 
 class Play(NamedTuple):
-    """When everything happened: nodes of the program's graph from 1 on, and rows that are a SEND."""
+    """Times of all actions (nodes of the program's graph, from 1 on) and messages (rows that are a SEND)."""
 
     start: Floats  # [nodes + 1]
     end: Floats  # [nodes + 1]

@@ -168,7 +168,7 @@ def _computing(program: Program, seconds: Floats, network: Network) -> Floats:
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
-    """When the bytes of every flow move while none disturbs another."""
+    """Return the times at which the bytes of every flow move if none disturbs another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]

@@ -1,4 +1,4 @@
-"""How fast programs are made and played."""
+"""Benchmarks of lowering and simulation."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class CostModel(ABC):
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> Network | None:
-        """What transfers, reductions and exchanges use while they take ``seconds`` [kinds]; None: nothing is shared."""
+        """Return the network that flows which take ``seconds`` [kinds] alone share; None if they share nothing."""
         return None
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:

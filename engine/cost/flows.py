@@ -26,7 +26,7 @@ from engine.program.program import Program
 
 
 def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
-    """By stage, the messages of the rings by which its gradients are reduced: first what all copies share, then the
+    """Return, by stage, the messages of the rings by which its gradients are reduced: first what all copies share, then the
     experts over those that hold them, and the gates over all devices."""
     size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))

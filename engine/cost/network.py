@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Usage = dict[Port, float]
 """Bytes that pass each port."""
 MEASURED_MOST = 2.0
-"""What two messages at once can show at most: a switch that carries both in full may carry more."""
+"""Largest total rate that two simultaneous messages can show: a switch that carries both in full may carry more."""
 
 PARTS = 4
 """Exchanges and computing alternate inside a computation at most so often: more of them take longer to play and change
@@ -47,7 +47,7 @@ SERIAL = 1e300
 
 
 class Fabric:
-    """What carries bytes between the devices of a cluster: which ports a message passes, and what these can carry."""
+    """Ports of a cluster: those that a message between two devices passes, and the capacity of each."""
 
     def __init__(self, cluster: Cluster, sharing: LinkSharing = AS_DRAWN) -> None:
         self.cluster, self._sharing = cluster, sharing

@@ -242,7 +242,7 @@ class RooflineModel(CostModel):
         return in_turn - share * (in_turn - best)
 
     def link_sharing(self, design: Design) -> LinkSharing:
-        """What is known of messages that use one link at the same time."""
+        """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
         return AS_DRAWN
 
     def prices(self, design: Design) -> list[MeshPrices]:
