@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.registry import Registry
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
@@ -47,7 +50,15 @@ class Strategy(ABC):
         return cleandoc(cls.__doc__ or "")
 
 
+MOST_CHUNKS = 1024
+"""Numbers of chunks among which the best is sought."""
 strategies: Registry[type[Strategy]] = Registry("transfer strategy", "engine.transfer.strategies")
+
+
+def chunk_counts(task: UnitTask, chunks: int | None) -> NDArray[np.int64]:
+    """Return the numbers of chunks to price: the one that is wanted, never more than a slice has elements, or all."""
+    most = max(1, task.elements)
+    return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MOST_CHUNKS, most) + 1)
 
 
 def pieces(task: UnitTask, parts: int) -> list[float]:
