@@ -460,7 +460,7 @@ def _write(name: str | None, content: bytes) -> None:
 
 def _reshard(options: argparse.Namespace) -> int:
     from engine.design import parse_design
-    from engine.design.transfer_spec import parse_transfer
+    from engine.design.transfer_spec import parse_transfers
     from engine.reshard import answer, answer_of, to_text
 
     content, is_design = _looked_into(options.transfer)
@@ -469,7 +469,7 @@ def _reshard(options: argparse.Namespace) -> int:
     elif options.boundary is not None:
         raise InputError("--boundary is one of a design; a transfer alone says itself from where to where it goes")
     else:
-        found = answer(parse_transfer(content))
+        found = answer(parse_transfers(content))
     return _print(options, found, to_text)
 
 

@@ -18,7 +18,7 @@ from engine.cost.alpha_beta import Message, transfer_seconds
 from engine.cost.flops import PRECISIONS
 from engine.design import Cluster, Design, Mesh
 from engine.design.transfer import Transfer as How
-from engine.transfer import Link, Links, Tensor, Transfer, UnitTask, plan, unit_tasks
+from engine.transfer import Link, Links, Load, Tensor, Transfer, UnitTask, plan, unit_tasks
 from engine.transfer import Mesh as Grid
 
 SPEC = ("S0", "R", "R")
@@ -37,13 +37,14 @@ def crossing(design: Design, source: int, destination: int, tensors: int = 1) ->
 def renamed(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
     """The same plan with its ranks called otherwise."""
 
-    def side(mesh: Grid, spec: tuple[str, ...]) -> tuple[Grid, tuple[str, ...]]:
+    def side(mesh: Grid, spec: Sequence[str]) -> tuple[Grid, Sequence[str]]:
         return replace(mesh, ranks=tuple(names[rank] for rank in mesh.ranks)), spec
 
     links = replace(transfer.links, host={names[rank]: host for rank, host in transfer.links.host.items()})
     planned = tuple(each._replace(sender=names[each.sender]) for each in transfer.plan.tasks)
     plan = replace(transfer.plan, tasks=planned)
-    return Transfer(transfer.tensor, side(*transfer.source), side(*transfer.destination), links, plan)
+    load = Load(transfer.tensor, side(*transfer.source), side(*transfer.destination))
+    return Transfer.of([load], links, plan)
 
 
 def is_direct(source: Mesh, destination: Mesh) -> bool:
@@ -100,7 +101,7 @@ def _planned(cluster: Cluster, source: Grid, destination: Grid, tensor: Tensor, 
     most = most_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
         found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering, chunks=most)
-    return Transfer(tensor, *sides, links, found)
+    return Transfer.of([Load(tensor, *sides)], links, found)
 
 
 def most_chunks(tasks: Iterable[UnitTask]) -> int:

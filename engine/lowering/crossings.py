@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from engine.cost.crossings import crossing, most_chunks
@@ -89,8 +89,10 @@ def _chunks(found: Transfer) -> int | None:
     return most if any(each.chunks > most for each in best.tasks) else None
 
 
-def _side(mesh: Mesh, spec: tuple[str, ...], host: Mapping[int, int]) -> TransferSide:
-    return TransferSide(shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=spec)
+def _side(mesh: Mesh, spec: Sequence[str], host: Mapping[int, int]) -> TransferSide:
+    return TransferSide(
+        shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=tuple(spec)
+    )
 
 
 def _link(link: Link) -> TransferLink:

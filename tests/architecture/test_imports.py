@@ -24,7 +24,7 @@ LAYERS = (
     "design",
     "cost",
     "lowering",
-    "predict search schedule_csv inspect rearrange rehearse moe_comparison reshard",
+    "predict search schedule_csv inspect rearrange rehearse moe_comparison reshard transfer_drawing",
     "export gallery papers comparison accuracy planner_bench",
     "launch runtime",
     "accuracy_bench",

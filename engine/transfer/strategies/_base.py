@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.registry import Registry
 from engine.transfer._links import Links
-from engine.transfer._tasks import UnitTask
+from engine.transfer._tasks import Load, UnitTask, cut, holders, needers
 
 
 class Latency(NamedTuple):
@@ -44,6 +44,18 @@ class Strategy(ABC):
     @abstractmethod
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
         """Every message, none of them empty: one that hands a range on comes after the one that brought it."""
+
+    def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
+        """The unit tasks of the ``number``-th tensor of a transfer.
+
+        Raises:
+            SpecError: a spec does not fit its mesh or the tensor.
+        """
+        return cut(load, holders(load), needers(load), number)
+
+    def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
+        """Seconds after the last unit task, for what receivers gather of whole tensors."""
+        return 0.0
 
     @classmethod
     def help(cls) -> str:

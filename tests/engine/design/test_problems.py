@@ -216,7 +216,7 @@ NAMES = [
     (
         put("transfer.ordering", "random"),
         "transfer.ordering",
-        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized.",
+        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized, randomized-greedy.",
     ),
     (
         put("training.precision", "fp16"),

@@ -9,8 +9,8 @@ import pytest
 from engine.cost.crossings import crossing_seconds
 from engine.design import Design, load_design, parse_design
 from engine.lowering.crossings import crossing_spec
-from engine.reshard import Drawing
 from engine.resources import example
+from engine.transfer_drawing import Drawing
 
 
 def design(*axes: tuple[int, int], per_node: int, **transfer: Any) -> Design:

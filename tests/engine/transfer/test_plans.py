@@ -22,9 +22,10 @@ from engine.transfer import (
     Job,
     Link,
     Links,
+    Load,
     Mesh,
     Tensor,
-    every_plan,
+    every_transfer,
     lower_bound,
     orderings,
     plan,
@@ -178,8 +179,8 @@ def test_a_plan_is_the_same_however_often_it_is_made() -> None:
     source = Mesh((4, 2), tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3))
     destination = Mesh((3, 2), tuple(range(8, 14)), (4, 4, 5, 5, 6, 6))
     links = Links(INTRA, INTER, dict(zip(range(14), (*source.hosts, *destination.hosts), strict=True)))
-    tasks = unit_tasks(Tensor((37, 11), 4), source, ("S0", "S1"), destination, ("S1", "S0"))
-    assert list(every_plan(tasks, links)) == list(every_plan(tasks, links))
+    loads = [Load(Tensor((37, 11), 4), (source, ("S0", "S1")), (destination, ("S1", "S0")))]
+    assert list(every_transfer(loads, links)) == list(every_transfer(loads, links))
 
 
 SPEC = {
