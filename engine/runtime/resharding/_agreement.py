@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from engine.errors import InputError
-from engine.runtime.resharding._moving import dtype_name
+from engine.runtime.resharding._checks import dtype_name
 from engine.transfer import Link, Links, Mesh, SpecError, Transfer, transfer
 from engine.transfer import Tensor as Shape
 
@@ -56,18 +56,30 @@ def _laid(end: str, layout: Layout, order: Any) -> dict[str, Any]:
         spec = [str(entry) for entry in cut]
         return {"mesh": list(mesh.shape), "ranks": list(mesh.ranks), "hosts": list(mesh.hosts), "spec": spec}
     axes: list[tuple[int, int]] = []  # of a tensor dim, a mesh axis; outer first
+    partial: list[int] = []
     for axis, placement in enumerate(cut):
         if isinstance(placement, Shard) and type(placement) is Shard:
             axes.append((placement.dim, axis))
+        elif end == "source" and isinstance(placement, Partial) and placement.reduce_op == "sum":
+            partial.append(axis)
         elif not isinstance(placement, Replicate):
-            raise InputError(
-                f"the {end} has the placement {placement} on mesh axis {axis}, and only Shard and Replicate can be "
-                "resharded; redistribute the tensor on its own mesh first"
-            )
+            raise InputError(_cannot_lie(end, placement, axis))
     if order is not None:
         axes = [(entry.tensor_dim, axis) for entry in order for axis in entry.mesh_dims]
     ranks = mesh.mesh
-    return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes}
+    return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes, "partial": partial}
+
+
+def _cannot_lie(end: str, placement: Placement, axis: int) -> str:
+    """Why a placement is refused, and what to do."""
+    words = (
+        f"the {end} has the placement {placement!r} on mesh axis {axis}, and only Shard and Replicate can be resharded"
+    )
+    if end == "source":
+        words += ", and Partial of sums"
+    if end == "destination" and isinstance(placement, Partial):
+        return f"{words} to: every receiver gets the sum; ask for Replicate() or Shard() there"
+    return f"{words}; redistribute the tensor on its own mesh first"
 
 
 def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -157,17 +169,18 @@ def _side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int])
         if ranks.count(rank) > 1:
             raise InputError(f"process {rank} stands twice in the {end}")
     mesh = Mesh(tuple(laid["mesh"]), tuple(ranks), tuple(host[rank] for rank in ranks))
-    return mesh, tuple(laid["spec"]) if "spec" in laid else _spec(end, laid["axes"], dims)
+    return mesh, tuple(laid["spec"]) if "spec" in laid else _spec(end, laid, dims)
 
 
-def _spec(end: str, axes: Sequence[Sequence[int]], dims: int) -> tuple[str, ...]:
-    """torch's placements as an entry for each of the tensor's dims."""
+def _spec(end: str, laid: Mapping[str, Any], dims: int) -> tuple[str, ...]:
+    """torch's placements as an entry for each of the tensor's dims, and one for the axes of addends."""
     entries = [""] * dims
-    for dim, axis in axes:
+    for dim, axis in laid["axes"]:
         if not -dims <= dim < dims:
             raise InputError(f"the {end} has Shard({dim}) on mesh axis {axis}, and the tensor {dims} dims")
         entries[dim] += str(axis)
-    return tuple(f"S{entry}" if entry else "R" for entry in entries)
+    partial = "".join(map(str, laid["partial"]))
+    return (*(f"S{entry}" if entry else "R" for entry in entries), *([f"P{partial}"] if partial else []))
 
 
 def wanted_on(told: Sequence[Mapping[str, Any]]) -> torch.device:
