@@ -12,7 +12,7 @@ from engine.transfer.orderings._base import CLOSE, Answer, Order, Ordering, orde
 
 TRIES = 100
 """Shuffles for each set, as many as in the released code."""
-WORK = 5_000_000
+WORK = 2_000_000
 """Jobs that all shuffles look at together; problems of many jobs get fewer shuffles a set."""
 
 
@@ -29,13 +29,14 @@ class RandomizedGreedy(Ordering):
     title: ClassVar = "Randomized greedy"
 
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
+        packer = _Packer(jobs, nics)
         chance = np.random.default_rng(0)
         order: Order = [(number, next(iter(job.options))) for number, job in enumerate(jobs) if not job.receivers]
         left = [number for number, job in enumerate(jobs) if job.receivers]
         load = dict.fromkeys(sorted({host for number in left for host in jobs[number].options}), 0)
         tries = max(1, min(TRIES, WORK // max(1, len(left)) ** 2))
         while left:
-            packed = min((_pack(jobs, left, load, nics, chance) for _ in range(tries)), key=lambda each: each.rank)
+            packed = min((packer.pack(left, load, chance) for _ in range(tries)), key=lambda each: each.rank)
             order += packed.order
             load = packed.load
             taken = {number for number, _ in packed.order}
@@ -56,27 +57,34 @@ class _Set(NamedTuple):
         return -len(self.order), float(np.std(list(self.load.values())))
 
 
-def _pack(
-    jobs: Sequence[Job], left: Sequence[int], load: dict[int, int], nics: int, chance: np.random.Generator
-) -> _Set:
-    sends, receives = dict.fromkeys(load, nics), {host: nics for n in left for host in jobs[n].receivers}
-    order: Order = []
-    after = dict(load)
-    most = max(load.values())
-    for number in chance.permutation(left).tolist():
-        job = jobs[number]
-        free = [host for host in job.options if sends[host]]
-        if not free or not all(receives[host] for host in job.receivers):
-            continue
-        host = _draw(free, [most - load[host] + 1 for host in free], chance)
-        order.append((number, host))
-        after[host] += job.bytes
-        sends[host] -= 1
-        for receiver in job.receivers:
-            receives[receiver] -= 1
-        if not any(sends.values()):
-            break
-    return _Set(order, after)
+class _Packer:
+    """Packs sets of jobs that can run at once."""
+
+    def __init__(self, jobs: Sequence[Job], nics: int) -> None:
+        self._jobs = jobs
+        self._sends = dict.fromkeys((host for job in jobs for host in job.options), nics)
+        self._receives = dict.fromkeys((host for job in jobs for host in job.receivers), nics)
+
+    def pack(self, left: Sequence[int], load: dict[int, int], chance: np.random.Generator) -> _Set:
+        """Shuffle the jobs that are left, and take those that fit beside the ones before."""
+        sends, receives = dict(self._sends), dict(self._receives)
+        order: Order = []
+        after = dict(load)
+        most = max(load.values())
+        for number in chance.permutation(left).tolist():
+            job = self._jobs[number]
+            free = [host for host in job.options if sends[host]]
+            if not free or not all(receives[host] for host in job.receivers):
+                continue
+            host = _draw(free, [most - load[host] + 1 for host in free], chance)
+            order.append((number, host))
+            after[host] += job.bytes
+            sends[host] -= 1
+            for receiver in job.receivers:
+                receives[receiver] -= 1
+            if not any(sends.values()) or not any(receives.values()):
+                break
+        return _Set(order, after)
 
 
 def _draw(hosts: Sequence[int], weights: Sequence[int], chance: np.random.Generator) -> int:
