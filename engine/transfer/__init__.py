@@ -17,7 +17,7 @@ from engine.transfer._played import MOST_PLAYED, Played, Port, Sent, play, playe
 from engine.transfer._rewriting import Rewritten, rewrite
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
 from engine.transfer._shares import Share, most_at_once, shares
-from engine.transfer._tasks import Load, Move, Side, Tensor, UnitTask, unit_tasks
+from engine.transfer._tasks import Load, Move, Side, Tensor, UnitTask, check_load, unit_tasks
 from engine.transfer._transfer import Transfer, every_transfer, transfer, transfer_many
 from engine.transfer.orderings import orderings
 from engine.transfer.strategies import strategies
@@ -48,6 +48,7 @@ __all__ = [
     "Transfer",
     "UnitTask",
     "boxes",
+    "check_load",
     "every_transfer",
     "hops",
     "is_empty",

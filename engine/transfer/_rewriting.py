@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.transfer._boxes import Mesh, boxes, is_empty
-from engine.transfer._tasks import Load, Needers, check_destination
+from engine.transfer._tasks import Load, Needers, check_load
 
 MOST_AXES = 10
 """An entry of a spec names each axis by one digit."""
@@ -57,7 +57,7 @@ def rewrite(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> Rewritten:
 
 def rewritten_needers(load: Load) -> Needers:
     """The slices of the rewritten destination, each with all ranks that need it in rings from who gets it on."""
-    check_destination(load)
+    check_load(load)
     made = rewrite(*load.destination, load.tensor.shape)
     part = dict(zip(made.mesh.ranks, boxes(made.mesh, made.spec, load.tensor.shape), strict=True))
     found: dict[tuple[tuple[int, int], ...], list[tuple[int, ...]]] = {}

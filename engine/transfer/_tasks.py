@@ -134,7 +134,7 @@ def needers(load: Load) -> Needers:
     Raises:
         SpecError: the spec does not fit its mesh or the tensor, or is partial.
     """
-    check_destination(load)
+    check_load(load)
     found: dict[Box, list[tuple[int, ...]]] = {}
     for rank, box in load.needed.items():
         if not is_empty(box):
@@ -142,11 +142,13 @@ def needers(load: Load) -> Needers:
     return found
 
 
-def check_destination(load: Load) -> None:
-    """
+def check_load(load: Load) -> None:
+    """Look whether both ends of a tensor can be.
+
     Raises:
-        SpecError: the destination is partial.
+        SpecError: a spec does not fit its mesh or the tensor, or the destination is partial.
     """
+    assert load.owned.keys() and load.needed.keys()  # looked up, or refused
     if split_spec(load.destination[1])[1]:
         raise SpecError(
             len(load.tensor.shape),

@@ -21,7 +21,21 @@ each task, and bring the first of them there earlier, not the last.
 from __future__ import annotations
 
 from engine.runtime.resharding._carriers import Carrier, GlooCarrier, NcclCarrier
+from engine.runtime.resharding._many import MovingList, ReshardingList, ReshardItem, prepare_many, reshard_many
 from engine.runtime.resharding._moving import Moving, Resharding
 from engine.runtime.resharding._reshard import prepare, reshard
 
-__all__ = ["Carrier", "GlooCarrier", "Moving", "NcclCarrier", "Resharding", "prepare", "reshard"]
+__all__ = [
+    "Carrier",
+    "GlooCarrier",
+    "Moving",
+    "MovingList",
+    "NcclCarrier",
+    "ReshardItem",
+    "Resharding",
+    "ReshardingList",
+    "prepare",
+    "prepare_many",
+    "reshard",
+    "reshard_many",
+]

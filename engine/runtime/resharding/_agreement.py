@@ -44,13 +44,18 @@ def described(
     said["dtype"] = None if dtype is None else dtype_name(dtype)
     said["device"] = None if tensor is None else tensor.device.type
     for end, layout in (("source", source), ("destination", destination)):
-        said[end] = None if layout is None else _laid(end, layout, order if end == "source" else None)
+        said[end] = None if layout is None else describe_layout(end, layout, order if end == "source" else None)
         if said["device"] is None and layout is not None and isinstance(layout[0], DeviceMesh):
             said["device"] = layout[0].device_type
     return said
 
 
-def _laid(end: str, layout: Layout, order: Any) -> dict[str, Any]:
+def describe_layout(end: str, layout: Layout, order: Any = None) -> dict[str, Any]:
+    """A layout as plain data; ``order`` is that of the shards of a DTensor.
+
+    Raises:
+        InputError: a placement cannot be resharded.
+    """
     mesh, cut = layout
     if isinstance(mesh, Mesh):
         spec = [str(entry) for entry in cut]
@@ -96,14 +101,14 @@ def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(bytes(each[: int(n)].tolist())) for each, n in zip(texts, lengths, strict=True)]
 
 
-def agree(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all say, of what each says.
+def agree(told: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
+    """What all say, of what each says; ``processes`` are those that speak, where these are not all.
 
     Raises:
         InputError: one refuses, or two say different things; the same on all.
     """
     agreed: dict[str, tuple[int, Any]] = {}
-    for process, said in enumerate(told):
+    for process, said in zip(range(len(told)) if processes is None else processes, told, strict=True):
         if "error" in said:
             raise InputError(f"process {process} refuses: {said['error']}")
         for name, value in said.items():
@@ -130,7 +135,7 @@ def plan_of(agreed: Mapping[str, Any], names: Sequence[str]) -> tuple[Transfer, 
             raise InputError(f"no process says the {name} of the transfer; one has to")
     shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
     host = _hosts(agreed, names)
-    source, destination = (_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
+    source, destination = (read_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
     usual = GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS
     intra, inter = (Link(*link) for link in agreed.get("links", usual))
     try:
@@ -161,7 +166,12 @@ def _hosts(agreed: Mapping[str, Any], names: Sequence[str]) -> dict[int, int]:
     return {process: known.index(name) for process, name in enumerate(names)}
 
 
-def _side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
+def read_side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
+    """A layout that was described, with the host of each process.
+
+    Raises:
+        InputError: a process is not there or stands twice, or a placement names a dim that is not there.
+    """
     ranks, world = laid["ranks"], dist.get_world_size()
     for rank in ranks:
         if not 0 <= rank < world:
