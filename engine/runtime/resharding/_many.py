@@ -35,7 +35,7 @@ from engine.transfer import Tensor as Shape
 
 TURNS = 4
 """How often the same transfer may be under way at once; a start beyond that waits for the oldest."""
-Given = Sequence[Tensor | None] | Mapping[str, Tensor]
+Given = Sequence[Tensor | None] | Mapping[str, Tensor | None]
 """Tensors in the order of the items, or by their names."""
 
 

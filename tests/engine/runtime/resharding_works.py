@@ -411,15 +411,22 @@ def checks(_: Any) -> list[str]:
 
 def documented(told: tuple[list[str], int]) -> tuple[str, list[Any]]:
     """Run the examples of the documentation: what the script printed, and the shards of the other two."""
-    (script, layouts, again), port = told
+    (script, layouts, partial, again, many), port = told
     me = dist.get_rank()
     whole = torch.arange(48.0).view(8, 6)
     names: dict[str, Any] = {"reshard": reshard, "local": None, "weight": torch.zeros(8, 3) if me > 3 else None}
     if me < 4:  # of four quarters by S10, that of (row, column) is the 2 * column + row-th
         names["local"] = whole[4 * (me % 2) + 2 * (me // 2) :][:2].clone()
+        names["addend"] = (me % 2 + 1) * 10 * whole[4 * (me // 2) :][:4]
+        names["bias"] = (me % 2 + 1) * 10 * whole[0, 3 * (me // 2) :][:3]
+    names |= {"addend": names.get("addend"), "bias": names.get("bias"), "torch": torch}
     exec(layouts, names)
+    exec(partial, names)
     exec(again, names)
     shards = [None if shard is None else shard.tolist() for shard in (names["shard"], names["weight"])]
+    exec(many, names)
+    for name in ("summed", "weight", "bias"):
+        shards.append(None if names[name] is None else names[name].tolist())
     dist.destroy_process_group()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     said = io.StringIO()

@@ -113,4 +113,5 @@ def test_the_examples_of_the_documentation_run(crew: Crew) -> None:
         served = process >= 4
         assert said == (f"process {process} has (8, 3) of (8, 6)\n" if served else "")
         half = whole[:, 3 * (process - 4) :][:, :3].tolist() if served else None
-        assert shards == [half, half]
+        summed = (30 * whole[:, 3 * (process - 4) :][:, :3]).tolist() if served else None
+        assert shards == [half, half, summed, half, (30 * whole[0]).tolist() if served else None]
