@@ -26,7 +26,7 @@ class RandomizedGreedy(Ordering):
     the jobs; a job does not wait for the end of the set before.
     """
 
-    title: ClassVar = "Randomized greedy"
+    title: ClassVar = "Greedy sets"
 
     def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
         packer = _Packer(jobs, nics)

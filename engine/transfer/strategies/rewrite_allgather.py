@@ -21,7 +21,7 @@ class RewriteAllGather(Strategy):
     whole of its box. After the sources of alpa; the paper compares with it (arXiv:2211.05322, section 5.1).
     """
 
-    title: ClassVar = "Rewrite + all-gather"
+    title: ClassVar = "Rewrite, gather"
 
     def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
         return cut(load, holders(load), rewritten_needers(load), number)

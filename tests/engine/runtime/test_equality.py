@@ -307,6 +307,7 @@ UNEQUAL = [
         {"precision": "bf16", "optimizer": "sgd"},
     ),
     ({"schedule": "zb-v"}, [(3, 1), (1, 2)], "hierarchical", {"kind": "bert"}),
+    ({"schedule": "1f1b"}, [(2, 1), (1, 2), (2, 2)], "rewrite-allgather", {}),
 ]
 """A pipeline, the dp and tp of each of its meshes, and how tensors travel between them."""
 
