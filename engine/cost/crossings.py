@@ -4,7 +4,8 @@ Each copy of a mesh holds its share of the sequences, and all its tensor-paralle
 whole: ``[sequences of all copies, s, h]`` lies on a mesh of ``dp x tp`` as ``(S0, R, R)``. Between meshes
 of as many copies without tensor parallelism no device needs what another needs too: each part is sent
 straight to its one receiver, all of them at once. Between others the plan of the design's ``transfer``
-section is followed (arXiv:2211.05322). A message of several ``tensors``, as skip connections need them, holds them side by side:
+section is followed (arXiv:2211.05322); by its ``boundary`` each tensor-parallel device may send a slice of the sequence
+or hidden dim alone, as Megatron's scatter/gather does, and receivers get all slices. A message of several ``tensors``, as skip connections need them, holds them side by side:
 ``[sequences of all copies, s, tensors x h]``.
 """
 
@@ -23,6 +24,8 @@ from engine.transfer import Mesh as Grid
 
 SPEC = ("S0", "R", "R")
 """How what passes between stages lies on a mesh of ``dp x tp``."""
+SENT = {"batch": SPEC, "sequence": ("S0", "S1", "R"), "hidden": ("S0", "R", "S1")}
+"""By ``transfer.boundary`` the part of it that each device of the source sends."""
 SMALLEST_CHUNK_BYTES = 2**15
 """A chunk that is smaller costs more in the processes that pass it on than the links' alpha tells."""
 
@@ -94,7 +97,7 @@ def _known(design: Design, source: int, destination: int, tensors: int) -> Trans
 
 @lru_cache(maxsize=256)
 def _planned(cluster: Cluster, source: Grid, destination: Grid, tensor: Tensor, how: How) -> Transfer:
-    sides = (source, SPEC), (destination, SPEC)
+    sides = (source, SENT[how.boundary]), (destination, SPEC)
     tasks = unit_tasks(tensor, *sides[0], *sides[1])
     links = _links(cluster, source, destination, tasks)
     found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering)
