@@ -150,7 +150,9 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     export.add_argument("--to", required=True, metavar="FORM", help=_NamesForms.PLACE)
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
-    reshard = _command(commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor", _reshard)
+    reshard = _command(
+        commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor or several", _reshard
+    )
     reshard.add_argument(
         "transfer",
         metavar="SPEC.json|DESIGN",

@@ -101,7 +101,6 @@ TRANSFERS = {
             "source_partial": [1],
             "destination_spec": ["R", "S1"],
         },
-        {"shape": [6], "source_spec": ["R"], "destination_spec": ["S0"]},
     ],
 }
 
