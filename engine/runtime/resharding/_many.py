@@ -185,7 +185,8 @@ def prepare_many(
     ranks = sorted({rank for each in laid for end in ("source", "destination") for rank in each[end]["ranks"]})
     if dist.get_rank() not in ranks:
         return None
-    kinds = (item.source[0].device_type for item in items if isinstance(item.source[0], DeviceMesh))
+    meshes = (layout[0] for item in items for layout in (item.source, item.destination))
+    kinds = (mesh.device_type for mesh in meshes if isinstance(mesh, DeviceMesh))
     said = {
         "number of tensors": len(items),
         "device": device or next(kinds, None),
@@ -258,13 +259,18 @@ def _planned(laid: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], names
     intra, inter = (
         Link(*link) for link in agreed.get("links", GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS)
     )
-    options = {"strategy": agreed.get("strategy"), "ordering": agreed["ordering"], "chunks": agreed.get("chunks")}
     for load in loads:
         try:
             check_load(load)
         except SpecError as error:
             raise InputError(f"{load.name}: {error}") from None
-    return transfer_many(loads, Links(intra, inter, host), **options)
+    return transfer_many(
+        loads,
+        Links(intra, inter, host),
+        strategy=agreed.get("strategy"),
+        ordering=agreed["ordering"],
+        chunks=agreed.get("chunks"),
+    )
 
 
 def _hosts(laid: Sequence[Mapping[str, Any]], given: Sequence[int] | None, names: Mapping[int, str]) -> dict[int, int]:
