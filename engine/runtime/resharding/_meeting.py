@@ -59,19 +59,19 @@ class Meeting:
         return FIRST_TAG + taken % max(1, TAGS - count)
 
     def _wait(self, keys: Sequence[str]) -> None:
-        try:
-            for key in keys:
+        """
+        Raises:
+            RunError: a key was not set in time; the store is not asked again, for those that gave up may take it along.
+        """
+        for process, key in zip(self.processes, keys, strict=False):  # the first process sets what all take from one
+            try:
                 if self._timeout is None:
                     self._store.wait([key])
                 else:
                     self._store.wait([key], self._timeout)
-        except RuntimeError as error:
-            missing = [
-                process for process, key in zip(self.processes, keys, strict=False) if not self._store.check([key])
-            ]
-            who = ", ".join(map(str, missing or self.processes[:1]))
-            everybody = ", ".join(map(str, self.processes))
-            raise RunError(
-                f"process {dist.get_rank()} waits for {who} to agree on a transfer: processes {everybody} are all to "
-                f"call it, with the same tensors and in the same order as others among them ({error})"
-            ) from error
+            except RuntimeError as error:
+                everybody = ", ".join(map(str, self.processes))
+                raise RunError(
+                    f"process {dist.get_rank()} waits for {process} to agree on a transfer: processes {everybody} are all "
+                    f"to call it, with the same tensors and in the same order as others among them ({error})"
+                ) from error
