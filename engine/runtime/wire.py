@@ -124,8 +124,10 @@ class Wire(ABC):
             start = self._batched_sender if made in self._batches else self._sender
             return start(made, self._layout.process(rank, self._lane))
         assert made not in self._batches, "a design that cuts tensors anew at a boundary and batches does not run"
-        tag = self._first_tag(made)
-        return lambda tensor: resharding.start(tensor, tag=tag)
+        tag, owned = self._first_tag(made), resharding.planned.owned.get(self._process, ())
+        # A mesh cuts the first dim in truth; of the others a device holds all, and may be planned to send a slice.
+        sent = (slice(None), *(slice(*side) for side in owned[1:]))
+        return lambda tensor: resharding.start(tensor[sent], tag=tag)
 
     def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a rank."""

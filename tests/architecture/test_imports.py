@@ -25,7 +25,7 @@ LAYERS = (
     "design",
     "cost",
     "lowering",
-    "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard",
+    "predict search schedule_csv inspect rearrange rehearse moe_comparison expert_grid reshard transfer_drawing",
     "export gallery papers comparison accuracy planner_bench simulation_bench",
     "launch runtime",
     "accuracy_bench convergence_bench",

@@ -172,7 +172,7 @@ NAMES = [
     (
         put("transfer.strategy", ["broadcast"]),
         "transfer.strategy",
-        '["broadcast"] should be one of broadcast, global-allgather, hierarchical, local-allgather, send-recv',
+        '["broadcast"] should be one of broadcast, global-allgather, hierarchical, local-allgather, rewrite-allgather, send-recv',
     ),
     (put("pipeline.recompute", ["all"]), "pipeline.recompute[0]", '"all" should be a whole number'),
     (put("pipeline.recompute", [0, -1]), "pipeline.recompute[1]", "-1 should be at least 0"),
@@ -211,12 +211,12 @@ NAMES = [
         put("transfer.strategy", "broadcst"),
         "transfer.strategy",
         "'broadcst' is not known here. Did you mean 'broadcast'? "
-        "Known: broadcast, global-allgather, hierarchical, local-allgather, send-recv.",
+        "Known: broadcast, global-allgather, hierarchical, local-allgather, rewrite-allgather, send-recv.",
     ),
     (
         put("transfer.ordering", "random"),
         "transfer.ordering",
-        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized.",
+        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized, randomized-greedy.",
     ),
     (
         put("training.precision", "fp16"),
