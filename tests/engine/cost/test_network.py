@@ -12,11 +12,13 @@ import pytest
 
 from engine.cost.alpha_beta import Message, ring_all_reduce_seconds
 from engine.cost.contention import LinkSharing
-from engine.cost.network import Fabric, ring_messages
+from engine.cost.crossings import tensor_of
+from engine.cost.network import Fabric, ring_messages, transfer_messages
 from engine.design import Cluster, Design, parse_design
 from engine.predict import predict
 from engine.program.action import Op
 from engine.shared_links import Port
+from engine.transfer.strategies import strategies
 from tests.engine.slow_network import SlowNetwork
 from tests.engine.test_simulate import spans_of
 
@@ -228,3 +230,20 @@ def test_a_slot_hides_what_it_is_told_to_hide() -> None:
 
 def test_a_message_to_itself_passes_no_port() -> None:
     assert Fabric(cluster_of()).usage([Message(1, 1, 5.0)]) == {}
+
+
+@pytest.mark.parametrize("boundary", ["batch", "sequence", "hidden"])
+@pytest.mark.parametrize("strategy", list(strategies))
+def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary: str) -> None:
+    """The messages that the network is made of bring what the transfer is for, whatever its plan."""
+    design = design_of(
+        {"schedule": "1f1b"}, [([0, 1], 2), ([2, 3], 1)], transfer={"strategy": strategy, "boundary": boundary}
+    )
+
+    for source, destination in ((0, 1), (1, 0)):
+        messages = list(transfer_messages(design, source, destination, 1))
+        ends = design.meshes[destination]
+        needed = tensor_of(design).bytes / ends.dp
+        for device in ends.devices:
+            came = sum(each.bytes for each in messages if each.destination == device)
+            assert came >= needed * (1 - 1e-9), (device, messages)
