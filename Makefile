@@ -11,7 +11,7 @@ run: # make run ARGS="--port 5007"
 
 test: # make test ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
-	@exec $(VENV)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(VENV)/python scripts/run_tests.py -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: # what a reviewer would say about form
 	@$(PYTHON) scripts/setup.py test

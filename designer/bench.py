@@ -18,6 +18,8 @@ from engine.errors import InputError
 
 FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 EDITS, FEW_EDITS, STEPS, SETTLES_MS = 15, 3, 12, 700
+SHARED_BANDWIDTH = 2e9
+"""Bytes/s of links on which a message takes several times as long as what it is for, so that NICs are full."""
 
 # From a press of the microbatch stepper to the frame that shows its consequence.
 EDIT = """async () => {
@@ -72,6 +74,13 @@ def page() -> Figures:
                 decoded = tab.evaluate("window.meshwaveTimeline.stats.decodeMs + window.meshwaveTimeline.stats.paintMs")
                 figures[f"{size}: decode and draw new columns_s"] = decoded / 1e3
                 tab.close()
+            with _own_home(), served(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
+                tab = browser.new_page(viewport={"width": 1440, "height": 900})
+                _opened(tab, link)
+                _edited(tab)  # the first one loads what is compiled
+                taken = [_edited(tab) for _ in range(EDITS if ranks == 8 else FEW_EDITS)]
+                figures[f"{size}, shared links: edit to picture, median_s"] = statistics.median(taken)
+                tab.close()
         browser.close()
     return figures
 
@@ -116,9 +125,9 @@ def _own_home() -> Iterator[None]:
             os.environ.pop("MESHWAVE_HOME") if before is None else os.environ.update(MESHWAVE_HOME=before)
 
 
-def _pipeline(ranks: int, microbatches: int) -> Design:
-    """1F1B over so many meshes, one device each, eight devices a node."""
-    link = {"latency_s": 1e-5, "bandwidth": 25e9}
+def _pipeline(ranks: int, microbatches: int, bandwidth: float = 25e9) -> Design:
+    """1F1B over so many meshes, one device each, two devices a node."""
+    link = {"latency_s": 1e-5, "bandwidth": bandwidth}
     device = {
         "name": "A100-80GB",
         "peak_flops": 312e12,
@@ -131,8 +140,8 @@ def _pipeline(ranks: int, microbatches: int) -> Design:
             "format": "meshwave/1",
             "name": f"{ranks} x {microbatches}",
             "cluster": {
-                "nodes": ranks // 8,
-                "devices_per_node": 8,
+                "nodes": ranks // 2,
+                "devices_per_node": 2,
                 "device": device,
                 "intra_node": link,
                 "inter_node": link,

@@ -24,6 +24,7 @@ from designer.lab.page import lab_page
 from engine.design import Design, load_design
 from engine.errors import InputError
 from engine.resources import find_design
+from engine.shared_play import compile_in_background
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
@@ -55,6 +56,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     _end_on_signals(server)
     server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
+    compile_in_background()
     try:
         server.io_loop.start()
     finally:

@@ -53,7 +53,7 @@ class Flows(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What is found."""
+    """Start and end of every action and message, and the log of rates."""
 
     start: Table  # [nodes]
     end: Table  # [nodes]
@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What the loop keeps in mind."""
+    """Working memory of the loop."""
 
     counts: Table  # [7] see the numbers below
     heap_time: Table  # [flows + 1] moments to come: a node has computed a part, or (nodes + flow) a latency is over
@@ -103,7 +103,7 @@ HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
 
 
 def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
-    """Play a program on shared links; returns how many changes of rates there were, those without room included."""
+    """Play a program on shared links; return the number of changes of rates, those without room in the log included."""
     pending, out_ptr, out_node, made_ptr, made, compute, parts, takers = nodes
     kind, size, latency, connection, class_of, class_ptr, port, weight, most, port_ptr, class_at, capacity, units = (
         flows
@@ -228,7 +228,7 @@ def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
 
 
 def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -> int:
-    """The class of which a flow ends before anything else happens; -1 where the heap of moments is first."""
+    """Return the class whose next flow ends before anything else happens; -1 if the heap of moments is first."""
     found = -1
     soonest = heap_time[0] if counts[HEAP] > 0 else -1.0
     for at in range(counts[ACTIVE]):
@@ -238,7 +238,7 @@ def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -
 
 
 def log(log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, of: int, rate: float) -> None:
-    """Write the rate of a class down, where there is room."""
+    """Append the rate of a class to the log, if there is room."""
     at = counts[LOGGED]
     if at < len(log_time):
         log_time[at], log_class[at], log_rate[at] = now, of, rate
@@ -305,7 +305,7 @@ def pop_mark(marks: Table, flows: Table, first: int, count: int) -> int:
 
 
 def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bool:
-    """Whether the entry at a place of a heap comes before another one."""
+    """Return whether the entry at a place of a heap comes before another one."""
     return bool(keys[at] < key or (keys[at] == key and orders[at] < order))
 
 
@@ -313,7 +313,7 @@ def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bo
 
 
 def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
-    """A flow has its connection and waits for nothing but units, behind those that asked for theirs before."""
+    """Insert a flow that is first of its connection into the flows that wait for units, by the order of asking."""
     at = counts[WAITING]
     while at > 0 and asked[waiting[at - 1]] > asked[flow]:
         waiting[at] = waiting[at - 1]
@@ -323,7 +323,7 @@ def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
 
 
 def has_units(class_ptr: Table, port: Table, units: Table, of: int) -> bool:
-    """Whether a flow of a class may begin: none of its ports is taken by others."""
+    """Return whether a flow of a class may begin: none of its exclusive ports is taken."""
     free = True
     for use in range(class_ptr[of], class_ptr[of + 1]):
         free = free and units[port[use]] != 0
@@ -333,7 +333,7 @@ def has_units(class_ptr: Table, port: Table, units: Table, of: int) -> bool:
 def add_demand(
     class_ptr: Table, port: Table, weight: Table, demand: Table, capacity: Table, units: Table, rate: float, of: int
 ) -> None:
-    """Count a flow of a class at its ports; with a rate below 0 one that leaves."""
+    """Add a flow of a class to the demand of its ports; a negative rate removes one."""
     for use in range(class_ptr[of], class_ptr[of + 1]):
         at = port[use]
         demand[at] += weight[use] * rate
@@ -356,7 +356,7 @@ def note_ports(
     counts: Table,
     of: int,
 ) -> None:
-    """Note the ports of a class that their flows could fill together, where they would be alone: rates change there."""
+    """Note the ports of a class whose flows could fill them together: rates may change there."""
     for use in range(class_ptr[of], class_ptr[of + 1]):
         at = port[use]
         if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + EVEN):
@@ -455,7 +455,7 @@ def fair_rate(
     most: float,
     of: int,
 ) -> float:
-    """What the fullest of its ports leaves to each flow of a class."""
+    """Return the rate that the fullest of its ports leaves to each flow of a class."""
     rate = most
     for use in range(class_ptr[of], class_ptr[of + 1]):
         at = port[use]

@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from engine import accuracy_bench, convergence_bench, links_bench, papers, planner_bench
+from engine import accuracy_bench, convergence_bench, links_bench, papers, planner_bench, simulation_bench
 from engine.errors import InputError, MeshwaveError, RunError, nearest
 from engine.machine import import_path
-from engine.program.action import Op
-from engine.program.program import Program
 from engine.runtime.calibration.machine import gpus
+from engine.simulation_bench import median_s
 from engine.units import quantity
 
 Figures = dict[str, float]
@@ -45,7 +44,6 @@ PAIRS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "hanayo, two waves": ({"schedule": "hanayo", "waves": 2}, "_PipelineScheduleRuntime"),
 }
 """A pipeline here, and what runs the same of ``torch.distributed.pipelining.schedules``."""
-SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
 
 
 def run(
@@ -101,49 +99,7 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.2%}" if name.endswith("_share") else f"{value:.4g}"
 
 
-def median_s(action: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """The median wall time of a call, in seconds."""
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
-
-
 # ---- parts ----
-
-
-def simulation() -> Figures:
-    """order, lower, verify and simulate large pipelines"""
-    figures: Figures = {}
-    for name, ranks, microbatches in SIZES:
-        figures |= _simulation(name, ranks, microbatches)
-    return figures
-
-
-def _simulation(name: str, ranks: int, microbatches: int) -> Figures:
-    from engine.lowering.transfers import add_transfers
-    from engine.lowering.updates import add_updates
-    from engine.program.verify import complete, verify
-    from engine.schedules import Pipe, schedules
-    from engine.simulate import simulate
-
-    def lowered() -> Program:
-        compute = schedules[name]().program(Pipe(ranks, microbatches))
-        complete(compute, microbatches)
-        program = add_updates(add_transfers(compute), (1,) * ranks)
-        verify(program)
-        return program
-
-    program = lowered()
-    seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
-    size = f"{name} {ranks} x {microbatches}"
-    return {
-        f"{size}: computations": int(program.is_compute.sum()),
-        f"{size}: generate, verify and simulate_s": median_s(lambda: simulate(lowered(), seconds)),
-        f"{size}: another cost_s": median_s(lambda: simulate(program, 2 * seconds)),
-    }
 
 
 def command() -> Figures:
@@ -347,7 +303,8 @@ def _processes(count: int, module: str, folder: str) -> None:
 
 
 PARTS: dict[str, Part] = {
-    "simulation": simulation,
+    "contention": simulation_bench.contention,
+    "simulation": simulation_bench.simulation,
     "command": command,
     "edit": edit,
     "launch": launch,

@@ -150,7 +150,9 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     export.add_argument("--to", required=True, metavar="FORM", help=_NamesForms.PLACE)
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
-    reshard = _command(commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor", _reshard)
+    reshard = _command(
+        commands, "reshard", "a transfer alone: two meshes, two shardings, one tensor or several", _reshard
+    )
     reshard.add_argument(
         "transfer",
         metavar="SPEC.json|DESIGN",
@@ -464,7 +466,7 @@ def _write(name: str | None, content: bytes) -> None:
 
 def _reshard(options: argparse.Namespace) -> int:
     from engine.design import parse_design
-    from engine.design.transfer_spec import parse_transfer
+    from engine.design.transfer_spec import parse_transfers
     from engine.reshard import answer, answer_of, to_text
 
     content, is_design = _looked_into(options.transfer)
@@ -473,7 +475,7 @@ def _reshard(options: argparse.Namespace) -> int:
     elif options.boundary is not None:
         raise InputError("--boundary is one of a design; a transfer alone says itself from where to where it goes")
     else:
-        found = answer(parse_transfer(content))
+        found = answer(parse_transfers(content))
     return _print(options, found, to_text)
 
 

@@ -16,7 +16,7 @@ _modules: dict[str, ModuleType | None] = {}
 
 
 def is_available() -> bool:
-    """Whether functions can be compiled here."""
+    """Return whether numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 

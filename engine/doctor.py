@@ -127,6 +127,11 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
             yield Finding(name, "missing", f"not installed; {needed_for} needs it", f"pip install {name}")
+    try:
+        yield Finding("numba", "ok", metadata.version("numba"))
+    except metadata.PackageNotFoundError:
+        slower = "not installed; large designs whose messages share links are simulated ten times as slowly"
+        yield Finding("numba", "limited", slower, "pip install numba")
 
 
 def _torch() -> Iterator[Finding]:

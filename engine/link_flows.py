@@ -14,7 +14,8 @@ from engine.cost import Costs
 from engine.link_load import port_name
 from engine.link_shares import Steps
 from engine.program.program import Program
-from engine.shared_links import Network, Port, RateLog
+from engine.shared_links import Network, Port
+from engine.shared_play import RateLog
 from engine.simulate import computing_seconds, flow_bytes, is_shared, link_rates
 from engine.timeline import Timeline
 

@@ -26,30 +26,32 @@ Binding = Literal["network", "compute", "critical_path"]
 
 CLOSE = 0.01
 """Bounds that differ by less of the step are equal: the more specific one is named."""
-NAMES: Mapping[PortKind, str] = {
-    "nic-out": "NIC of node {}, outgoing",
-    "nic-in": "NIC of node {}, incoming",
-    "uplink-out": "uplink of switch {}, outgoing",
-    "uplink-in": "uplink of switch {}, incoming",
-    "device-out": "NIC of device {}, outgoing",
-    "device-in": "NIC of device {}, incoming",
-    "link-out": "link of device {}, outgoing",
-    "link-in": "link of device {}, incoming",
+NAMES: Mapping[PortKind, tuple[str, str]] = {
+    "nic-out": ("NIC of node {}, outgoing", "NIC {} out"),
+    "nic-in": ("NIC of node {}, incoming", "NIC {} in"),
+    "nic-both": ("NIC of node {}, both directions", "NIC {} both"),
+    "switch": ("switch inside node {}", "switch {}"),
+    "uplink-out": ("uplink of leaf switch {}, outgoing", "uplink {} out"),
+    "uplink-in": ("uplink of leaf switch {}, incoming", "uplink {} in"),
+    "device-out": ("NIC of device {}, outgoing", "dev {} NIC out"),
+    "device-in": ("NIC of device {}, incoming", "dev {} NIC in"),
+    "link-out": ("link of device {}, outgoing", "dev {} out"),
+    "link-in": ("link of device {}, incoming", "dev {} in"),
 }
-"""Where a node has several NICs, a device uses one of them at a time."""
-ORDER: Mapping[PortKind, int] = {kind: place // 2 for place, kind in enumerate(NAMES)}
+"""Name and shortest name of each kind of port. Where a node has several NICs, a device uses one of them at a time."""
+PLACE: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(NAMES)}
+GROUPS = ("nic", "switch", "uplink", "device", "link")
 """Ports of nodes come before those of devices."""
 
 
 def port_name(port: Port) -> str:
     """``NIC of node 1, outgoing``"""
-    return NAMES[port.kind].format(port.number)
+    return NAMES[port.kind][0].format(port.number)
 
 
 def port_label(port: Port) -> str:
     """Return the shortest name of a port: ``NIC 1 out``, ``dev 3 in``."""
-    what = {"nic": "NIC", "uplink": "switch", "device": "dev NIC", "link": "dev"}[port.kind.rpartition("-")[0]]
-    return f"{what} {port.number} {port.kind.rpartition('-')[2]}"
+    return NAMES[port.kind][1].format(port.number)
 
 
 def is_of_device(port: Port) -> bool:
@@ -87,9 +89,9 @@ def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLo
     return sorted((load for load in loads if load.busy_s > 0), key=lambda load: port_order(load.port))
 
 
-def port_order(port: Port) -> tuple[int, int, bool]:
+def port_order(port: Port) -> tuple[int, int, int]:
     """Return the place of a port among others: NICs first, by number, outgoing before incoming."""
-    return ORDER[port.kind], port.number, port.kind.endswith("in")
+    return GROUPS.index(port.kind.partition("-")[0]), port.number, PLACE[port.kind]
 
 
 def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats:

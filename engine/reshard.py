@@ -2,73 +2,66 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
 from engine.design import Design
-from engine.design.transfer_spec import TransferSide, TransferSpec
-from engine.errors import InputError
+from engine.design.transfer_spec import TransferListSpec, TransferSpec
 from engine.lowering import lower
 from engine.lowering.crossings import boundary, crossing_spec
-from engine.transfer import (
-    Box,
-    Held,
-    Hops,
-    Lane,
-    Plan,
-    Played,
-    Port,
-    Sent,
-    Share,
-    UnitTask,
-    boxes,
-    every_plan,
-    hops,
-    is_empty,
-    lanes,
-    most_at_once,
-    play,
-    played_seconds,
-    shares,
-    sides_of,
-    unit_tasks,
-    volume,
-)
-from engine.transfer import plan as make_plan
+from engine.transfer import Load, Transfer, UnitTask, every_transfer, unit_tasks
 from engine.units import quantity
 
 SHOWN_TASKS = 12
 
 
-def answer(spec: TransferSpec) -> dict[str, Any]:
-    """What ``meshwave reshard --json`` prints."""
-    source, destination = spec.source, spec.destination
-    tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
+def answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
+    """What ``meshwave reshard --json`` prints. A plan whose strategy cuts tensors further has slices of its own."""
+    slices = _slices(spec, [task for number, load in enumerate(spec.loads) for task in _plain_tasks(load, number)])
+    plans = []
+    for made in every_transfer(spec.loads, spec.lines, spec.chunks):
+        own = _slices(spec, made.tasks)
+        told = _told(made, spec)
+        plans.append({**told, **(own if own != slices else {}), "played_s": made.played_s})
+    return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
+
+
+def _plain_tasks(load: Load, number: int) -> list[UnitTask]:
+    found = unit_tasks(load.tensor, *load.source, *load.destination)
+    return [replace(task, tensor=number) for task in found]
+
+
+def _slices(spec: TransferSpec | TransferListSpec, tasks: Sequence[UnitTask]) -> dict[str, Any]:
+    """Unit tasks: a list, or for each tensor of several a list."""
+    if isinstance(spec, TransferSpec):
+        return {"unit_tasks": [_slice(task) for task in tasks]}
+    of_tensor: list[list[dict[str, Any]]] = [[] for _ in spec.tensors]
+    for task in tasks:
+        of_tensor[task.tensor].append(_slice(task))
     return {
-        "format": spec.format,
-        "bytes": spec.what.bytes,
-        "unit_tasks": [
-            {
-                "box": [list(side) for side in task.box],
-                "bytes": task.bytes,
-                "senders": list(task.senders),
-                "receivers": list(task.receivers),
-                **({"keepers": list(task.keepers)} if task.keepers else {}),
-            }
-            for task in tasks
-        ],
-        "plans": [
-            {**_told(plan), "played_s": played_seconds(plan, tasks, spec.lines)}
-            for plan in every_plan(tasks, spec.lines, spec.chunks)
-        ],
+        "tensors": [
+            {"name": load.name, "bytes": load.tensor.bytes, "unit_tasks": found}
+            for load, found in zip(spec.loads, of_tensor, strict=True)
+        ]
     }
+
+
+def _slice(task: UnitTask) -> dict[str, Any]:
+    optional = {"keepers": task.keepers, "addends": task.addends, "rings": task.rings}
+    return {
+        "box": [list(side) for side in task.box],
+        "bytes": task.bytes,
+        "senders": list(task.senders),
+        "receivers": list(task.receivers),
+        **{name: _lists(ranks) for name, ranks in optional.items() if ranks},
+    }
+
+
+def _lists(ranks: Sequence[Any]) -> list[Any]:
+    return [list(each) if isinstance(each, tuple) else each for each in ranks]
 
 
 def answer_of(design: Design, wanted: str) -> dict[str, Any]:
@@ -87,35 +80,37 @@ def answer_of(design: Design, wanted: str) -> dict[str, Any]:
 def compared(spec: TransferSpec) -> Iterator[dict[str, Any]]:
     """Every strategy with every ordering, one after another: how long it takes as it is planned and as it is
     played, and whether the first is the least."""
-    source, destination = spec.source, spec.destination
-    tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
-    for plan in every_plan(tasks, spec.lines, spec.chunks):
-        found = _told(plan)
+    for made in every_transfer(spec.loads, spec.lines, spec.chunks):
+        found = _told(made, spec)
         del found["tasks"]
-        yield {**found, "played_s": played_seconds(plan, tasks, spec.lines)}
+        yield {**found, "played_s": made.played_s}
 
 
-def _told(plan: Plan) -> dict[str, Any]:
+def _told(made: Transfer, spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
+    plan = made.plan
+    tasks: list[dict[str, Any]] = [task._asdict() for task in plan.tasks]
+    if isinstance(spec, TransferListSpec):
+        first = [0, *accumulate(Counter(task.tensor for task in made.tasks)[n] for n in range(len(spec.tensors)))]
+        for each in tasks:
+            each["tensor"] = made.tasks[each["task"]].tensor
+            each["task"] -= first[each["tensor"]]
     return {
         "strategy": plan.strategy,
         "ordering": plan.ordering,
         "makespan_s": plan.makespan_s,
+        "reduce_s": plan.reduce_s,
+        "gather_s": plan.gather_s,
         "bound_s": plan.bound_s,
         "optimal": plan.is_optimal,
-        "tasks": [task._asdict() for task in plan.tasks],
+        "tasks": tasks,
     }
 
 
 def to_text(found: dict[str, Any]) -> list[str]:
     """The same for people."""
-    tasks, plans = found["unit_tasks"], found["plans"]
+    plans = found["plans"]
     lines = [_of_design(found)] if "boundary" in found else []
-    lines += [f"{quantity(found['bytes'], 'B')} in {len(tasks)} unit task{'s' if len(tasks) != 1 else ''}"]
-    for number, task in enumerate(tasks[:SHOWN_TASKS]):
-        box = " ".join(f"{start}:{stop}" for start, stop in task["box"]) or "all"
-        lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_way(task)}")
-    if len(tasks) > SHOWN_TASKS:
-        lines.append(f"  and {len(tasks) - SHOWN_TASKS} more")
+    lines += _tensor_lines(found) if "tensors" in found else _task_lines(found)
     orderings = list(dict.fromkeys(plan["ordering"] for plan in plans))
     best = min((plan["makespan_s"] for plan in plans), default=0.0)
     lines += ["", f"{'strategy':<18}" + "".join(f"{name:>15}" for name in orderings)]
@@ -134,6 +129,33 @@ def to_text(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _task_lines(found: Mapping[str, Any]) -> list[str]:
+    tasks = found["unit_tasks"]
+    lines = [f"{quantity(found['bytes'], 'B')} in {_count(tasks, 'unit task')}"]
+    for number, task in enumerate(tasks[:SHOWN_TASKS]):
+        box = " ".join(f"{start}:{stop}" for start, stop in task["box"]) or "all"
+        lines.append(f"  task {number}: [{box}] {quantity(task['bytes'], 'B')} {_way(task)}")
+    if len(tasks) > SHOWN_TASKS:
+        lines.append(f"  and {len(tasks) - SHOWN_TASKS} more")
+    return lines
+
+
+def _tensor_lines(found: Mapping[str, Any]) -> list[str]:
+    tensors = found["tensors"]
+    tasks = [task for tensor in tensors for task in tensor["unit_tasks"]]
+    lines = [f"{quantity(found['bytes'], 'B')} in {_count(tensors, 'tensor')}, {_count(tasks, 'unit task')}"]
+    for tensor in tensors[:SHOWN_TASKS]:
+        size = quantity(tensor["bytes"], "B")
+        lines.append(f"  {tensor['name']}: {size} in {_count(tensor['unit_tasks'], 'unit task')}")
+    if len(tensors) > SHOWN_TASKS:
+        lines.append(f"  and {len(tensors) - SHOWN_TASKS} more")
+    return lines
+
+
+def _count(things: Sequence[Any], word: str) -> str:
+    return f"{len(things)} {word}{'s' if len(things) != 1 else ''}"
+
+
 def _of_design(found: Mapping[str, Any]) -> str:
     source, destination = found["boundary"]
     size = " x ".join(map(str, found["spec"]["tensor"]["shape"]))
@@ -147,281 +169,16 @@ def _plan(plan: Mapping[str, Any]) -> str:
 def _way(task: Mapping[str, Any]) -> str:
     """Whose slice it is, and who gets it; where its owners need it themselves it stays."""
     kept = task.get("keepers", [])
+    source = f"from {_some(task['senders'])}"
+    if "addends" in task:
+        source = "sum of " + " or of ".join(_some(group) for group in task["addends"])
+    stays = f"{'' if task['receivers'] or 'addends' not in task else f'{source} '}stays on {_some(kept)}"
     ways = (
-        (f"from {_some(task['senders'])} to {_some(task['receivers'])}", task["receivers"]),
-        (f"stays on {_some(kept)}", kept),
+        (f"{source} to {_some(task['receivers'])}", task["receivers"]),
+        (stays, kept),
     )
     return "; ".join(words for words, ranks in ways if ranks)
 
 
 def _some(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-
-
-# ---- to be drawn ----
-
-MOST_DRAWN_TASKS = 5_000
-MOST_DRAWN_HOPS = 6_000
-"""Of one task; of more, chunks that follow one another are drawn as one."""
-LEAST_SHARE = 0.35
-"""Of an even share: no piece is drawn narrower, so that a short last shard is still seen."""
-
-Rect = tuple[float, float, float, float]
-"""Left, top, right and bottom, each a part of the picture."""
-
-
-@dataclass(frozen=True)
-class Face:
-    """How a tensor of any number of dims is laid on a page: dims that are cut lie in turn along the rows
-    and the columns, the later ones inside the earlier ones."""
-
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    cuts: Mapping[int, Sequence[int]]  # of each dim of the two: all ends of boxes, ascending
-    at: Mapping[int, Sequence[float]]  # where these are drawn, from 0 to 1
-
-    @classmethod
-    def of(cls, shape: Sequence[int], found: Iterable[Box]) -> Self:
-        """The face that tells ``found`` boxes of a tensor apart."""
-        ends: list[set[int]] = [{0, size} for size in shape]
-        for box in found:
-            for dim, (start, stop) in enumerate(box):
-                ends[dim] |= {start, stop}
-        shown = [dim for dim, each in enumerate(ends) if len(each) > 2]
-        shown = sorted({*shown, *[dim for dim in range(len(shape)) if dim not in shown][: max(0, 2 - len(shown))]})
-        cuts = {dim: sorted(ends[dim]) for dim in shown}
-        rows = () if len(shown) == 1 else tuple(shown[::2])
-        columns = tuple(shown) if len(shown) == 1 else tuple(shown[1::2])
-        return cls(rows, columns, cuts, {dim: _drawn_at(each) for dim, each in cuts.items()})
-
-    def rects(self, box: Box) -> list[Rect]:
-        """A box on the page: one rectangle, or several where dims lie inside one another."""
-        across, down = (self._along(dims, box) for dims in (self.columns, self.rows))
-        return [(left, top, right, bottom) for top, bottom in down for left, right in across]
-
-    def _along(self, dims: Sequence[int], box: Box) -> list[tuple[float, float]]:
-        if not dims:
-            return [(0.0, 1.0)]
-        dim, *inner = dims
-        start, stop = (bisect_left(self.cuts[dim], end) for end in box[dim])
-        inside = self._along(inner, box)
-        at = self.at[dim]
-        if inside == [(0.0, 1.0)]:
-            return [(at[start], at[stop])]
-        return [
-            (at[piece] + low * (at[piece + 1] - at[piece]), at[piece] + high * (at[piece + 1] - at[piece]))
-            for piece in range(start, stop)
-            for low, high in inside
-        ]
-
-
-def _drawn_at(cuts: Sequence[int]) -> list[float]:
-    """Where the ends of pieces stand: to scale, as long as none gets too narrow."""
-    least = LEAST_SHARE / (len(cuts) - 1)
-    widths = [max((stop - start) / cuts[-1], least) for start, stop in pairwise(cuts)]
-    return [0.0, *(width / sum(widths) for width in accumulate(widths))]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """One plan of a transfer and all that is drawn of it."""
-
-    spec: TransferSpec
-    tasks: Sequence[UnitTask]
-    plan: Plan
-    lanes: Sequence[Lane]
-    held: Sequence[Held]
-
-    @classmethod
-    def of(cls, spec: TransferSpec, strategy: str, ordering: str) -> Self:
-        """
-        Raises:
-            InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
-        """
-        source, destination = spec.source, spec.destination
-        tasks = unit_tasks(spec.what, source.mesh, source.spec, destination.mesh, destination.spec)
-        if len(tasks) > MOST_DRAWN_TASKS:
-            raise InputError(
-                f"these are {len(tasks):,} unit tasks, and up to {MOST_DRAWN_TASKS:,} can be drawn; cut the tensor "
-                "into fewer pieces, or plan it by meshwave reshard"
-            )
-        found = make_plan(
-            spec.what,
-            (source.mesh, source.spec),
-            (destination.mesh, destination.spec),
-            spec.lines,
-            strategy=strategy,
-            ordering=ordering,
-            chunks=spec.chunks,
-        )
-        return cls(spec, tasks, found, *lanes(found, tasks, spec.lines))
-
-    @cached_property
-    def played(self) -> Played:
-        """The plan as it is played."""
-        return play(self.plan, self.tasks, self.spec.lines)
-
-    def as_data(self) -> dict[str, Any]:
-        """All that the page draws, chunks left out; lengths and places of rectangles are parts of the whole."""
-        spec, plan = self.spec, self.plan
-        sides = {"source": spec.source, "destination": spec.destination}
-        owned = {name: boxes(side.mesh, side.spec, spec.tensor.shape) for name, side in sides.items()}
-        face = Face.of(spec.tensor.shape, [box for each in owned.values() for box in each if not is_empty(box)])
-        return {
-            "shape": list(spec.tensor.shape),
-            "bytes": spec.what.bytes,
-            "rows": [_dim(face, dim) for dim in face.rows],
-            "columns": [_dim(face, dim) for dim in face.columns],
-            **{name: _side_data(side, owned[name], face) for name, side in sides.items()},
-            "tasks": self._tasks(face),
-            "hosts": sorted(set(spec.lines.host.values())),
-            "lanes": [lane._asdict() for lane in self.lanes],
-            "held": {name: [getattr(each, name) for each in self.held] for name in Held._fields},
-            "strategy": plan.strategy,
-            "ordering": plan.ordering,
-            "makespan_s": plan.makespan_s,
-            "played_s": self.played.seconds,
-            "bound_s": plan.bound_s,
-            "optimal": plan.is_optimal,
-        }
-
-    def play_as_data(self) -> dict[str, Any]:
-        """The messages as they are played, as columns, and on a lane for each port the bars that they are there: from
-        when to when, and of the lane's height, which is all that the port can carry, from where to where.
-
-        A lane has a rank inside its host. A message has on average a ``share`` of its link's rate, none where the link
-        is free.
-        """
-        sent, host = self.played.messages or (), self.spec.lines.host
-        found = sorted(shares(self.played, self.spec.lines).items(), key=lambda each: _lane_place(each[0], host))
-        bars = [(lane, *bar) for lane, (_, of_port) in enumerate(found) for bar in of_port]
-        return {
-            "lanes": [{**_lane_of(port, host), "rows": most_at_once(of_port)} for port, of_port in found],
-            "messages": {
-                "task": [each.move.task for each in sent],
-                "chunk": [each.chunk for each in sent],
-                "source": [each.move.source for each in sent],
-                "target": [each.move.target for each in sent],
-                **{name: [getattr(each, name) for each in sent] for name in ("bytes", "set_out_s", "start_s", "end_s")},
-                "share": [self._share(each) for each in sent],
-            },
-            "bars": {name: [bar[place] for bar in bars] for place, name in enumerate(BAR_COLUMNS)},
-        }
-
-    def _share(self, sent: Sent) -> float | None:
-        rate = self.spec.lines.between(sent.move.source, sent.move.target).bandwidth
-        took = sent.end_s - sent.start_s
-        return round(sent.bytes / took / rate, 4) if rate and took else None
-
-    def _tasks(self, face: Face) -> list[dict[str, Any]]:
-        planned = {each.task: (place, each) for place, each in enumerate(self.plan.tasks)}
-        host = self.spec.lines.host
-        found = []
-        for number, task in enumerate(self.tasks):
-            place, each = planned[number]
-            found.append(
-                {
-                    "rects": face.rects(task.box),
-                    "box": _box_words(task.box),
-                    "bytes": task.bytes,
-                    "senders": list(task.senders),
-                    "receivers": list(task.receivers),
-                    "keepers": list(task.keepers),
-                    "place": place,
-                    "sender": each.sender,
-                    "host": host[each.sender],
-                    "start_s": each.start_s,
-                    "end_s": each.end_s,
-                    "chunks": each.chunks,
-                }
-            )
-        return found
-
-    def hops(self, task: int) -> dict[str, list[Any]]:
-        """The messages of a unit task on the lanes, as columns: one entry for each lane that a message passes.
-
-        ``first`` and ``last`` are chunks: where there are very many, some that follow one another are one entry.
-
-        Raises:
-            InputError: there are more than can be told.
-        """
-        each = next(each for each in self.plan.tasks if each.task == task)
-        lines = self.spec.lines
-        found = hops(self.plan.strategy, self.tasks[task], each.sender, lines, each.chunks)
-        bundle = -(-len(found.chunk) // MOST_DRAWN_HOPS)
-        place = {lane: number for number, lane in enumerate(self.lanes)}
-        held = {self.lanes[row.lane][:2]: row.lane for row in self.held if row.task == task}
-        columns: dict[str, list[Any]] = {name: [] for name in HOP_COLUMNS}
-        for rows in _bundles(found, bundle):
-            source, target = int(found.source[rows[0]]), int(found.target[rows[0]])
-            for side in sides_of(source, target, lines):
-                if side is None:
-                    continue
-                entry = {
-                    "lane": held.get(side, place.get(Lane(*side), -1)),
-                    "source": source,
-                    "target": target,
-                    "first": int(found.chunk[rows[0]]),
-                    "last": int(found.chunk[rows[-1]]),
-                    "bytes": float(found.bytes[rows].sum()),
-                    "start_s": each.start_s + float(found.start_s[rows[0]]),
-                    "end_s": each.start_s + float(found.end_s[rows[-1]]),
-                }
-                for name, value in entry.items():
-                    columns[name].append(value)
-        return columns
-
-
-HOP_COLUMNS = ("lane", "source", "target", "first", "last", "bytes", "start_s", "end_s")
-
-
-BAR_COLUMNS = ("lane", *Share._fields)
-
-
-def _lane_of(port: Port, host: Mapping[int, int]) -> dict[str, Any]:
-    way, number = port
-    is_outside = way in ("tx", "rx")
-    return {"host": number if is_outside else host[number], "rank": None if is_outside else number, "way": way}
-
-
-def _lane_place(port: Port, host: Mapping[int, int]) -> tuple[int, int, bool]:
-    """Host by host: what leaves it and comes to it, then its ranks."""
-    way, number = port
-    return (number, -1, way == "rx") if way in ("tx", "rx") else (host[number], number, way == "into")
-
-
-def _bundles(found: Hops, size: int) -> Iterator[NDArray[np.intp]]:
-    """Rows of one message each, or of ``size`` that follow one another on one edge."""
-    edge = found.source * (int(found.target.max(initial=0)) + 1) + found.target
-    order = np.argsort(edge, kind="stable") if size > 1 else np.arange(len(edge))
-    breaks = np.flatnonzero(np.diff(edge[order]) != 0) + 1 if size > 1 else order[1:]
-    for rows in np.split(order, breaks) if len(edge) else []:
-        yield from (rows[start : start + size] for start in range(0, len(rows), size))
-
-
-def _side_data(side: TransferSide, owned: Sequence[Box], face: Face) -> dict[str, Any]:
-    """A mesh and what lies on it: a box for each that is distinct, with all ranks that hold it."""
-    distinct: dict[Box, list[int]] = {}
-    for place, box in enumerate(owned):
-        if not is_empty(box):
-            distinct.setdefault(box, []).append(place)
-    return {
-        "shape": list(side.shape),
-        "ranks": list(side.ranks),
-        "hosts": list(side.hosts),
-        "spec": list(side.spec),
-        "cuts": [[int(axis) for axis in entry[1:]] for entry in side.spec],
-        "ends": {str(dim): sorted({end for box in distinct for end in box[dim]}) for dim in face.cuts},
-        "boxes": [
-            {"rects": face.rects(box), "box": _box_words(box), "elements": volume(box), "places": places}
-            for box, places in sorted(distinct.items())
-        ],
-    }
-
-
-def _dim(face: Face, dim: int) -> dict[str, Any]:
-    return {"dim": dim, "cuts": list(face.cuts[dim]), "at": list(face.at[dim])}
-
-
-def _box_words(box: Box) -> str:
-    return ", ".join(f"{start}:{stop}" for start, stop in box) or "all"

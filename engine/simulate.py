@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from engine.program.graph import Graph
 from engine.program.program import Program
-from engine.shared_links import NO_RATES, Alone, Network, Play, RateLog, is_contended, pair_network, play_shared
+from engine.shared_links import Alone, Network, is_contended, pair_network
+from engine.shared_play import NO_RATES, Play, RateLog, play_shared
 from engine.timeline import Timeline
 
-UnitTransferModel = Literal["latency", "sender-blocking", "link-serial"]
-TransferModel = Literal["shared-links", "latency", "sender-blocking", "link-serial"]
+UnitTransferModel = Literal["latency", "sender-blocking", "link-serial", "half-duplex", "batched"]
+TransferModel = Literal["shared-links", "latency", "sender-blocking", "link-serial", "half-duplex", "batched"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -36,15 +37,18 @@ def simulate(
         transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
             starts when its tensor is made and disturbs nothing; *sender-blocking*: the sender does nothing else
             meanwhile; *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, and without
-            one the link between two ranks does.
+            one the link between two ranks does; *half-duplex*: the link between two ranks carries one transfer at a
+            time in each direction, and both directions share its rate; *batched*: the transfers of a batch
+            (:mod:`engine.program.batches`) start when both ranks reach it and end with the longest of them, and until
+            then neither rank does anything else.
         meshes: a name for each rank.
         network: what is shared; where there is none, *shared-links* is *latency*.
     """
-    if transfer_model == "link-serial" and network is None:
-        network = pair_network(program)
-    if transfer_model in ("latency", "sender-blocking") or network is None:
-        return _play_alone(program, seconds, meshes, blocking=transfer_model == "sender-blocking")
-    alone = _play_alone(program, seconds, meshes, blocking=False)
+    if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
+        network = pair_network(program, half_duplex=transfer_model == "half-duplex")
+    if transfer_model in ("latency", "sender-blocking", "batched") or network is None:
+        return _play_alone(program, seconds, meshes, transfer_model)
+    alone = _play_alone(program, seconds, meshes)
     sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _flows_of(program, network, sizes, alone)):
         return alone
@@ -54,7 +58,7 @@ def simulate(
 
 def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
     """Return whether any flow of a program waits for another, or shares a full port with it."""
-    alone = _play_alone(program, seconds, None, blocking=False)
+    alone = _play_alone(program, seconds, None)
     return is_contended(network, _flows_of(program, network, flow_bytes(program, seconds, network), alone))
 
 
@@ -68,26 +72,60 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
 # ---- nothing is shared ----
 
 
-def _play_alone(program: Program, seconds: Floats, meshes: tuple[str, ...] | None, *, blocking: bool) -> Timeline:
+def _play_alone(
+    program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
+) -> Timeline:
     """Play level by level: a transfer is a delay of its own on an edge."""
     graph = program.graph
     transfer = graph.edge_message  # the SEND that lies on each edge, if any
-    if blocking:
-        transfer = np.where(transfer >= 0, transfer, graph.edge_blocked)
+    blocked = graph.edge_blocked
+    if transfer_model == "batched":
+        blocked = np.where(_holds_up_a_batch(program, blocked), blocked, -1)
+        seconds = _longest_of_batches(program, seconds)
+    if transfer_model in ("sender-blocking", "batched"):
+        transfer = np.where(transfer >= 0, transfer, blocked)
     lag = np.zeros(len(transfer))
     lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
     start, end = _play_levels(graph, _of_slots(program, seconds)[graph.nodes], lag)
     by_edge = _causes(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
-    sent, came, sent_cause = np.zeros(len(program)), np.zeros(len(program)), np.full(len(program), -1)
-    sends, makers = program.senders
     ended = np.zeros(len(program))
     ended[graph.nodes] = end[1:]
-    sent[sends] = ended[program.slot[makers]]
-    came[sends] = sent[sends] + seconds[sends]
-    sent_cause[sends] = makers
+    sent, sent_cause = _departures(program, ended, batched=transfer_model == "batched")
+    came = np.where(program.is_send, sent + seconds, 0.0)
     return _timeline(program, Play(start, end, cause, sent, came, sent_cause, NO_RATES), meshes)
+
+
+def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
+    """``[rows]`` when each SEND starts, and the computation whose end it waited for; of a batch the last one."""
+    sent, cause = np.zeros(len(program)), np.full(len(program), -1)
+    sends, makers = program.senders
+    sent[sends], cause[sends] = ended[program.slot[makers]], makers
+    if batched:
+        rows = np.flatnonzero(program.batch >= 0)
+        rows = rows[np.argsort(sent[rows], kind="stable")]
+        last = np.zeros(int(program.batch.max(initial=-1)) + 1, np.int64)
+        last[program.batch[rows]] = rows  # in the order of their ends, so the last one stays
+        sent[rows], cause[rows] = sent[last[program.batch[rows]]], cause[last[program.batch[rows]]]
+    return sent, cause
+
+
+def _holds_up_a_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """``[edges]`` whether the computation at the end of an edge waits for a batch that holds this rank's SEND."""
+    target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
+    found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
+    return found
+
+
+def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
+    """The same ``[rows]`` where every SEND of a batch takes as long as the longest of them."""
+    rows = np.flatnonzero(program.batch >= 0)
+    longest = np.zeros(int(program.batch.max(initial=-1)) + 1)
+    np.maximum.at(longest, program.batch[rows], seconds[rows])
+    seconds = seconds.copy()
+    seconds[rows] = longest[program.batch[rows]]
+    return seconds
 
 
 def _of_slots(program: Program, values: Floats) -> Floats:
@@ -156,7 +194,7 @@ def _first_rate(network: Network, second: Ints) -> Floats:
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
-    """When the bytes of every flow move while none disturbs another."""
+    """Return the times at which the bytes of every flow move if none disturbs another."""
     rows = np.flatnonzero(network.row_kind >= 0)
     span = program.span_of_row[rows]
     kind, parts = network.row_kind[rows], network.parts[rows]

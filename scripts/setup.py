@@ -150,7 +150,7 @@ def install_meshwave(goal: str) -> None:
     say("installing Meshwave and what it needs, which takes a minute")
     pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}[test]" if goal == "test" else ROOT)
     say("compiling the simulation of shared links, which takes some seconds once")
-    run([PYTHON, "-m", "engine.shared_links"], check=False)
+    run([PYTHON, "-m", "engine.shared_play"], check=False)
 
 
 def constraints() -> list[str]:

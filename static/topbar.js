@@ -1,9 +1,9 @@
 // The top bar: files come from and go to the person's own machine; keys of the whole page end here.
 
-import { followTheme, h, s, send } from "static/canvas.js";
+import { Theme, brand, download, tellTurn, themePicker, tooLarge } from "static/bars.js";
+import { followTheme, h, send } from "static/canvas.js";
 import { Modal, Tips, dropdown, icon, menu, tool } from "static/shell.js";
 
-const THEME = "meshwave.theme"; // light, dark or system, kept in this browser
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
 
 export const render = ({ model }) => new TopBar(model).root;
@@ -12,7 +12,7 @@ class TopBar {
   constructor(model) {
     this.model = model;
     this.leaving = new AbortController(); // ends what listens outside the bar
-    this.theme = new Theme(model, this.leaving.signal);
+    this.theme = new Theme(this.leaving.signal, (shown) => model.theme !== shown && (model.theme = shown));
     this.build();
     model.on(["name_of_design", "history", "unsaved", "notice"], () => this.draw());
     model.on("msg:custom", (message) => this.told(message));
@@ -30,6 +30,7 @@ class TopBar {
 
   build() {
     const { exports } = this.model;
+    const [theme, themes] = themePicker(this.theme);
     const tools = {
       open: tool("Open a design", { glyph: "open", text: "Open", tip: `Open a design, or a schedule of torch as CSV (${keys("Ctrl+O")}); or drop one anywhere`, onclick: () => this.picker.click() }),
       examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),
@@ -40,7 +41,7 @@ class TopBar {
       lab: h("a", { class: "mw-button mw-tool", href: "transfer", target: "_blank", "aria-label": "Transfer lab", "data-tip": "A tensor between two meshes, cut and planned by itself; an arrow of the timeline opens its own" }, icon("transfer"), h("span", {}, "Transfers")),
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
-      theme: tool("Theme", { glyph: this.theme.chosen, tip: "Theme: light, dark or the system's" }),
+      theme,
       help: tool("Keyboard", { glyph: "help", tip: "Keyboard (?)", onclick: () => this.showHelp() }),
     };
     for (const name of ["examples", "export"]) tools[name].append(icon("down"));
@@ -58,7 +59,7 @@ class TopBar {
       { class: "mw-canvas mw-shell mw-topbar", role: "banner" },
       ...[brand(), rule(), this.buildTitle(), rule(), tools.open, tools.examples, tools.save, tools.saveAs, tools.export],
       ...[rule(), tools.gallery, tools.lab, rule(), tools.undo, tools.redo, h("span", { class: "mw-grow" }), this.notice, tools.theme, tools.help],
-      ...[...this.buildMenus(), this.picker, this.trouble, this.dropZone, this.help.dialog],
+      ...[...this.buildMenus(), themes, this.picker, this.trouble, this.dropZone, this.help.dialog],
     );
     this.tips = new Tips(this.root);
   }
@@ -78,12 +79,9 @@ class TopBar {
     const { tools, model } = this;
     const examples = () => model.examples.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send("example", { name }) }));
     const exports = () => model.exports.map(({ name, title, note }) => ({ text: title, note, choose: () => this.send("export", { name }) }));
-    const themes = () =>
-      ["light", "dark", "system"].map((theme) => ({ text: theme[0].toUpperCase() + theme.slice(1), checked: theme === this.theme.chosen, choose: () => this.chooseTheme(theme) }));
     return [
       menu(tools.examples, "Examples", examples),
       menu(tools.export, "Export", exports),
-      menu(tools.theme, "Theme", themes),
       dropdown(tools.saveAs, "Save as", (panel) => [this.buildSaveAs(panel)]),
     ];
   }
@@ -112,12 +110,8 @@ class TopBar {
     if (this.notice.title !== notice) this.notice.replaceChildren(...(notice ? [icon("warning"), h("span", {}, notice)] : []));
     this.notice.title = notice;
     document.title = `${unsaved ? "• " : ""}${name} · Meshwave`;
-    const words = { undo: ["Undo", history[0], "Ctrl+Z"], redo: ["Redo", history[1], "Ctrl+Shift+Z"] };
-    for (const [key, [verb, label, combination]] of Object.entries(words)) {
-      this.tools[key].allow(Boolean(label));
-      this.tools[key].setAttribute("aria-label", label ? `${verb}: ${label}` : verb);
-      this.tools[key].dataset.tip = label ? `${verb}: ${label} (${keys(combination)})` : `Nothing to ${verb.toLowerCase()}`;
-    }
+    tellTurn(this.tools.undo, "Undo", history[0], keys("Ctrl+Z"));
+    tellTurn(this.tools.redo, "Redo", history[1], keys("Ctrl+Shift+Z"));
   }
 
   get typing() {
@@ -153,11 +147,8 @@ class TopBar {
   }
 
   async open(file) {
-    const { largest } = this.model;
-    if (file.size > largest) {
-      const words = `It has ${(file.size / 1e6).toFixed(1)} MB, and the page opens up to ${largest / 1e6} MB.`;
-      return this.showTrouble(`${file.name} was not opened`, [{ where: "", message: words }]);
-    }
+    const why = tooLarge(file, this.model.largest);
+    if (why) return this.showTrouble(`${file.name} was not opened`, [{ where: "", message: `It ${why}.` }]);
     this.hideTrouble();
     this.send("open", { file: file.name, text: await file.text() });
   }
@@ -182,13 +173,7 @@ class TopBar {
     this.trouble.hidePopover();
   }
 
-  // ── theme and help ──
-
-  chooseTheme(theme) {
-    this.theme.choose(theme);
-    this.tools.theme.replaceChildren(icon(theme));
-    this.tools.theme.focus();
-  }
+  // ── help ──
 
   showHelp() {
     if (this.help.isOpen) return;
@@ -286,59 +271,4 @@ function helpGroup(title, lines) {
     h("dd", {}, does),
   ]);
   return h("section", {}, h("h3", {}, title), h("dl", {}, ...rows));
-}
-
-// ── theme ───────────────────────────────────────────────────────────────────────────────────
-
-/** The theme of the page: `data-theme` and `color-scheme` of its root, from which every colour follows. */
-class Theme {
-  constructor(model, signal) {
-    this.model = model;
-    this.system = matchMedia("(prefers-color-scheme: dark)");
-    this.system.addEventListener("change", () => this.apply(), { signal });
-    window.addEventListener("storage", (event) => event.key === THEME && this.apply(), { signal });
-    this.apply();
-  }
-
-  get chosen() {
-    try {
-      const kept = localStorage.getItem(THEME);
-      return ["light", "dark"].includes(kept) ? kept : "system";
-    } catch {
-      return this.unkept ?? "system";
-    }
-  }
-
-  choose(theme) {
-    this.unkept = theme;
-    try {
-      localStorage.setItem(THEME, theme);
-    } catch {
-      // a browser that keeps nothing shows the theme until the page is left
-    }
-    this.apply();
-  }
-
-  apply() {
-    const shown = this.chosen === "system" ? (this.system.matches ? "dark" : "light") : this.chosen;
-    const root = document.documentElement;
-    root.dataset.theme = shown;
-    root.style.colorScheme = shown;
-    if (this.model.theme !== shown) this.model.theme = shown;
-  }
-}
-
-// ── small things ────────────────────────────────────────────────────────────────────────────
-
-function download({ name, mime, content }) {
-  const address = URL.createObjectURL(new Blob([content], { type: mime }));
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
-/** The mark: a wave over four devices. */
-function brand() {
-  const dots = [5, 9.7, 14.3, 19].map((x) => s("circle", { cx: x, cy: 17.6, r: 1.3 }));
-  const mark = s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("rect", { width: 24, height: 24, rx: 6.5 }), s("path", { d: "M4.6 5.6 9 12.4 13.1 6.4 16.6 12.4 19.6 7.6" }), ...dots);
-  return h("div", { class: "mw-brand" }, mark, h("span", {}, "Meshwave"));
 }

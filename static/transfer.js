@@ -1,6 +1,7 @@
 // A transfer: both cuts of its tensor, its unit tasks, the links' timeline, all plans side by side. Python plans
 // (designer/views/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
 
+import { download } from "static/bars.js";
 import { followTheme, h, perFrame, send } from "static/canvas.js";
 import { Overlay, Tips } from "static/shell.js";
 import { Bar } from "static/transfer_bar.js";
@@ -233,12 +234,6 @@ function same(one, other) {
 
 function card(name, title, children, ...about) {
   return h("section", { class: "mw-tr-card", "data-card": name, "aria-label": title }, h("header", {}, h("h2", {}, title), ...about), ...children);
-}
-
-function download({ name, mime, content }) {
-  const address = URL.createObjectURL(new Blob([content], { type: mime }));
-  h("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 /** Once the page's socket takes messages. */

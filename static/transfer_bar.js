@@ -1,12 +1,11 @@
 // The bar of a transfer: its figures, files and link, the way back.
 
-import { button, h, s } from "static/canvas.js";
+import { Theme, brand, tellTurn, themePicker, tooLarge } from "static/bars.js";
+import { button, h } from "static/canvas.js";
 import { dropdown, icon, menu, tool } from "static/shell.js";
 
-const THEME = "meshwave.theme"; // kept by the designer's top bar
 const PLAYED = "From the first byte to the last, each message played by itself and sharing the NICs with others: what the timeline of an iteration reckons with";
 const PLANNED = "A unit task holds the NICs of both its ends until it is done: so senders and order are chosen";
-const THEMES = ["light", "dark", "system"];
 
 export class Bar {
   constructor(view) {
@@ -31,13 +30,13 @@ export class Bar {
     if (view.isPage) {
       const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Transfers to start from" });
       cases.append(icon("down"));
-      const theme = tool("Theme", { glyph: "system", tip: "Theme: light, dark or the system's" });
+      const [theme, themes] = themePicker(new Theme(view.leaving.signal));
       const open = tool("Open a transfer", { glyph: "open", text: "Open", tip: "Open the file of a transfer, as meshwave reshard reads it", onclick: () => this.pick() });
       const save = tool("Save", { glyph: "save", text: "Save", tip: "Download the transfer as JSON", onclick: act("save") });
       const designer = h("a", { class: "mw-button mw-tool", href: "./", "data-tip": "To the designer" }, h("span", {}, "Designer"));
       this.element.append(brand(), rule(), this.title, rule(), open, cases, save, this.link, rule(), this.undo, this.redo, grow, this.figures, rule(), designer, theme, this.picker);
       const entries = () => model.cases.map(({ name, title }) => ({ text: title, choose: () => view.send("case", { name }) }));
-      this.element.append(menu(cases, "Cases", entries), menu(theme, "Theme", () => THEMES.map((name) => ({ text: name[0].toUpperCase() + name.slice(1), checked: kept() === name, choose: () => choose(name) }))));
+      this.element.append(menu(cases, "Cases", entries), themes);
     } else {
       this.take = button("Use this plan in the design", { kind: "mw-primary", onclick: act("take") });
       this.lab = h("a", { class: "mw-button", target: "_blank", "data-tip": "Open it in the transfer lab, in a tab of its own" }, "Open in the lab");
@@ -52,11 +51,8 @@ export class Bar {
   tell() {
     const { model } = this.view;
     const [undo, redo] = model.history;
-    for (const [each, verb, label] of [[this.undo, "Undo", undo], [this.redo, "Redo", redo]]) {
-      each.allow(Boolean(label));
-      each.setAttribute("aria-label", label ? `${verb}: ${label}` : verb);
-      each.dataset.tip = label ? `${verb}: ${label}` : `Nothing to ${verb.toLowerCase()}`;
-    }
+    tellTurn(this.undo, "Undo", undo);
+    tellTurn(this.redo, "Redo", redo);
     this.title.textContent = model.title;
     const { stale } = model;
     const { picture } = this.view;
@@ -86,8 +82,8 @@ export class Bar {
   }
 
   async read(file) {
-    const { largest } = this.view.model;
-    if (file.size > largest) return this.view.answered(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB, and the page opens up to ${largest / 1e6} MB`);
+    const why = tooLarge(file, this.view.model.largest);
+    if (why) return this.view.answered(`${file.name} ${why}`);
     this.view.send("open", { file: file.name, text: await file.text() });
   }
 
@@ -104,28 +100,4 @@ export class Bar {
 
 function figure(value, words, tip) {
   return h("span", { class: "mw-tr-figure", "data-tip": tip }, h("b", {}, value), h("span", { class: "mw-quiet" }, words));
-}
-
-function kept() {
-  try {
-    return localStorage.getItem(THEME) ?? "system";
-  } catch {
-    return "system";
-  }
-}
-
-function choose(theme) {
-  try {
-    localStorage.setItem(THEME, theme);
-  } catch {
-    // a browser that keeps nothing shows the theme until the page is left
-  }
-  if (theme === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
-}
-
-/** The mark of the house: a wave over four devices. */
-function brand() {
-  const dots = [5, 9.7, 14.3, 19].map((x) => s("circle", { cx: x, cy: 17.6, r: 1.3 }));
-  return h("div", { class: "mw-tr-brand" }, s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("rect", { width: 24, height: 24, rx: 6.5 }), s("path", { d: "M4.6 5.6 9 12.4 13.1 6.4 16.6 12.4 19.6 7.6" }), ...dots), h("span", {}, "Meshwave"));
 }

@@ -4,7 +4,7 @@ import { h } from "static/canvas.js";
 
 const GROUPS = [
   ["Tensor", ["tensor.shape", "tensor.item_bytes"]],
-  ["Source", ["source.shape", "source.hosts", "source.ranks"]],
+  ["Source", ["source.shape", "source.hosts", "source.ranks", "source.partial"]],
   ["Destination", ["destination.shape", "destination.hosts", "destination.ranks"]],
   ["Between hosts", ["links.inter_node.bandwidth", "links.inter_node.latency_s", "nics_per_host"]],
   ["Inside a host", ["links.intra_node.bandwidth", "links.intra_node.latency_s"]],

@@ -115,7 +115,8 @@ export class Lanes {
     const time = span ? `, ${seconds(span[0])} to ${seconds(span[1])}` : "";
     const chunks = task.chunks > 1 ? ` in ${task.chunks} chunks` : "";
     const kept = task.keepers.length ? `; kept by ${some(task.keepers)}` : "";
-    const way = task.receivers.length ? `rank ${task.sender} (of ${some(task.senders)}) to ${some(task.receivers)}` : "stays where it is";
+    const sum = task.addends.length ? `, which sums the addends of ${some(task.addends)},` : "";
+    const way = task.receivers.length ? `rank ${task.sender} (of ${some(task.senders)})${sum} to ${some(task.receivers)}` : "stays where it is";
     return `Task ${number}: [${task.box}] ${task.size}${chunks}, ${way}${kept}${time}`;
   }
 

@@ -9,7 +9,7 @@ const HELP = `How the tensor lies on the mesh, told for each of its dims:
 R: whole on every rank (replicated)
 S0: cut into as many pieces as mesh axis 0 is long (sharded), one for each place along that axis
 S01: cut by axis 0, and each piece by axis 1; S10 is the other way round
-Of an uneven cut the last pieces are shorter, or empty. Drag an axis to the dim that it shall cut.`;
+Of an uneven cut the last pieces are shorter, or empty. Along an axis named under Partial axes ranks hold addends. Drag an axis to the dim that it shall cut.`;
 
 /** What the letters of a spec mean, where they stand. */
 export function help(view, side) {
@@ -41,7 +41,8 @@ export class Spec {
   }
 
   draw(picture) {
-    const { shape, cuts, spec } = picture[this.side];
+    const { shape, cuts, spec, partial } = picture[this.side];
+    this.partial = new Set(partial);
     this.cuts = cuts;
     this.shape = shape;
     this.refused = null;
@@ -60,7 +61,7 @@ export class Spec {
 
   slot(dim, words, axes) {
     const chips = axes.map((axis) => this.chip(axis, dim));
-    const tip = dim === null ? "Axes that cut nothing: along them, ranks hold the same" : this.meaning(dim, axes);
+    const tip = dim === null ? "Axes that cut nothing: along them, ranks hold the same, or addends of it" : this.meaning(dim, axes);
     return h("div", { class: "mw-tr-slot", "data-dim": dim === null ? "none" : dim }, h("div", { class: "mw-tr-slot-words", "data-tip": tip }, ...words), h("div", { class: "mw-tr-slot-axes" }, ...chips));
   }
 
@@ -74,7 +75,7 @@ export class Spec {
   }
 
   chip(axis, dim) {
-    const does = dim === null ? "replicates" : `cuts dim ${dim}`;
+    const does = this.partial.has(axis) ? "holds addends" : dim === null ? "replicates" : `cuts dim ${dim}`;
     const name = this.names[axis] ? ` (${this.names[axis]})` : "";
     const label = `${this.side} axis ${axis}${name} of ${this.shape[axis]}, ${does}`;
     const tip = "Drag it to a dim; or ← → to the next dim, ↑ ↓ in the order of cuts, Delete to replicate";

@@ -21,6 +21,7 @@ from engine.lowering.updates import add_updates
 from engine.program.action import Action, Op
 from engine.program.program import Program, build, format_program
 from engine.schedules import Pipe, schedules
+from engine.transfer import orderings, strategies
 
 LINK = {"latency_s": 1e-5, "bandwidth": 25e9}
 A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}
@@ -204,11 +205,14 @@ training = st.fixed_dictionaries(
 transfer = st.fixed_dictionaries(
     {},
     optional={
-        "strategy": st.sampled_from(["send-recv", "local-allgather", "global-allgather", "broadcast"]),
-        "ordering": st.sampled_from(["naive", "load-balance", "dfs", "randomized", "ensemble"]),
+        "strategy": st.sampled_from(list(strategies)),
+        "ordering": st.sampled_from(list(orderings)),
+        "batched": st.booleans(),
     },
 )
-transfer_models = {"transfer_model": st.sampled_from(["latency", "sender-blocking", "link-serial"])}
+transfer_models = {
+    "transfer_model": st.sampled_from(["latency", "sender-blocking", "link-serial", "half-duplex", "batched"])
+}
 unit_cost = st.fixed_dictionaries(
     {"kind": st.just("unit")},
     optional={"forward": positive.map(lambda cost: min(cost, 1e9)), "transfer": st.floats(0, 9), **transfer_models},

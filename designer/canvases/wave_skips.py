@@ -9,6 +9,7 @@ import numpy as np
 from engine.cost import Costs
 from engine.cost.sizes import workload
 from engine.design import Design
+from engine.lowering.skips import between_stages
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.units import duration, quantity
@@ -22,13 +23,16 @@ def skips(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]
     that holds both stages; ``words`` say what travels.
     """
     sends = _sends(program) if len(program.skips) else {}
-    arcs = []
-    for source, target, tensors in program.skips.tolist():
+    arcs, blocks = [], between_stages(design.model.skips, costs.layers)
+    for source, target, units in program.skips.tolist():
+        tensors = len(blocks.get((source, target), ()))
         for replica, route in enumerate(program.placement.tolist()):
             row = sends.get((source, target, replica))
             ends = {"from": source, "to": target, "replica": replica}
             if route[source] == route[target]:
-                arcs.append({**ends, "way": "kept", "words": _kept(design, route[source], source, target, tensors)})
+                arcs.append(
+                    {**ends, "way": "kept", "words": _kept(design, route[source], (source, target), tensors, units)}
+                )
             elif row is not None:  # a replica may have no microbatch
                 way = "sent" if program.other[row] >= 0 else "beside"
                 arcs.append({**ends, "way": way, "words": _sent(design, program, costs, row, target, tensors)})
@@ -58,10 +62,10 @@ def _sent(design: Design, program: Program, costs: Costs, row: int, target: int,
     return f"{said}: {way}; their gradients come back the same way"
 
 
-def _kept(design: Design, rank: int, source: int, target: int, tensors: int) -> str:
-    """Of tensors whose two stages lie on one mesh."""
-    mesh = design.meshes[rank]
-    size = f"{quantity(tensors * workload(design, mesh).hidden_bytes, 'B')} {_of_each(len(mesh.devices))}"
+def _kept(design: Design, rank: int, ends: tuple[int, int], tensors: int, units: int) -> str:
+    """Of tensors whose two stages lie on one mesh, and which hold so many units of a message."""
+    mesh, (source, target) = design.meshes[rank], ends
+    size = f"{quantity(units * workload(design, mesh).hidden_bytes, 'B')} {_of_each(len(mesh.devices))}"
     return f"{_tensors(tensors)} from stage {source} to stage {target}: both are on mesh {mesh.name}, which keeps {size}; nothing is sent"
 
 

@@ -98,6 +98,26 @@ def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     return "cost", {**first, **kept, "kind": value}, f"{value} costs"
 
 
+def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
+    """Another kind of model keeps the keys that both know; what only the new one has gets its usual values. Stages
+    that were cut by hand are balanced again where their layers are others."""
+    node = schema.whole()["properties"]["model"]
+    known = schema.part(node, {"kind": value})["properties"]
+    before = design.model.model_dump(mode="json")
+    if set(known) == set(before):
+        return path, value, label
+    kept = {key: each for key, each in before.items() if key in known and key != "heads"}
+    first = {key: each for key, each in USUAL_MODEL.items() if key in known}
+    changed = {**first, **kept, "kind": value}
+    pipeline = {**design.pipeline.model_dump(mode="json"), "stages": None}
+    training = {**design.training.model_dump(mode="json"), "data": None}
+    return "", {"model": changed, "pipeline": pipeline, "training": training}, label
+
+
+USUAL_MODEL = {"layers": 12, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
+"""Sizes of a small model, for what the new kind does not take over from the old one."""
+
+
 def _usual_profile() -> str:
     """That of this machine, or another that is kept."""
     names = profiles()
@@ -137,6 +157,7 @@ _TOGETHER: Mapping[str, Callable[[Design, str, Any, str], Edit]] = {
     "cluster.devices_per_node": _devices_per_node,
     "pipeline.schedule": _schedule,
     "cost.kind": _cost_kind,
+    "model.kind": _model_kind,
     EXPERTS_SWITCH: _experts_in_the_model,
     "experts.ep": _expert_setting,
     "experts.esp": _expert_setting,

@@ -103,8 +103,9 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
     """
     idle = expert_edits.idle(design) if design.model.moe is not None else ""
     parts, experts = schema.whole()["$defs"], document["experts"]
-    has_experts = document["model"]["moe"] is not None
-    yield from _field("moe", parts["Model"]["properties"]["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
+    has_experts = design.model.moe is not None
+    if "moe" in document["model"]:  # a kind that can have experts
+        yield from _field("moe", parts["Model"]["properties"]["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
     for name, node in parts["Experts"]["properties"].items():
         if (has_experts or experts[name] != node["default"]) and not _misplaced(f"experts.{name}", experts):
             for field in _field(name, node, experts[name], f"experts.{name}", "Layer"):
@@ -202,7 +203,10 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
     options = [
         Option(value=name, title=title(name), help=line(member.get("description", "")))
         for name, member in members.items()
-        if name == chosen or _can_be_made(member, values, tag) or (name == "calibrated" and profiles())
+        if name == chosen
+        or key == "model"  # what a kind needs and another has not, its change fills in
+        or _can_be_made(member, values, tag)
+        or (name == "calibrated" and profiles())
     ]
     yield _choice(f"{key}.{tag}", titled(tag), chosen, options, line(members[chosen].get("description", "")))
 

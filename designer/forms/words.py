@@ -17,7 +17,7 @@ _UNITS = (("_s", "s", 2), ("_bytes", "B", 6), ("bandwidth", "B/s", 0), ("_flops"
 _SPELLINGS = {
     "1f1b": "1F1B", "adamw": "AdamW", "bert": "BERT", "degree": "chunks", "ep": "EP", "esp": "ESP",
     "every": "every n-th block", "ffn": "FFN width", "gpt": "GPT", "lr": "learning rate", "moe": "MoE",
-    "nics": "NICs", "sgd": "SGD", "u-transformer": "U-Transformer", "vocab": "vocabulary",
+    "nics": "NICs", "sgd": "SGD", "u-net": "U-Net", "u-transformer": "U-ViT", "vocab": "vocabulary",
 }  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import param
 from designer.lab import edits
 from engine.design.transfer_spec import TransferSpec, parse_transfer
 from engine.errors import DesignError, InputError, Problem
-from engine.reshard import Drawing
 from engine.transfer import orderings, strategies
+from engine.transfer_drawing import Drawing
 
 LONGEST_HISTORY = 500
 

@@ -76,6 +76,18 @@ def ranks_of(text: str, _: Document) -> list[int]:
     return found
 
 
+def axes_of(text: str, _: Document) -> list[int]:
+    """``0, 1``: mesh axes; ``none`` is none.
+
+    Raises:
+        InputError: it is no list of whole numbers.
+    """
+    parts = [] if text.strip().lower() == "none" else [each for each in re.split(r"[\s,]+", text.strip()) if each]
+    if not all(each.isascii() and each.isdigit() and len(each) < 3 for each in parts):
+        raise InputError(f"{_cut(text)} should be mesh axes such as 0, 1, or none")
+    return [int(each) for each in parts]
+
+
 def _hosts_reader(side: str) -> Callable[[str, Document], list[int]]:
     def read(text: str, document: Document) -> list[int]:
         """``4 a host, from 2``, or each host with its number of ranks: ``0*4 1*2``."""
@@ -142,6 +154,10 @@ def _of_ranks(ranks: Sequence[int], _: Document) -> str:
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
+def _of_axes(axes: Any, _: Document) -> str:
+    return ", ".join(map(str, axes)) or "none"
+
+
 def _hosts_shower(side: str) -> Callable[[Sequence[int], Document], str]:
     def show(hosts: Sequence[int], document: Document) -> str:
         """``4 a host, from 2`` where that says the same of the mesh's ranks."""
@@ -193,6 +209,13 @@ def _fields() -> tuple[Field, ...]:
         Field("tensor.shape", "Shape", "Elements of each dim", sizes_of, _of_sizes),
         Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _whole, _of_whole),
         *sides,
+        Field(
+            "source.partial",
+            "Partial axes",
+            "Mesh axes along which ranks hold addends, whose sum travels; none for a tensor that is whole",
+            axes_of,
+            _of_axes,
+        ),
         *links,
         Field(
             "nics_per_host",
@@ -220,7 +243,7 @@ def texts(document: Document) -> dict[str, str]:
 
 
 def _at(document: Any, path: str) -> Any:
-    defaults = {"chunks": None, "nics_per_host": 1, "tensor.item_bytes": 4}
+    defaults = {"chunks": None, "nics_per_host": 1, "tensor.item_bytes": 4, "source.partial": []}
     for step in path.split("."):
         document = document.get(step, defaults.get(path)) if isinstance(document, Mapping) else None
     return document
@@ -270,6 +293,7 @@ def with_shape(document: Document, side: str, shape: list[int]) -> Document:
     before = {key: list(own[key]) for key in ("ranks", "hosts")}
     own["shape"] = shape
     own["spec"] = [_entry([axis for axis in _axes(entry) if axis < len(shape)]) for entry in own["spec"]]
+    own["partial"] = [axis for axis in own.get("partial", []) if axis < len(shape)]
     size = prod(shape)
     if not 0 < size <= MOST_DEVICES or not all(before.values()):
         return changed
@@ -298,6 +322,7 @@ def with_axis(document: Document, side: str, axis: int, dim: int | None, at: int
         if not 0 <= dim < len(cuts):
             raise InputError("there is no such dim")
         cuts[dim].insert(at, axis)
+        changed[side]["partial"] = [each for each in changed[side].get("partial", []) if each != axis]
     changed[side]["spec"] = [_entry(axes) for axes in cuts]
     return changed
 
@@ -392,12 +417,14 @@ def case(
             "ranks": list(range(first)),
             "hosts": [place // per_host for place in range(first)],
             "spec": specs[0].split(),
+            "partial": [],
         },
         "destination": {
             "shape": destination,
             "ranks": list(range(first, first + second)),
             "hosts": [hosts + place // per_host for place in range(second)],
             "spec": specs[1].split(),
+            "partial": [],
         },
         "links": {
             "intra_node": {"latency_s": 1e-5, "bandwidth": 4e10},

@@ -55,7 +55,8 @@ class Crossings:
         self.view.design_has = [has.strategy, has.ordering]
 
     def _take(self, strategy: str, ordering: str) -> None:
-        section = {"strategy": strategy, "ordering": ordering}
+        kept = self._session.design.transfer.model_dump(exclude_defaults=True)
+        section = {**kept, "strategy": strategy, "ordering": ordering}
         self._session.edit("transfer", section, f"transfers: {strategy}, {ordering}")
 
 

@@ -28,7 +28,7 @@ def links_of(prediction: Prediction, *, devices: bool) -> LinkLanes | str:
 def _why_none(costs: Costs) -> str:
     if costs.unit != "s":
         return "unit costs know no bytes: choose roofline costs to see what passes the links"
-    if costs.network is None and costs.transfer_model in ("latency", "sender-blocking"):
+    if costs.network is None and costs.transfer_model not in ("shared-links", "link-serial"):
         return (
             f"transfers share nothing under the transfer model {costs.transfer_model}; choose shared-links to see links"
         )

@@ -73,6 +73,40 @@ def unequal_split(
     return row.spread(high)
 
 
+def block_split(block_seconds: Sequence[Sequence[float]], extra_seconds: Sequence[float]) -> tuple[int, ...]:
+    """Layers of each stage where layers differ: ``block_seconds[s][l]`` is layer ``l`` on stage ``s``.
+
+    Among the splits whose slowest stage is as fast as it can be it takes the one with the least sum of squares.
+    Both are found stage by stage over all places where a stage can end, with time in ``stages * layers^2``.
+
+    Raises:
+        InputError: a stage would be left without a layer.
+    """
+    stages, layers = len(block_seconds), len(block_seconds[0]) if block_seconds else 0
+    _refuse_empty_stages(layers, stages)
+    taken = [np.concatenate(([0.0], np.cumsum(seconds))) for seconds in block_seconds]
+    of_stage = [  # [layers + 1, layers + 1] seconds from one place to another, none backwards
+        np.where(np.tri(layers + 1, dtype=np.bool_), np.inf, (before[None, :] - before[:, None]) + extra)
+        for before, extra in zip(taken, extra_seconds, strict=True)
+    ]
+    slowest = np.full(layers + 1, np.inf)
+    slowest[0] = 0.0
+    for seconds in of_stage:
+        slowest = np.maximum(slowest[:, None], seconds).min(axis=0)
+    bound = slowest[-1] * SLACK
+    squares = np.full(layers + 1, np.inf)
+    squares[0] = 0.0
+    starts = []
+    for seconds in of_stage:
+        sums = squares[:, None] + np.where(seconds <= bound, seconds, np.inf) ** 2
+        starts.append(sums.argmin(axis=0))
+        squares = sums.min(axis=0)
+    ends = [layers]
+    for start in reversed(starts):
+        ends.append(int(start[ends[-1]]))
+    return tuple(end - start for start, end in pairwise(reversed(ends)))
+
+
 SLACK = 1 + 1e-9
 """On a bound, so that no sum is too large by its rounding."""
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.cost import flops
 from engine.cost.alpha_beta import ring_all_reduce_seconds
+from engine.cost.contention import LinkSharing, link_sharing
 from engine.cost.costs import Floats, cost_models
 from engine.cost.expert_blocks import ExpertBlock, counts, expert_block
 from engine.cost.flops import Operator, Work, Workload
@@ -104,6 +105,14 @@ class MeasuredPrices(MeshPrices):
 
     def stage(self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0) -> Seconds:
         found = super().stage(layers, first=first, last=last, experts=experts, joins=joins)
+        return self._as_in_the_run(found, layers, experts, first=first, last=last)
+
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        found = super().unequal_stage(operators, layers, first=first, last=last)
+        return self._as_in_the_run(found, layers, 0, first=first, last=last)
+
+    def _as_in_the_run(self, found: Seconds, layers: int, experts: int, *, first: bool, last: bool) -> Seconds:
+        """As many times longer as the nearest stage took in the run that was measured, if one was."""
         if self._lines or not self._slowness.ops:
             return found
         like = ActionTime(
@@ -297,6 +306,9 @@ class CalibratedModel(RooflineModel):
     ) -> Network | None:
         return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
 
+    def link_sharing(self, design: Design) -> LinkSharing:
+        return link_sharing(profile_of(design))
+
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))
 
@@ -348,7 +360,9 @@ def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
 
 
 def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
-    """Allocated bytes for one of the formulas', of what a stage keeps."""
+    """Allocated bytes for one of the formulas', of what a stage keeps; 1 of a model whose blocks are never measured."""
+    if not design.model.has_equal_blocks:
+        return 1.0
     load = workload(design, design.meshes[0])
     joins, experts = joins_of(design, layers)[stage], counts(design, layers)[stage]
     parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
@@ -386,7 +400,7 @@ def profile_of(design: Design) -> Profile:
 def _without_links(profile: Profile) -> Profile:
     """What it knows of single devices."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
-    return profile.model_copy(update={"links": own, "collectives": ()})
+    return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})
 
 
 # ---- what was not measured ----
@@ -421,6 +435,16 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
             f"the profile has blocks in {' and '.join(sorted(known))} only; {training.precision} is priced as those"
         )
         yield "training.precision", "unmeasured", message
+    if not any(line.optimizer == training.optimizer for line in profile.optimizer):
+        yield (
+            "training.optimizer",
+            "unmeasured",
+            f"the profile has no {training.optimizer}; its update is priced by bytes",
+        )
+    if not model.has_equal_blocks:
+        message = f"the profile has no blocks of a {model.kind}; their products are priced as those of dense layers"
+        yield "model.kind", "unmeasured", message
+        return
     wanted: dict[BlockKind, tuple[bool, str, str]] = {
         "experts": (model.moe is not None, "model.moe", "layers with experts"),
         "joining": (bool(model.skips), "model.kind", "layers that skip connections end in"),
@@ -432,12 +456,6 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
         yield from _sizes_outside(design, blocks["layer"])
     if "head" in blocks:
         yield from _size_outside("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
-    if not any(line.optimizer == training.optimizer for line in profile.optimizer):
-        yield (
-            "training.optimizer",
-            "unmeasured",
-            f"the profile has no {training.optimizer}; its update is priced by bytes",
-        )
 
 
 def _sizes_outside(design: Design, layers: Block) -> Iterator[Told]:

@@ -124,12 +124,17 @@ class LinkSharing:
 
     across_nodes_capacity: float = 1.0
     """Total rate of two messages over one NIC in one direction; at least 1, at most 2, since two were measured."""
-    same_node_capacity: float = 1.0
-    """Total rate of two messages between distinct pairs of processes of one node; at least 1, at most 2."""
+    same_node_capacity: float | None = None
+    """Total rate of two messages between distinct pairs of processes of one node; at least 1, at most 2. None where it
+    was not measured: each device has a link of its own."""
     across_nodes_duplex: float = 1.0
     """Rate of each direction between nodes when both are busy: 0.5 to 1."""
     same_node_duplex: float = 1.0
     """Rate of each direction inside a node when both are busy: 0.5 to 1."""
+
+
+AS_DRAWN = LinkSharing()
+"""Of a link that nobody measured."""
 
 
 def link_sharing(profile: Profile) -> LinkSharing:
@@ -137,7 +142,8 @@ def link_sharing(profile: Profile) -> LinkSharing:
     found = {each.pair: each for each in profile.contention}
     across_capacity, across_duplex = _factors(found.get("across_nodes"))
     inside_capacity, inside_duplex = _factors(found.get("same_node"))
-    return LinkSharing(across_capacity, inside_capacity, across_duplex, inside_duplex)
+    known = "same_node" in found and found["same_node"].shared_rate is not None
+    return LinkSharing(across_capacity, inside_capacity if known else None, across_duplex, inside_duplex)
 
 
 def _factors(found: Contention | None) -> tuple[float, float]:

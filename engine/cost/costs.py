@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost.flops import PRECISIONS, model_flops
+from engine.cost.flops import PRECISIONS
 from engine.cost.kinds import Kinds, kinds
+from engine.cost.model_flops import model_flops
 from engine.cost.sizes import Sizes, bytes_of_kinds, sent_bytes, sizes
 from engine.design import Design
 from engine.program.program import Program
@@ -55,6 +56,13 @@ class Costs:
         )
 
 
+class Slots(NamedTuple):
+    """One of the two actions of each slot."""
+
+    seconds: Floats  # [slots] alone
+    waits: Floats  # [slots] of them those in which it waits for messages inside it
+
+
 class CostModel(ABC):
     """A way to put a price on a program. A member is one file in this folder."""
 
@@ -84,12 +92,13 @@ class CostModel(ABC):
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> Network | None:
-        """What transfers, reductions and exchanges use while they take ``seconds`` [kinds]; None: nothing is shared."""
+        """Return the network that flows which take ``seconds`` [kinds] alone share; None if they share nothing."""
         return None
 
-    def overlap(self, design: Design) -> float:
-        """How long a forward and a backward in one slot take, against one after the other."""
-        return 1.0
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+        """``[slots]`` how long a forward and a backward take that share a slot: one after the other, unless the model
+        knows what of them overlaps."""
+        return first.seconds + second.seconds
 
 
 cost_models: Registry[type[CostModel]] = Registry("cost model", "engine.cost")
@@ -117,14 +126,15 @@ def estimate(design: Design, program: Program) -> Costs:
     distinct = kinds(program)
     samples = design.sequences_per_step
     of_kinds = model.seconds(design, program, distinct, layers, held)
-    shares = design.cost.transfer_model in ("shared-links", "link-serial")
+    transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
+    shares = transfer_model in ("shared-links", "link-serial")
     network = model.network(design, program, distinct, layers, held, of_kinds) if shares else None
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(
-        seconds=_overlapped(program, seconds, model.overlap(design)),
+        seconds=_with_slots(model, design, program, seconds, layers),
         bytes=size,
-        transfer_model=design.cost.transfer_model,
+        transfer_model=transfer_model,
         unit=model.unit,
         static_bytes=held.static_bytes,
         gradient_bytes=held.parameters * PRECISIONS[design.training.precision].gradients,
@@ -151,11 +161,16 @@ def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     return _cost_model(design).waits(design, program, distinct, layers)[distinct.of_row]
 
 
-def _overlapped(program: Program, seconds: Floats, ratio: float) -> Floats:
+def _with_slots(model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]) -> Floats:
     """What a slot of two saves is taken off its second row, which can leave that below zero."""
     second = np.flatnonzero(program.fused)
-    if second.size and ratio != 1:
-        seconds[second] = ratio * (seconds[second - 1] + seconds[second]) - seconds[second - 1]
+    if not second.size:
+        return seconds
+    distinct = kinds(program)
+    of_rows = model.waits(design, program, distinct, layers)[distinct.of_row]
+    first = second - 1
+    both = model.slot_seconds(design, *(Slots(seconds[rows], of_rows[rows]) for rows in (first, second)))
+    seconds[second] = both - seconds[first]
     return seconds
 
 

@@ -4,7 +4,8 @@ Each copy of a mesh holds its share of the sequences, and all its tensor-paralle
 whole: ``[sequences of all copies, s, h]`` lies on a mesh of ``dp x tp`` as ``(S0, R, R)``. Between meshes
 of as many copies without tensor parallelism no device needs what another needs too: each part is sent
 straight to its one receiver, all of them at once. Between others the plan of the design's ``transfer``
-section is followed (arXiv:2211.05322). A message of several ``tensors``, as skip connections need them, holds them side by side:
+section is followed (arXiv:2211.05322); by its ``boundary`` each tensor-parallel device may send a slice of the sequence
+or hidden dim alone, as Megatron's scatter/gather does, and receivers get all slices. A message of several ``tensors``, as skip connections need them, holds them side by side:
 ``[sequences of all copies, s, tensors x h]``.
 """
 
@@ -18,11 +19,13 @@ from engine.cost.alpha_beta import Message, transfer_seconds
 from engine.cost.flops import PRECISIONS
 from engine.design import Cluster, Design, Mesh
 from engine.design.transfer import Transfer as How
-from engine.transfer import Link, Links, Tensor, Transfer, UnitTask, plan, unit_tasks
+from engine.transfer import Link, Links, Load, Tensor, Transfer, UnitTask, plan, unit_tasks
 from engine.transfer import Mesh as Grid
 
 SPEC = ("S0", "R", "R")
 """How what passes between stages lies on a mesh of ``dp x tp``."""
+SENT = {"batch": SPEC, "sequence": ("S0", "S1", "R"), "hidden": ("S0", "R", "S1")}
+"""By ``transfer.boundary`` the part of it that each device of the source sends."""
 SMALLEST_CHUNK_BYTES = 2**15
 """A chunk that is smaller costs more in the processes that pass it on than the links' alpha tells."""
 
@@ -37,13 +40,14 @@ def crossing(design: Design, source: int, destination: int, tensors: int = 1) ->
 def renamed(transfer: Transfer, names: Mapping[int, int]) -> Transfer:
     """The same plan with its ranks called otherwise."""
 
-    def side(mesh: Grid, spec: tuple[str, ...]) -> tuple[Grid, tuple[str, ...]]:
+    def side(mesh: Grid, spec: Sequence[str]) -> tuple[Grid, Sequence[str]]:
         return replace(mesh, ranks=tuple(names[rank] for rank in mesh.ranks)), spec
 
     links = replace(transfer.links, host={names[rank]: host for rank, host in transfer.links.host.items()})
     planned = tuple(each._replace(sender=names[each.sender]) for each in transfer.plan.tasks)
     plan = replace(transfer.plan, tasks=planned)
-    return Transfer(transfer.tensor, side(*transfer.source), side(*transfer.destination), links, plan)
+    load = Load(transfer.tensor, side(*transfer.source), side(*transfer.destination))
+    return Transfer.of([load], links, plan)
 
 
 def is_direct(source: Mesh, destination: Mesh) -> bool:
@@ -102,14 +106,14 @@ def _known(design: Design, source: int, destination: int, tensors: int) -> Trans
 
 @lru_cache(maxsize=256)
 def _planned(cluster: Cluster, source: Grid, destination: Grid, tensor: Tensor, how: How) -> Transfer:
-    sides = (source, SPEC), (destination, SPEC)
+    sides = (source, SENT[how.boundary]), (destination, SPEC)
     tasks = unit_tasks(tensor, *sides[0], *sides[1])
     links = _links(cluster, source, destination, tasks)
     found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering)
     most = most_chunks(tasks)
     if any(each.chunks > most for each in found.tasks):
         found = plan(tensor, *sides, links, strategy=how.strategy, ordering=how.ordering, chunks=most)
-    return Transfer(tensor, *sides, links, found)
+    return Transfer.of([Load(tensor, *sides)], links, found)
 
 
 def most_chunks(tasks: Iterable[UnitTask]) -> int:

@@ -13,7 +13,7 @@ papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
 
 A layer with experts has them instead of the products of its feed-forward block; what they are is
 told by :mod:`engine.cost.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
-the layers of a U-Transformer that a skip connection ends in (:func:`joining_layer`).
+the layers of a U-ViT that a skip connection ends in (:func:`joining_layer`).
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ def attention(load: Workload) -> tuple[Operator, ...]:
     cut = load.hidden / load.tp
     return (
         _norm("attention norm", load),
-        _product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
-        _mixing(load),
-        _product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
+        mixing(load),
+        product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
         _residual("attention residual", load),
     )
 
@@ -186,16 +186,16 @@ def mlp(load: Workload) -> tuple[Operator, ...]:
     cut = load.ffn_hidden / load.tp
     return (
         _norm("feed-forward norm", load),
-        _product("feed-forward in", load, load.hidden, cut, backward_reduced=load.hidden_bytes),
-        _pointwise("GELU", load, cut, kept=1, read_and_written=(2, 3)),
-        _product("feed-forward out", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        product("feed-forward in", load, load.hidden, cut, backward_reduced=load.hidden_bytes),
+        pointwise("GELU", load, cut, kept=1, read_and_written=(2, 3)),
+        product("feed-forward out", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
         _residual("feed-forward residual", load),
     )
 
 
 @lru_cache(maxsize=256)
 def joining_layer(load: Workload) -> tuple[Operator, ...]:
-    """A layer of a U-Transformer that a skip connection ends in."""
+    """A layer of a U-ViT that a skip connection ends in."""
     return join(load) + layer(load)
 
 
@@ -203,8 +203,8 @@ def join(load: Workload) -> tuple[Operator, ...]:
     """Two tensors side by side, and a product of ``2h`` to ``h`` (U-ViT: Bao et al., arXiv:2209.12152, section 3.2):
     ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs. Tensor-parallel devices hold and compute it whole."""
     return (
-        _pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
-        _product("skip projection", load, 2 * load.hidden, load.hidden),
+        pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("skip projection", load, 2 * load.hidden, load.hidden),
     )
 
 
@@ -224,7 +224,7 @@ def embedding(load: Workload) -> tuple[Operator, ...]:
         Operator(
             "embedding",
             forward=Work(bytes=3 * load.hidden_bytes),
-            weight_gradient=Work(bytes=load.hidden_bytes + _accumulated(table, load)),
+            weight_gradient=Work(bytes=load.hidden_bytes + accumulated(table, load)),
             parameters=table,
             kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
             deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
@@ -239,7 +239,7 @@ def head(load: Workload) -> tuple[Operator, ...]:
     """The last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
     return (
         _norm("last norm", load),
-        _product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
+        product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
     )
 
 
@@ -409,12 +409,12 @@ def _flags(count: int, load: Workload) -> float:
     return count * load.tokens if load.tp > 1 else 0.0
 
 
-def _accumulated(numbers: float, load: Workload) -> float:
+def accumulated(numbers: float, load: Workload) -> float:
     """Bytes to write a fresh weight gradient and to add it to the one that is held."""
     return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
 
 
-def _product(
+def product(
     name: str,
     load: Workload,
     k: float,
@@ -435,7 +435,7 @@ def _product(
         name,
         forward=once,
         input_gradient=once,
-        weight_gradient=Work(once.flops, item * (m * k + m * n) + _accumulated(k * n, load)),
+        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulated(k * n, load)),
         parameters=parameters,
         copied=parameters,
         kept_bytes=m * k * item,
@@ -446,7 +446,7 @@ def _product(
     )
 
 
-def _mixing(load: Workload) -> Operator:
+def mixing(load: Workload) -> Operator:
     """``softmax(q k^T) v`` without ever holding the ``s^2`` matrix (arXiv:2205.14135).
 
     Two products of ``2bs^2h`` FLOPs forward, five backward: the scores are computed again. It
@@ -482,10 +482,10 @@ def _norm(name: str, load: Workload) -> Operator:
 
 def _residual(name: str, load: Workload) -> Operator:
     """``x + y``: two reads and a write, forward and, to join the two gradients, backward."""
-    return _pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
+    return pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
 
 
-def _pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[int, int]) -> Operator:
+def pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]) -> Operator:
     size = load.tokens * width * load.precision.item
     forward, backward = read_and_written
     return Operator(

@@ -23,7 +23,7 @@ class Kinds:
     rank: Ints  # [kinds]
     stage: Ints  # [kinds]
     peer: Ints  # [kinds]
-    tensors: Ints  # [kinds] how many a message holds; 0 for no message
+    tensors: Ints  # [kinds] how many units a message holds; 0 for no message
     of_row: Ints  # [rows] the kind of each row
 
     @property
@@ -60,7 +60,7 @@ def _codes(program: Program) -> NDArray[np.int64]:
     message = (program.op >= Op.SEND_F) & (program.op <= Op.RECV_B)
     last = np.where(message, program.peer, program.stage) + 1
     code = (program.op.astype(np.int64) * program.ranks + program.rank) * width + last
-    if not len(program.skips):
+    if not len(program.skips) and (program.onward == 1).all():
         return np.asarray(code)
     of_sizes = code * (int(program.tensors.max(initial=0)) + 1) + program.tensors
     return np.unique(of_sizes, return_inverse=True)[1].reshape(-1)

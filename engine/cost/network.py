@@ -6,6 +6,8 @@ meanwhile, so that :mod:`engine.shared_links` can play all of them together:
 - a message between two devices of a node passes the sender's link out and the receiver's link in;
 - a message between nodes passes the NICs of both nodes, which all their devices share, and is never faster than one
   NIC; where a node has several NICs, a device uses one of them at a time;
+- where a node's switch or the uplinks of leaf switches are drawn, or a calibration found that two messages inside a
+  node or two directions of a NIC get in each other's way, these are ports too;
 - a transfer between two meshes is one flow: the bytes of all its messages, by the plan that it follows;
 - a ring of ``n`` devices moves ``2 (n - 1) / n`` of its bytes over each of its hops, ``(n - 1) / n`` for a gather or a
   scatter. Of a ring over several meshes each counts the hops that begin in it.
@@ -13,14 +15,15 @@ meanwhile, so that :mod:`engine.shared_links` can play all of them together:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.cost.alpha_beta import Message
+from engine.cost.contention import AS_DRAWN, LinkSharing
 from engine.cost.crossings import crossing_messages, is_direct, tensor_of
 from engine.cost.kinds import Kinds
 from engine.design import Cluster, Design
@@ -28,8 +31,10 @@ from engine.program.action import Op
 from engine.shared_links import Network, Port
 
 Floats = NDArray[np.float64]
-Usage = Counter[Port]
+Usage = dict[Port, float]
 """Bytes that pass each port."""
+MEASURED_MOST = 2.0
+"""Largest total rate that two simultaneous messages can show: a switch that carries both in full may carry more."""
 
 PARTS = 4
 """Exchanges and computing alternate inside a computation at most so often: more of them take longer to play and change
@@ -41,34 +46,69 @@ SERIAL = 1e300
 # ---- what passes which ports ----
 
 
-def message_usage(cluster: Cluster, messages: Iterable[Message]) -> Usage:
-    """Bytes that some messages between devices put on each port."""
-    found: Usage = Counter()
-    for source, target, size in messages:
-        if source != target:
-            for port in ports_between(cluster, source, target):
-                found[port] += size  # type: ignore[assignment]  # a Counter of bytes
-    return found
+class Fabric:
+    """Ports of a cluster: those that a message between two devices passes, and the capacity of each."""
 
+    def __init__(self, cluster: Cluster, sharing: LinkSharing = AS_DRAWN) -> None:
+        self.cluster, self._sharing = cluster, sharing
+        self._between: dict[tuple[int, int], tuple[Port, ...]] = {}
+        together = sharing.same_node_capacity
+        together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
+        limit = together * cluster.intra_node.bandwidth if together and together < MEASURED_MOST else None
+        drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
+        self._switch = min(drawn, default=None)
+        self._ways: dict[str, tuple[Port, ...]] = {}
 
-@cache
-def _ports(nics: int, source: int, target: int, source_node: int, target_node: int) -> tuple[Port, ...]:
-    if source_node == target_node:
-        return Port("link-out", source), Port("link-in", target)
-    nodes = Port("nic-out", source_node), Port("nic-in", target_node)
-    return nodes if nics == 1 else (*nodes, Port("device-out", source), Port("device-in", target))
+    def ports(self, source: int, target: int) -> tuple[Port, ...]:
+        """The ports that a message from one device to another passes."""
+        if (source, target) not in self._between:
+            self._between[source, target] = tuple(self._passed(source, target))
+        return self._between[source, target]
 
+    def _passed(self, source: int, target: int) -> Iterator[Port]:
+        nodes = self.cluster.node_of(source), self.cluster.node_of(target)
+        if nodes[0] == nodes[1]:
+            yield from (Port("link-out", source), Port("link-in", target))
+            if self._switch is not None:
+                yield Port("switch", nodes[0])
+            return
+        yield from (Port("nic-out", nodes[0]), Port("nic-in", nodes[1]))
+        if self.cluster.nics_per_node > 1:
+            yield from (Port("device-out", source), Port("device-in", target))
+        if self._sharing.across_nodes_duplex < 1:
+            yield from (Port("nic-both", node) for node in nodes)
+        uplink = self.cluster.uplink
+        leaves = [node // uplink.nodes for node in nodes] if uplink else [0, 0]
+        if leaves[0] != leaves[1]:
+            yield from (Port("uplink-out", leaves[0]), Port("uplink-in", leaves[1]))
 
-def ports_between(cluster: Cluster, source: int, target: int) -> tuple[Port, ...]:
-    """The ports that a message from one device to another passes."""
-    return _ports(cluster.nics_per_node, source, target, cluster.node_of(source), cluster.node_of(target))
+    def capacity(self, port: Port) -> float:
+        """Bytes/s of a port."""
+        nic = self.cluster.inter_node.bandwidth
+        nics = nic * max(float(self.cluster.nics_per_node), self._sharing.across_nodes_capacity)
+        uplink = self.cluster.uplink.bandwidth if self.cluster.uplink else nic
+        link = self.cluster.intra_node.bandwidth
+        return {
+            "nic-out": nics,
+            "nic-in": nics,
+            "nic-both": 2 * self._sharing.across_nodes_duplex * nics,
+            "device-out": nic,
+            "device-in": nic,
+            "uplink-out": uplink,
+            "uplink-in": uplink,
+            "switch": self._switch or link,
+            "link-out": link,
+            "link-in": link,
+        }[port.kind]
 
-
-def capacity_of(cluster: Cluster, port: Port) -> float:
-    """Bytes/s of a port."""
-    if port.kind in ("link-out", "link-in"):
-        return cluster.intra_node.bandwidth
-    return cluster.inter_node.bandwidth * (cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1)
+    def usage(self, messages: Iterable[Message]) -> Usage:
+        """Bytes that some messages between devices put on each port."""
+        found: Usage = defaultdict(float)
+        for source, target, size in messages:
+            if source != target:
+                for port in self.ports(source, target):
+                    found[port] += size
+        return found
 
 
 def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: int = 2) -> list[Message]:
@@ -82,15 +122,13 @@ def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: i
     return [Message(one, other, each) for one, other in zip(around, (*around[1:], around[0]), strict=True)]
 
 
-def transfer_usage(design: Design, source: int, destination: int, tensors: int) -> Usage:
-    """Bytes that one message between two meshes puts on each port."""
+def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
+    """The messages between devices of one message between two meshes."""
     ends = design.meshes[source], design.meshes[destination]
-    if is_direct(*ends):
-        share = tensor_of(design, tensors).bytes / ends[0].dp
-        return message_usage(
-            design.cluster, (Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True))
-        )
-    return message_usage(design.cluster, crossing_messages(design, source, destination, tensors))
+    if not is_direct(*ends):
+        return crossing_messages(design, source, destination, tensors)
+    share = tensor_of(design, tensors).bytes / ends[0].dp
+    return [Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True)]
 
 
 # ---- the network of a program ----
@@ -99,9 +137,9 @@ def transfer_usage(design: Design, source: int, destination: int, tensors: int) 
 class NetworkBuilder:
     """Collects kinds of flows."""
 
-    def __init__(self, cluster: Cluster, kinds: Kinds, *, serial: bool = False) -> None:
+    def __init__(self, fabric: Fabric, kinds: Kinds, *, serial: bool = False) -> None:
         """``serial``: a NIC carries one flow at a time, and a flow takes its seconds whatever it holds."""
-        self._cluster, self._serial = cluster, serial
+        self.fabric, self._serial = fabric, serial
         self._kinds = kinds
         self._ports: dict[Port, int] = {}
         self._capacity: list[float] = []
@@ -128,7 +166,7 @@ class NetworkBuilder:
         size = max(used.values())
         rate = size / (seconds - latency) if seconds > latency else SERIAL
         weights = [  # what is priced faster than its port has all of it
-            min(part / size, capacity_of(self._cluster, port) / rate) for port, part in used.items()
+            min(part / size, self.fabric.capacity(port) / rate) for port, part in used.items()
         ]
         self._append(row, used, np.array(weights), (latency, rate), connection)
 
@@ -175,14 +213,15 @@ class NetworkBuilder:
     def _number(self, port: Port) -> int:
         if port not in self._ports:
             self._ports[port] = len(self._ports)
-            self._capacity.append(SERIAL if self._serial else capacity_of(self._cluster, port))
-            at_once = self._cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1
+            self._capacity.append(SERIAL if self._serial else self.fabric.capacity(port))
+            at_once = self.fabric.cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1
             self._units.append(at_once if self._serial else -1)
         return self._ports[port]
 
     def _latency(self, port: Port) -> float:
-        near = port.kind in ("link-out", "link-in")
-        return (self._cluster.intra_node if near else self._cluster.inter_node).latency_s
+        cluster = self.fabric.cluster
+        near = port.kind in ("link-out", "link-in", "switch")
+        return (cluster.intra_node if near else cluster.inter_node).latency_s
 
 
 def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds, seconds: Floats) -> None:
@@ -190,7 +229,7 @@ def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds, seconds
 
     @cache
     def usage(source: int, destination: int, tensors: int) -> Usage:
-        return transfer_usage(design, source, destination, tensors)
+        return builder.fabric.usage(transfer_messages(design, source, destination, tensors))
 
     for row in kinds.sends.tolist():
         ends = int(kinds.rank[row]), int(kinds.peer[row])
@@ -206,7 +245,7 @@ def add_reductions(
         rank = int(kinds.rank[row])
         mine = set(design.meshes[rank].devices)
         sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
-        builder.add(row, message_usage(design.cluster, sent), float(seconds[row]), ("gradients", rank))
+        builder.add(row, builder.fabric.usage(sent), float(seconds[row]), ("gradients", rank))
 
 
 def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
@@ -218,24 +257,23 @@ def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
     return dict(total)
 
 
-def exchange_usage(cluster: Cluster, devices: Sequence[int], sent: Sequence[Sequence[float]], layers: int) -> Usage:
+def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]], layers: int) -> Usage:
     """Bytes that so many layers of experts put on each port of a mesh. ``sent``: [inside the node, to other nodes]
-    [devices of a block] what each sends; a node gets as much as it sends."""
-    found: Usage = Counter()
-    inside, outside = sent
+    [devices of a block] what each sends, to all others of its node, or of other nodes, alike."""
+    found: Usage = defaultdict(float)
     for place, device in enumerate(devices):
-        near, far = (layers * side[place % len(side)] for side in (inside, outside))
-        for kinds, number, size in (
-            (("link-out", "link-in"), device, near),
-            (("nic-out", "nic-in"), cluster.node_of(device), far),
-        ):
-            for kind in kinds:
-                found[Port(kind, number)] += size  # type: ignore[arg-type, assignment]
+        node = fabric.cluster.node_of(device)
+        near = [other for other in devices if other != device and fabric.cluster.node_of(other) == node]
+        far = [other for other in devices if fabric.cluster.node_of(other) != node]
+        for others, side in ((near, sent[0]), (far, sent[1])):
+            share = layers * side[place % len(side)] / max(1, len(others))
+            for port, size in fabric.usage(Message(device, other, share) for other in others if share).items():
+                found[port] += size
     return found
 
 
 def serial_network(design: Design, kinds: Kinds, seconds: Floats) -> Network | None:
     """A network whose NICs carry one transfer at a time in each direction, and links inside a node likewise."""
-    builder = NetworkBuilder(design.cluster, kinds, serial=True)
+    builder = NetworkBuilder(Fabric(design.cluster), kinds, serial=True)
     add_transfers(builder, design, kinds, seconds)
     return builder.built()

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.cost import flops
+from engine.cost import flops, u_net_prices
 from engine.cost.alpha_beta import (
-    Message,
     ring_all_reduce_seconds,
     small_all_reduce_seconds,
 )
-from engine.cost.balance import balanced_split, unequal_split
-from engine.cost.costs import CostModel, Floats, cost_models
+from engine.cost.balance import balanced_split, block_split, unequal_split
+from engine.cost.contention import AS_DRAWN, LinkSharing
+from engine.cost.costs import CostModel, Floats, Slots, cost_models
 from engine.cost.crossings import crossing_seconds
 from engine.cost.expert_blocks import EXPERTS, ExpertBlock, Sharing, counts, expert_block, sharing
 from engine.cost.flops import PRECISIONS, Operator, Work, Workload
+from engine.cost.flows import add_exchanges, reduction_messages, weight_groups
 from engine.cost.kinds import Kinds
-from engine.cost.network import (
-    NetworkBuilder,
-    add_reductions,
-    add_transfers,
-    exchange_usage,
-    merged,
-    message_usage,
-    ring_messages,
-    serial_network,
-)
+from engine.cost.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
 from engine.cost.profile import BlockKind
 from engine.cost.sizes import Sizes, copies, gradient_bytes, joins_of, workload
 from engine.design import Cluster, Design, Device, Mesh
+from engine.design.cost import RooflineCost
 from engine.design.problems import renaming
+from engine.design.u_net import UNet
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.shared_links import Network, Port
+from engine.shared_links import Network
 
 
 class Seconds(NamedTuple):
@@ -100,7 +93,7 @@ class MeshPrices:
         all_reduce: AllReduce = ring_all_reduce_seconds,
     ) -> None:
         self._cluster, self._load, self._block, self._all_reduce = cluster, load, block, all_reduce
-        self._place(mesh)
+        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
 
     @cached_property
     def layer(self) -> Seconds:
@@ -129,16 +122,6 @@ class MeshPrices:
         """A layer that a skip connection ends in."""
         return self._block_of("joining", flops.joining_layer(self._load))
 
-    def on(self, mesh: Mesh) -> MeshPrices:
-        """The same prices on another mesh that costs the same."""
-        other = copy(self)
-        other._place(mesh)
-        return other
-
-    def _place(self, mesh: Mesh) -> None:
-        self._devices = mesh.devices
-        self._groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
-
     def ends(self, *, first: bool, last: bool) -> Seconds:
         """Embedding, or head and loss."""
         embedding = self._block_of("embedding", flops.embedding(self._load)) if first else Seconds()
@@ -150,28 +133,9 @@ class MeshPrices:
         dense = dense + self.joining_layer.times(joins) if joins else dense
         return dense + self.expert_layer.times(experts) if experts else dense
 
-    def exchanged(
-        self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
-    ) -> tuple[dict[Port, float], dict[Port, float]]:
-        """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
-        exchange."""
-        block, load = self._block, self._load
-        around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
-        counted = (
-            (flops.layer(load), layers - experts - joins),
-            (flops.joining_layer(load) if joins else (), joins),
-            (around, experts),
-            (flops.ends(load, first=first, last=last), 1),
-        )
-        found = []
-        for reduced, sent in (("forward_reduced", "forward_sent"), ("backward_reduced", "backward_sent")):
-            size = sum(count * sum(getattr(each, reduced)) for operators, count in counted for each in operators)
-            rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
-            usage = [message_usage(self._cluster, rings)] if size else []
-            if block and experts:
-                usage.append(exchange_usage(self._cluster, self._devices, getattr(block, sent), experts))
-            found.append(merged(usage))
-        return found[0], found[1]
+    def unequal_stage(self, operators: Iterable[Operator], layers: int, *, first: bool, last: bool) -> Seconds:
+        """A stage of ``layers`` that differ, by all its operators."""
+        return self.part(operators)
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Any operators of a stage."""
@@ -221,6 +185,8 @@ class RooflineModel(CostModel):
         holders = _holders(design)
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
+        if isinstance(design.model, UNet):
+            return block_split(*u_net_prices.block_seconds(design, design.model, prices, holders))
         layer = [
             max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
             for stage, ranks in enumerate(holders)
@@ -260,11 +226,24 @@ class RooflineModel(CostModel):
     ) -> Network | None:
         if design.cost.transfer_model == "link-serial":
             return serial_network(design, kinds, seconds)
-        builder = NetworkBuilder(design.cluster, kinds)
+        builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds)
         add_transfers(builder, design, kinds, seconds)
         add_reductions(builder, design, kinds, seconds, reduction_messages(design, program, held))
-        _add_exchanges(builder, design, program, kinds, layers, self)
+        add_exchanges(builder, design, program, kinds, layers, self.waits(design, program, kinds, layers))
         return builder.built()
+
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+        """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other
+        computes. Of what could be saved so, the share ``cost.overlap`` is."""
+        share = design.cost.overlap if isinstance(design.cost, RooflineCost) else 0.0  # none was measured
+        in_turn = first.seconds + second.seconds
+        waits = first.waits + second.waits
+        best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
+        return in_turn - share * (in_turn - best)
+
+    def link_sharing(self, design: Design) -> LinkSharing:
+        """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
+        return AS_DRAWN
 
     def prices(self, design: Design) -> list[MeshPrices]:
         """Prices on each mesh; meshes that cost the same share theirs."""
@@ -290,34 +269,6 @@ class RooflineModel(CostModel):
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         """[ranks] to update all weights of a rank."""
         return _step_seconds(design, held)
-
-
-def _add_exchanges(
-    builder: NetworkBuilder,
-    design: Design,
-    program: Program,
-    kinds: Kinds,
-    layers: tuple[int, ...],
-    model: RooflineModel,
-) -> None:
-    """What computations exchange inside: alternating with computing as often as there are layers."""
-    waits = model.waits(design, program, kinds, layers)
-    if not waits.any():
-        return
-    prices, with_experts, joins = model.prices(design), counts(design, layers), joins_of(design, layers)
-
-    @cache
-    def exchanged(rank: int, stage: int) -> tuple[dict[Port, float], dict[Port, float]]:
-        ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        price = prices[rank].on(design.meshes[rank])
-        return price.exchanged(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
-
-    for row in np.flatnonzero(waits > 0).tolist():
-        stage = int(kinds.stage[row])
-        forward, backward = exchanged(int(kinds.rank[row]), stage)
-        again = [forward] if design.pipeline.recomputes(stage) else []
-        usage = forward if kinds.op[row] == Op.F else merged([*again, backward])
-        builder.add_exchange(row, usage, float(waits[row]), layers[stage])
 
 
 def mesh_prices(design: Design) -> list[MeshPrices]:
@@ -373,6 +324,9 @@ def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
     """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
+    if isinstance(design.model, UNet):
+        yield from u_net_prices.stage_prices(design, design.model, program, layers, prices)
+        return
     with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
@@ -419,28 +373,8 @@ def reduce_seconds(
             seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]), all_reduce)
             everyone = [device for mesh in meshes for device in mesh.devices]
             seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
-        seconds[stage] += all_reduce(design.cluster, _weight_groups(meshes), shared)
+        seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
     return seconds
-
-
-def reduction_messages(design: Design, program: Program, held: Sizes) -> dict[int, list[Message]]:
-    """The messages of the rings by which the gradients of each stage are reduced; see :func:`reduce_seconds`."""
-    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
-    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
-    found: dict[int, list[Message]] = {}
-    for stage in range(program.stages):
-        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
-        rings: list[tuple[Sequence[int], float]] = []
-        shared = float(size[stage] - experts[stage])
-        if experts[stage]:
-            parts, partial = sharing(design, meshes)
-            shared -= float(gates[stage]) if partial else 0.0
-            rings += [(part.devices, part.share * float(experts[stage])) for part in parts]
-            everyone = [device for mesh in meshes for device in mesh.devices]
-            rings += [(everyone, float(gates[stage]))] if partial else []
-        rings += [(group, shared) for group in _weight_groups(meshes)]
-        found[stage] = [each for group, size_ in rings for each in ring_messages(design.cluster, group, size_)]
-    return found
 
 
 def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
@@ -456,14 +390,6 @@ def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, al
     return sum(
         all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
     )
-
-
-def _weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
-    cuts = max(mesh.tp for mesh in meshes)
-    return [
-        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
-        for cut in range(cuts)
-    ]
 
 
 def norm_seconds(design: Design) -> float:

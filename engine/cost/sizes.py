@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -10,17 +10,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost import flops
+from engine.cost import flops, u_net_blocks
 from engine.cost.crossings import crossing_bytes
-from engine.cost.expert_blocks import counts, expert_block, sparse
+from engine.cost.expert_blocks import ExpertBlock, counts, expert_block, sparse
 from engine.cost.flops import PRECISIONS, Sparse, Workload
 from engine.cost.kinds import Kinds
 from engine.design import Design, Mesh
+from engine.design.u_net import UNet
 from engine.program.action import Op
 from engine.program.answers import answers
 from engine.program.program import Program
 
 Floats = NDArray[np.float64]
+
+
+class StageSizes(NamedTuple):
+    """What one device holds of a stage, and of one microbatch in it; counts of parameters, else bytes."""
+
+    parameters: float
+    copied: float
+    """Parameters that mixed precision holds a second time."""
+    kept: float
+    recomputed: float
+    """What is kept instead where the stage is recomputed."""
+    deferred: float
+    transient: float
 
 
 class Sizes(NamedTuple):
@@ -95,25 +109,21 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     transients = np.zeros(program.ranks)
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
-    with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
+    with_experts = counts(design, layers)
+    of_stages = _u_net_stages if isinstance(design.model, UNet) else _transformer_stages
+    stage_sizes = of_stages(design, program, layers)
     for rank, stage in copies(program):
-        load = loads[rank]
-        block, count = blocks[rank], with_experts[stage]
-        ends = {"first": stage == 0, "last": stage == program.stages - 1}
-        uncommon = Sparse(joins[stage], flops.joining_layer(load)) if joins[stage] else sparse(block, count)
-        of_stage: dict[str, Any] = {**ends, "sparse": uncommon}
-        parameters[rank, stage] = flops.stage_parameters(load, layers[stage], **of_stage)
-        copied[rank, stage] = flops.copied_parameters(load, layers[stage], **of_stage)
+        load, block = loads[rank], blocks[rank]
         if block is not None:
-            gates[rank, stage] = count * block.gate_parameters
-            experts[rank, stage] = count * block.expert_parameters
-        came, held = skipped[:, stage] * load.hidden_bytes
-        kept = flops.activation_bytes(load, layers[stage], **of_stage) + came + held
-        transient = flops.transient_bytes(load, layers[stage], **of_stage)
+            gates[rank, stage] = with_experts[stage] * block.gate_parameters
+            experts[rank, stage] = with_experts[stage] * block.expert_parameters
+        held = stage_sizes(stage, load, block)
+        parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
+        kept, transient = held.kept, held.transient
         if design.pipeline.recomputes(stage):
-            kept, transient = flops.input_bytes(load, **ends) + came, transient + kept
+            kept, transient = held.recomputed, transient + kept
         activations[stage] = max(activations[stage], kept)
-        deferred[stage] = max(deferred[stage], flops.deferred_bytes(load, layers[stage], **of_stage))
+        deferred[stage] = max(deferred[stage], held.deferred)
         transients[rank] = max(transients[rank], transient)
     training = design.training
     precision = PRECISIONS[training.precision]
@@ -133,9 +143,57 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     )
 
 
+StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
+"""The sizes of a stage on a device of some work, with the experts that its layers may have."""
+
+
+def _transformer_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
+
+    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        uncommon = sparse(block, with_experts[stage])
+        if joins[stage]:
+            uncommon = Sparse(joins[stage], flops.joining_layer(load))
+        how: dict[str, Any] = {**ends, "sparse": uncommon}
+        came, held = skipped[:, stage] * load.hidden_bytes
+        return StageSizes(
+            parameters=flops.stage_parameters(load, layers[stage], **how),
+            copied=flops.copied_parameters(load, layers[stage], **how),
+            kept=flops.activation_bytes(load, layers[stage], **how) + came + held,
+            recomputed=flops.input_bytes(load, **ends) + came,
+            deferred=flops.deferred_bytes(load, layers[stage], **how),
+            transient=flops.transient_bytes(load, layers[stage], **how),
+        )
+
+    return of_stage
+
+
+def _u_net_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    model, skips = design.model, program.skips.tolist()
+    assert isinstance(model, UNet), "a model of blocks that differ"
+
+    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+        first, last = stage == 0, stage == program.stages - 1
+        operators = u_net_blocks.stage_operators(model, load, sum(layers[:stage]), layers[stage], last=last)
+        taken = u_net_blocks.taken_units(model, layers, stage, skips) * load.hidden_bytes
+        given = u_net_blocks.given_units(model, layers, stage, skips) * load.hidden_bytes
+        embedding = u_net_blocks.embedding_bytes(model, load)
+        return StageSizes(
+            parameters=sum(each.parameters for each in operators),
+            copied=sum(each.copied for each in operators),
+            kept=sum(each.kept_bytes for each in operators) + taken + given + (0.0 if first else embedding),
+            recomputed=u_net_blocks.input_bytes(model, load, taken, first=first, last=last),
+            deferred=sum(each.deferred_bytes for each in operators) + embedding,
+            transient=max(each.transient_bytes for each in operators),
+        )
+
+    return of_stage
+
+
 @lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
 def _buffers(program: Program) -> Floats:
-    """[ranks] tensors of messages that a device holds at once: receives posted and not taken yet, what skips
+    """[ranks] units of messages that a device holds at once: receives posted and not taken yet, what skips
     stages of its own, and the largest message that leaves."""
     leaving = np.zeros(program.ranks)
     sends = program.is_send

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from engine.cost.balance import equal_split
-from engine.cost.costs import CostModel, Floats, Unit, cost_models
+from engine.cost.costs import CostModel, Floats, Slots, Unit, cost_models
 from engine.cost.kinds import Kinds
 from engine.cost.network import serial_network
 from engine.cost.sizes import Sizes
@@ -25,7 +25,8 @@ class UnitModel(CostModel):
     of that share costs ``1/k``. Stages whose layers are given cost in proportion to them; stages that
     nobody cut are priced at equal shares, as papers do, also where the layers do not divide over them
     (:func:`engine.predict.check` says so). One that is recomputed runs its forward once more before its
-    backward. A message takes ``transfer`` for each tensor that it holds. Reductions and steps are free."""
+    backward. A message takes ``transfer`` for each tensor that it holds; where tensors differ in size, one as
+    large as the largest that a stage hands to the next takes so long. Reductions and steps are free."""
 
     unit: ClassVar[Unit] = "units"
 
@@ -42,7 +43,7 @@ class UnitModel(CostModel):
         again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
         backward = kinds.of(Op.B, Op.I)
         seconds[backward] += (again * share)[kinds.stage[backward]] * cost.forward
-        seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends]
+        seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
         return seconds
 
     def network(
@@ -50,10 +51,11 @@ class UnitModel(CostModel):
     ) -> Network | None:
         return serial_network(design, kinds, seconds)
 
-    def overlap(self, design: Design) -> float:
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         cost = cast(UnitCost, design.cost)
         both = cost.forward + cost.backward
-        return 1.0 if cost.fused is None or not both else cost.fused / both
+        ratio = 1.0 if cost.fused is None or not both else cost.fused / both
+        return ratio * (first.seconds + second.seconds)
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:

@@ -46,6 +46,15 @@ class Link(Part):
     """Bytes/s in one direction of one link or NIC."""
 
 
+class Uplink(Part):
+    """The link between a leaf switch, which joins some nodes, and the rest of the network."""
+
+    nodes: Annotated[int, Field(ge=1, le=4096)]
+    """Nodes at each leaf switch, numbered in order."""
+    bandwidth: Rate
+    """Bytes/s in one direction, of all that leaves a leaf switch at once."""
+
+
 class Cluster(Part):
     """Nodes of equal devices, numbered row by row: device ``d`` is on node ``d // devices_per_node``."""
 
@@ -58,6 +67,12 @@ class Cluster(Part):
     device: Device
     intra_node: Link
     inter_node: Link
+    node_bandwidth: Rate | None = None
+    """Bytes/s that the devices of a node exchange with each other at once, as a PCIe switch limits it; null: no limit
+    but that of each device's link."""
+    uplink: Uplink | None = None
+    """Uplinks of leaf switches, where they are slower than the NICs below them; null: the network between nodes is as
+    fast as all NICs."""
 
     @model_validator(mode="after")
     def _can_be_drawn(self) -> Self:

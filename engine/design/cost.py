@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from engine.part import Part
 from engine.simulate import TransferModel, UnitTransferModel
 
+Overlap = Annotated[float, Field(ge=0, le=1)]
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
@@ -29,7 +30,7 @@ class UnitCost(Part):
     fused: Units | None = None
     """A slot that overlaps a forward with a backward; null: their sum."""
     transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
+    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 
     @model_validator(mode="after")
     def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
@@ -47,8 +48,11 @@ class RooflineCost(Part):
 
     kind: Literal["roofline"] = "roofline"
     """Seconds from the shapes of model and cluster."""
+    overlap: Overlap = 0.0
+    """Of what a forward and a backward in one slot could hide of their exchanges behind each other's computing, the
+    share that is hidden: 0 none, 1 all."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 
 
 class CalibratedCost(Part):
@@ -61,7 +65,7 @@ class CalibratedCost(Part):
     links: Literal["measured", "drawn"] = "measured"
     """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
     transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time."""
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 
 
 Cost = Annotated[UnitCost | RooflineCost | CalibratedCost, Field(discriminator="kind")]

@@ -21,6 +21,7 @@ from engine.design.reading import read_json
 from engine.design.refusals import from_validation
 from engine.design.training import Training
 from engine.design.transfer import Transfer
+from engine.design.u_net import UNet
 from engine.design.upgrades import FORMAT, upgrade
 from engine.errors import DesignError, Problem
 from engine.part import Part
@@ -39,7 +40,7 @@ class Design(Part):
     name: Annotated[str, Field(max_length=200)] = "untitled"
     """What people call the design."""
     cluster: Cluster
-    model: Model
+    model: Annotated[Model | UNet, Field(discriminator="kind")]
     meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The pipeline's ranks, in order."""
     pipeline: Pipeline

@@ -1,8 +1,8 @@
-"""The network that is trained, by its shape."""
+"""A language model of equal transformer layers, by its shape; :mod:`engine.design.u_net` has the U-Net."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -55,11 +55,15 @@ def nested_skips(layers: int) -> tuple[tuple[int, int], ...]:
 
 
 class Model(Part):
-    """A GPT (causal) or BERT (masked) language model of equal transformer layers, or a U-Transformer: a BERT
-    whose first half skips to the second."""
+    """A GPT (causal) or BERT (masked) language model of equal transformer layers, or a U-ViT over bytes
+    (``u-transformer``): a BERT whose first half skips to the second."""
+
+    has_equal_blocks: ClassVar = True
+    reads_text: ClassVar = True
+    supports_tensor_parallelism: ClassVar = True
 
     kind: Literal["gpt", "bert", "u-transformer"]
-    """gpt predicts the next token, bert the masked ones; so does u-transformer, with skip connections."""
+    """gpt predicts the next token, bert the masked ones; so does u-transformer, a U-ViT with skip connections."""
     layers: Annotated[int, Field(ge=1, le=100_000)]
     """Transformer layers."""
     hidden: Size
@@ -89,6 +93,18 @@ class Model(Part):
     def skips(self) -> tuple[tuple[int, int], ...]:
         """Blocks (from, to) of its skip connections."""
         return nested_skips(self.layers) if self.kind == "u-transformer" else ()
+
+    def onward_units(self, block: int) -> int:
+        """Tensors that a block hands to the next one: all are of one size, which is the unit of messages."""
+        return 1
+
+    def skip_units(self, block: int) -> int:
+        """Tensors that the skip connection of a block carries."""
+        return 1
+
+    def with_message_unit(self, sequence: int, hidden: int) -> Self:
+        """Return a model whose messages have units of this size, which a dry run sends in place of its own."""
+        return self.model_copy(update={"sequence": sequence, "hidden": hidden})
 
     @model_validator(mode="after")
     def _skips_and_experts_are_of_different_models(self) -> Self:

@@ -139,6 +139,9 @@ def _mesh_shapes(design: Design) -> Iterator[Problem]:
 
 
 def _tensor_parallel(design: Design) -> Iterator[Problem]:
+    if not design.model.supports_tensor_parallelism:
+        yield from _no_tensor_parallel(design)
+        return
     heads, width = design.model.heads, design.model.hidden
     for number, mesh in enumerate(design.meshes):
         if heads % mesh.tp:
@@ -151,6 +154,22 @@ def _tensor_parallel(design: Design) -> Iterator[Problem]:
                 f"use tp={_alternatives(near)}{advice}"
             )
             yield Problem(f"meshes[{number}].axes.tp", "tp_heads", message)
+
+
+def _no_tensor_parallel(design: Design) -> Iterator[Problem]:
+    for number, mesh in enumerate(design.meshes):
+        if mesh.tp > 1:
+            message = (
+                f"a {design.model.kind} does not support tensor parallelism (tp={mesh.tp} of mesh {mesh.name}); "
+                f"use tp=1 and dp={len(mesh.devices)}"
+            )
+            yield Problem(f"meshes[{number}].axes.tp", "tp_unsupported", message)
+
+
+def _training_data(design: Design) -> Iterator[Problem]:
+    if not design.model.reads_text and design.training.data is not None:
+        message = f"a {design.model.kind} makes its data from the seed and reads no text; set training.data to null"
+        yield Problem("training.data", "data_unused", message)
 
 
 def _alternatives(numbers: Sequence[int]) -> str:
@@ -236,6 +255,7 @@ _CHECKS: dict[Check, tuple[str, ...]] = {
     _mesh_names: ("meshes",),
     _mesh_shapes: ("cluster", "meshes"),
     _tensor_parallel: ("model", "meshes"),
+    _training_data: ("model", "training"),
     _actions: ("model", "meshes", "pipeline"),
     _schedule: ("meshes", "pipeline"),
     expert_problems: ("cluster", "model", "meshes", "experts"),

@@ -165,8 +165,12 @@ def _unknown_name(detail: ErrorDetails, location: Place, document: Mapping[str, 
 def _unknown_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
     context = detail["ctx"]
     known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
-    what = _tag_of(detail)
-    return f"there is no {'cost model' if what == 'kind' else what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
+    what = _TAGGED.get(location[-1:], _tag_of(detail))
+    return f"there is no {what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
+
+
+_TAGGED: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
+"""What a union is, where its tag does not say it."""
 
 
 def _missing(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
@@ -247,6 +251,9 @@ _FIELD_OF = {
     "top_k": ("top_k",),
     "skips_with_experts": ("moe",),
     "weight": ("weight",),
+    "image_size": ("image_size",),
+    "attention_resolutions": ("attention_resolutions",),
+    "attention_heads": ("heads",),
 }
 """The field to point at where a whole part was refused."""
 

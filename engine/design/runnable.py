@@ -20,6 +20,7 @@ def runnable(design: Design) -> list[Problem]:
         *_torn_experts(design),
         *_torn_microbatches(design),
         *_replicas_cut_otherwise(design),
+        *_batches_that_are_cut(design),
         *_vocabulary(design),
         *_copies_at_the_gate(design),
     ]
@@ -60,6 +61,32 @@ def _replicas_cut_otherwise(design: Design) -> Iterator[Problem]:
         yield Problem("meshes", "unequal_replicas", message)
 
 
+def _batches_that_are_cut(design: Design) -> Iterator[Problem]:
+    """A batch is one message each way between two processes; what is cut anew on its way is more than that."""
+    first, *others = design.meshes
+    if design.transfer.batched and (first.tp > 1 or any((mesh.dp, mesh.tp) != (first.dp, 1) for mesh in others)):
+        drawn = ", ".join(f"dp={mesh.dp} tp={mesh.tp} on {mesh.name}" for mesh in design.meshes)
+        message = (
+            f"transfers can be batched only between meshes with tp=1 and equal dp ({drawn}); "
+            "change the axes, or set transfer.batched to false"
+        )
+        yield Problem("transfer.batched", "batched_resharding", message)
+
+
+def rehearsable(design: Design) -> list[Problem]:
+    """Every reason why a design can run but not be played by a dry run."""
+    if design.transfer.batched:
+        message = "a dry run cannot wait for batched transfers; set transfer.batched to false, or run the design itself"
+        return [Problem("transfer.batched", "batched_dry_run", message)]
+    if design.cost.transfer_model in ("batched", "half-duplex"):
+        message = (
+            f"a dry run cannot wait as the transfer model {design.cost.transfer_model} does; "
+            "set cost.transfer_model to latency, sender-blocking or link-serial"
+        )
+        return [Problem("cost.transfer_model", "transfer_model_dry_run", message)]
+    return []
+
+
 def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
     """A gate behind the gather sees an input as often as devices hold it, and drops of the later copies more."""
     moe, esp = design.model.moe, design.experts.esp
@@ -73,6 +100,8 @@ def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
 
 
 def _vocabulary(design: Design) -> Iterator[Problem]:
+    if not design.model.reads_text:
+        return
     model, least = design.model, SMALLEST_VOCAB[design.model.kind]
     if model.vocab < least:
         message = f"a {model.kind} reads text as bytes and needs at least {least} tokens, not {model.vocab}; set vocab to {least} or more"

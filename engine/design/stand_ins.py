@@ -30,7 +30,7 @@ STAND_INS: Mapping[str, Any] = {
 """The smallest sound document; the sections that are not here can be left out of any."""
 
 SPARE: Mapping[str, tuple[str, ...]] = {
-    "cluster": ("device", "intra_node", "inter_node", "nics_per_node"),
+    "cluster": ("device", "intra_node", "inter_node", "nics_per_node", "node_bandwidth", "uplink"),
     "model": ("kind", "sequence", "vocab", "ffn"),
     "pipeline": ("stages", "placement", "recompute"),
     "experts": ("schedule", "degree", "variant", "placement", "load"),

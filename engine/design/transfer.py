@@ -23,3 +23,9 @@ class Transfer(Part):
     """How one piece of the tensor travels to all that need it."""
     ordering: OrderingName = "load-balance"
     """Who sends which piece, and when."""
+    batched: bool = False
+    """Issue a send and a receive that stand next to each other between the same two meshes as one batch
+    (batch_isend_irecv); the next computation waits for both. The cost model is then transfer_model batched."""
+    boundary: Literal["batch", "sequence", "hidden"] = "batch"
+    """What the tensor-parallel devices of a mesh send of an activation, which each of them holds whole. batch: it
+    leaves from one of them; sequence, hidden: each sends its slice of that dim, and receivers put the slices together."""

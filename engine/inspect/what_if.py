@@ -76,7 +76,8 @@ def what_if(program: Program, costs: Costs, change: Change, faster: float = 0.1)
 def what_ifs(program: Program, costs: Costs, path: Path, faster: float = 0.1, most: int = MOST) -> list[WhatIf]:
     """The ``most`` changes that weigh most on the critical path, each simulated; what saves most stands first.
 
-    At most ``faster`` times its share of the path can be saved, so what is not on it saves nothing.
+    Where links are not shared at most ``faster`` times its share of the path can be saved, so what is not on it saves
+    nothing.
     """
     candidates = sorted(_candidates(path), key=lambda candidate: -candidate[1])[:most]
     meshes = path.lanes.timeline.meshes

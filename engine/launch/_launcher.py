@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from engine.cost import PeakMemory, estimate, peak_memory
 from engine.design import Design
-from engine.design.runnable import runnable
+from engine.design.runnable import rehearsable, runnable
 from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
 from engine.launch._run import Run
 from engine.launch.bundle import Bundle, process_count, write_bundle
@@ -105,7 +105,7 @@ class Launcher(ABC):
         if options.rehearse is None:
             return self.problems(design, memory, data)
         torn = [problem for problem in runnable(design) if problem.code in ASKED]
-        return [*_too_many(design, self.probe().most_processes), *torn]
+        return [*_too_many(design, self.probe().most_processes), *torn, *rehearsable(design)]
 
     def submit(
         self,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from engine.cost import Costs, PeakMemory, estimate
 from engine.design import Design
+from engine.design.runnable import rehearsable
 from engine.errors import MeshwaveError, Problem
 from engine.launch._launcher import Capabilities, launchers
 from engine.launch._owned import OwningLauncher
@@ -68,7 +69,7 @@ class ThreadsLauncher(OwningLauncher):
             return self.problems(design, memory, data)
         if options.hosts is not None:
             return [Problem("", "no_network", "threads send nothing over links; emulated hosts need processes")]
-        return []
+        return rehearsable(design)
 
     def launch(self, bundle: Bundle) -> None:
         under = _Under()

@@ -13,7 +13,7 @@ from engine.design.problems import renaming
 from engine.errors import DesignError
 from engine.lowering.faults import as_problems
 from engine.lowering.prices import findings, priced_pipe
-from engine.lowering.skips import skips_of
+from engine.lowering.skips import onward_of, skips_of
 from engine.lowering.transfers import Skips, add_transfers
 from engine.lowering.updates import add_updates, sharers
 from engine.program.program import Program
@@ -36,7 +36,8 @@ def order(design: Design) -> Program:
 def with_messages(computations: Program, design: Design) -> Program:
     """A complete order of computations with the transfers and updates that it needs on the design's
     meshes; whether it waits for ever is not asked."""
-    program = add_transfers(computations, skips_of(design))
+    handed = skips_of(design), onward_of(design)
+    program = add_transfers(computations, *handed, batched=design.transfer.batched)
     return add_updates(program, sharers(design), clips=design.training.clip_norm is not None)
 
 
@@ -48,17 +49,25 @@ def lower(design: Design) -> Program:
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
     try:
-        clips = design.training.clip_norm is not None
-        return _lower(ordering, priced_pipe(design), skips_of(design), sharers(design), clips)
+        clips, batched = design.training.clip_norm is not None, design.transfer.batched
+        handed = skips_of(design), onward_of(design)
+        return _lower(ordering, priced_pipe(design), handed, sharers(design), clips, batched)
     except _Unsound as wrong:
         raise DesignError(as_problems(design, wrong.faults)) from None
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
-def _lower(pipeline: Any, pipe: Pipe, skips: Skips, copies: tuple[int, ...], clips: bool) -> Program:
+def _lower(
+    pipeline: Any,
+    pipe: Pipe,
+    handed: tuple[Skips, tuple[int, ...]],
+    copies: tuple[int, ...],
+    clips: bool,
+    batched: bool,
+) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
     _refuse(complete(compute, pipe.microbatches))
-    program = add_updates(add_transfers(compute, skips), copies, clips=clips)
+    program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
     _refuse(verify(program))
     return program
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from engine.cost.crossings import crossing, most_chunks
@@ -11,7 +11,7 @@ from engine.design.meshes import mesh_called
 from engine.design.transfer_spec import TransferLink, TransferLinks, TransferSide, TransferSpec, TransferTensor
 from engine.errors import InputError
 from engine.program.program import Program
-from engine.transfer import Link, Mesh, Transfer, plan
+from engine.transfer import Link, Mesh, Transfer, plan, unit_tasks
 
 
 class Boundary(NamedTuple):
@@ -84,13 +84,15 @@ def _hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
 
 def _chunks(found: Transfer) -> int | None:
     """The number of chunks where the best would make them too small for the processes that pass them on."""
-    most = most_chunks(found.tasks)
+    most = most_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
     best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
     return most if any(each.chunks > most for each in best.tasks) else None
 
 
-def _side(mesh: Mesh, spec: tuple[str, ...], host: Mapping[int, int]) -> TransferSide:
-    return TransferSide(shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=spec)
+def _side(mesh: Mesh, spec: Sequence[str], host: Mapping[int, int]) -> TransferSide:
+    return TransferSide(
+        shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=tuple(spec)
+    )
 
 
 def _link(link: Link) -> TransferLink:

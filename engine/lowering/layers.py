@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.cost import flops
+from engine.cost import flops, u_net_blocks
 from engine.cost.costs import layers_per_stage
 from engine.cost.expert_blocks import EXPERTS, expert_block, split_backward
 from engine.cost.roofline import Seconds, mesh_prices
@@ -20,6 +20,7 @@ from engine.cost.sizes import workload
 from engine.design import Design
 from engine.design.expert_layers import expert_layer, priced_layer
 from engine.design.meshes import Mesh
+from engine.design.u_net import UNet
 from engine.errors import InputError
 from engine.moe import LAYER_OPS, Costed, Played, Price, StepOp, play
 from engine.program.action import Op
@@ -186,6 +187,9 @@ class _Predicted:
         return self._spans.built("predicted")
 
     def _parts(self, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
+        if isinstance(self._design.model, UNet):
+            yield from self._u_net_parts(self._design.model, numbers, first=first, last=last)
+            return
         sparse = self._design.model.expert_blocks
         if first:
             yield lambda way: self._dense("embedding", flops.ends(self._load, first=True, last=False), way)
@@ -196,6 +200,15 @@ class _Predicted:
                 yield partial(self._plain, number)
         if last:
             yield lambda way: self._dense("head and loss", flops.ends(self._load, first=False, last=True), way)
+
+    def _u_net_parts(self, model: UNet, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
+        named = [(f"block {number}", u_net_blocks.block_operators(model, self._load, number)) for number in numbers]
+        if first:
+            named.insert(0, ("embedding", u_net_blocks.embedding(model, self._load)))
+        if last:
+            named.append(("head and loss", u_net_blocks.head(model, self._load)))
+        for name, operators in named:
+            yield partial(self._dense, name, operators)
 
     def _plain(self, number: int, way: Op) -> None:
         parts = [("attention", flops.attention), ("feed-forward", flops.mlp)]

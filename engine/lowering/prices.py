@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.cost import estimate
 from engine.design import Design
-from engine.lowering.skips import skips_of
+from engine.lowering.skips import onward_of, skips_of
 from engine.lowering.transfers import add_transfers
 from engine.lowering.updates import add_updates, sharers
 from engine.program.action import forward, input_gradient, weight_gradient
@@ -40,10 +40,11 @@ def _prices(design: Design) -> Prices:
     # Gradients are kept free for throughout. They are there from the first backward of a stage on, and nearly every
     # order keeps as many activations then as before: only one with all forwards first would have room for more.
     always = np.sum([*costs.static_bytes.values(), costs.working_bytes], axis=0)
-    copies, skips, clips = sharers(design), skips_of(design), design.training.clip_norm is not None
+    copies, clips = sharers(design), design.training.clip_norm is not None
+    handed, batched = (skips_of(design), onward_of(design)), design.transfer.batched
 
     def judge(compute: Program) -> float:
-        program = add_updates(add_transfers(compute, skips), copies, clips=clips)
+        program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
         costs = estimate(design, program)
         return costs.play(program).makespan
 
@@ -68,7 +69,7 @@ def _one_of_each(design: Design) -> Program:
         [make(stage, 0) for make in (forward, input_gradient, weight_gradient) for stage in _held(route, rank, make)]
         for rank in range(design.ranks)
     ]
-    return add_transfers(build(orders, [route], [0]), skips_of(design))
+    return add_transfers(build(orders, [route], [0]), skips_of(design), onward_of(design))
 
 
 def _held(route: list[int], rank: int, make: Any) -> list[int]:

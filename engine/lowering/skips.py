@@ -1,4 +1,4 @@
-"""Which stages the skip connections of a model lead from and to, once it is cut into stages."""
+"""What stages hand on once a model is cut into them: to the next one, and over skip connections to later ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,30 @@ Skip = tuple[int, int]
 
 
 def skips_of(design: Design) -> tuple[tuple[int, int, int], ...]:
-    """Stages (from, to) and how many tensors of a microbatch skip from one to the other, ascending.
+    """Stages (from, to) and how many units of a microbatch skip from one to the other, ascending.
 
     Raises:
         InputError: there are more stages than layers.
     """
     skips = design.model.skips
     found = between_stages(skips, layers_per_stage(design)) if skips else {}
-    return tuple((*pair, len(blocks)) for pair, blocks in found.items())
+    units = design.model.skip_units
+    return tuple((*pair, sum(units(source) for source, _ in blocks)) for pair, blocks in found.items())
+
+
+def onward_of(design: Design) -> tuple[int, ...]:
+    """[stages - 1] how many units of a microbatch each stage hands to the next one, besides what skips.
+
+    Empty where all hand on one, as those of a language model do, so that the layers need not be known.
+
+    Raises:
+        InputError: there are more stages than layers.
+    """
+    model = design.model
+    if model.has_equal_blocks:
+        return ()
+    ends = accumulate(layers_per_stage(design)[:-1])
+    return tuple(model.onward_units(end - 1) for end in ends)
 
 
 def between_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.program.action import RECEIVES, SENDS, Op
+from engine.program.batches import batch_messages
 from engine.program.program import Program
 
 LOOKAHEAD = 2
@@ -19,21 +20,28 @@ Rows = NDArray[np.int64]
 
 
 Skips = Sequence[tuple[int, int, int]]
-"""Stages (from, to) between which tensors of a microbatch skip those between, and how many."""
+"""Stages (from, to) between which tensors of a microbatch skip those between, and how many units they hold."""
 
 
-def add_transfers(program: Program, skips: Skips = ()) -> Program:
+def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (), *, batched: bool = False) -> Program:
     """A program of computations with its transfers.
 
     A SEND follows the slot of the computation that made the tensor. Receives of one sender are posted in the
     order of its sends, because NCCL matches messages by order alone, and before the sends of the
     same gap, because gloo carries both directions at once only then. What skips stages follows what
-    goes to the next one, which is needed sooner.
+    goes to the next one, which is needed sooner. ``onward`` are the units that each stage hands to the next; 1 each
+    where it is empty. If ``batched``, a receive that forms a batch with a send stands next to it
+    (:mod:`engine.program.batches`); every other receive is posted ahead.
     """
-    if skips:
-        program = replace(program, skips=np.array(skips, np.int32))
+    program = replace(
+        program,
+        batched=batched,
+        skips=np.array(skips, np.int32) if skips else program.skips,
+        onward=np.array(onward, np.int32) if onward else program.onward,
+    )
     producer, consumer, skipping = _messages(program)
-    slot = _slots(program, producer, consumer)
+    in_batch = np.full(len(producer), batched) & (batch_messages(program, producer, consumer) >= 0)
+    slot = _slots(program, producer, consumer, in_batch)
     n = len(program)
     in_gap = np.bincount(slot, minlength=n)  # receives posted before each row
     after_recvs = np.cumsum(in_gap)
@@ -85,6 +93,8 @@ def add_transfers(program: Program, skips: Skips = ()) -> Program:
         replica=program.replica,
         other=columns["other"],
         skips=program.skips,
+        onward=program.onward,
+        batched=batched,
     )
 
 
@@ -107,11 +117,12 @@ def _messages(program: Program) -> tuple[Rows, Rows, NDArray[np.bool_]]:
     return producer[order], consumer[order], skipping[order]
 
 
-def _slots(program: Program, producer: Rows, consumer: Rows) -> Rows:
+def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[np.bool_]) -> Rows:
     """The row before which each receive is posted.
 
     Going back through the messages of one sender, none is posted later than those sent after
-    it; then all are moved ahead by the same number of computations, which keeps their order.
+    it; then all are moved ahead by the same number of computations, which keeps their order. Those of a batch
+    stay, and those sent after them are posted after them.
     """
     if not len(producer):
         return np.empty(0, np.int64)
@@ -120,6 +131,7 @@ def _slots(program: Program, producer: Rows, consumer: Rows) -> Rows:
     order = np.argsort(channel, kind="stable")
     apart = channel[order] * len(program)  # keeps the channels apart in one running minimum
     latest = np.minimum.accumulate((consumer[order] + apart)[::-1])[::-1] - apart
+    ahead = np.maximum(latest - LOOKAHEAD, program.offsets[receiver[order]])
     slot = np.empty_like(consumer)
-    slot[order] = np.maximum(latest - LOOKAHEAD, program.offsets[receiver[order]])
+    slot[order] = np.maximum.accumulate(np.where(in_batch[order], latest, ahead) + apart) - apart
     return program.slot[slot]

@@ -12,7 +12,7 @@ from engine.lowering.transfers import add_transfers
 from engine.program.action import SENDS, Op
 from engine.program.program import Program
 from engine.schedules import Pipe, schedules
-from engine.simulate import simulate
+from engine.simulate import TransferModel, simulate
 from engine.timeline import Timeline
 
 
@@ -35,6 +35,7 @@ def played_at(
     transfer: float = 0.0,
     weight: float | None = None,
     fused: float | None = None,
+    transfer_model: TransferModel = "latency",
 ) -> Timeline:
     """A program at uniform costs of one stage; ``weight`` is a part of ``backward``, half of it unless it
     is given, and a slot of two takes ``fused``, else their sum."""
@@ -45,7 +46,7 @@ def played_at(
     seconds = cost[program.op]
     if fused is not None:
         seconds[program.fused] = fused - seconds[np.flatnonzero(program.fused) - 1]
-    return simulate(program, seconds)
+    return simulate(program, seconds, transfer_model)
 
 
 def stages(name: str, ranks: int, microbatches: int, *costs: float, **options: Any) -> Timeline:

@@ -11,6 +11,7 @@ from engine.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo
 from engine.papers._play import devices, held, in_waves, ordered, program_of, stages
 from engine.papers._table import Grid, Row, Table, ranked
 from engine.papers.hanayo_fit import best_wave
+from engine.papers.hanayo_transfers import exposed_transfers
 from engine.program.action import Op
 from engine.program.program import format_program
 from engine.schedules import schedules
@@ -20,6 +21,7 @@ def tables() -> Iterator[Table | Grid]:
     """In the order in which they are told."""
     yield figure_1()
     yield makespans()
+    yield exposed_transfers()
     yield waves_and_bubbles()
     yield orders()
     yield activations()
@@ -94,11 +96,6 @@ def makespans() -> Table:
                 stages("hanayo", half, half, 1, 2).makespan * 2,
             )
         )
-    batched = (
-        "opposite transfers of one pair are batched in the drawing and cost two; here a transfer disturbs nothing else"
-    )
-    exposed = (devices("chimera", 8, transfer=1 / 16).makespan - devices("chimera", 8).makespan) * 16
-    rows.append(Row("Chimera, 8 x 8: transfers that are waited for (figure 3c)", 22, exposed, batched))
     return Table("Hanayo, figures 3, 5 and 6: makespans", rows)
 
 

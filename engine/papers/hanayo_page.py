@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from engine.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
+from engine.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput, hanayo_transfers
 from engine.papers._table import WIDTH, Grid, Row, Table, differs
 
 BEGIN, END = "<!-- Hanayo, computed: scripts/papers_page.py -->", "<!-- Hanayo, end -->"
@@ -56,6 +56,7 @@ def section() -> str:
         MEMORY,
         _by_basis(hanayo_memory.variances()),
         f"{hanayo_memory.right()}. {hanayo_memory.basis()}",
+        hanayo_transfers.verdict(),
         END,
     ]
     return "\n\n".join(map(_wrapped, parts))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from engine.papers import alpa
 from engine.papers._table import Grid, Line, Row, Table
-from engine.transfer import Link, Links, Mesh, Plan, Tensor, every_plan, orderings, strategies, unit_tasks
+from engine.transfer import Link, Links, Load, Mesh, Plan, Side, Tensor, every_transfer, orderings, strategies
 
 NIC = 1.25e9  # bytes/s: 10 Gb/s
 DEVICES = 4  # of a host
@@ -44,7 +44,7 @@ class Case(NamedTuple):
         return Tensor(self.shape, INT32)
 
     @property
-    def ends(self) -> tuple[alpa.Side, alpa.Side]:
+    def ends(self) -> tuple[Side, Side]:
         source, destination = (
             Mesh(size, tuple(range(first, first + prod(size))), tuple(host + place // size[1] for place in range(prod(size))))
             for size, first, host in ((self.source, 0, 0), (self.destination, prod(self.source), FIRST_RECEIVING_HOST))
@@ -100,8 +100,8 @@ def one_to(receivers: tuple[int, int], size: int = 1 << 30) -> Case:
 @lru_cache(maxsize=128)
 def plans(case: Case, model: Model) -> Mapping[tuple[str, str], Plan]:
     """By strategy and ordering."""
-    tasks = unit_tasks(case.tensor, *case.ends[0], *case.ends[1])
-    return {(plan.strategy, plan.ordering): plan for plan in every_plan(tasks, case.links(model), CHUNKS[model])}
+    made = every_transfer([Load(case.tensor, *case.ends)], case.links(model), CHUNKS[model])
+    return {(each.plan.strategy, each.plan.ordering): each.plan for each in made}
 
 
 def seconds(case: Case, model: Model) -> dict[str, float]:

@@ -25,10 +25,10 @@ from engine.papers.resharding import ASSUMED, DEVICES
 from engine.program.action import Op
 from engine.program.program import Program
 from engine.simulate import simulate
-from engine.transfer import Links, Mesh, Tensor, plan
+from engine.transfer import Links, Mesh, Side, Tensor, plan
 
 Floats = NDArray[np.float64]
-Crossing = Callable[[Tensor, alpa.Side, alpa.Side, Links], float]
+Crossing = Callable[[Tensor, Side, Side, Links], float]
 """Seconds of one tensor from one mesh to another."""
 
 PEAK = {"bf16": 125e12, "fp32": 15.7e12}  # FLOP/s of a V100, with and without its tensor cores
@@ -93,11 +93,11 @@ class Trained(NamedTuple):
 # ---- what crosses ----
 
 
-def _broadcast(tensor: Tensor, source: alpa.Side, destination: alpa.Side, links: Links) -> float:
+def _broadcast(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
     return plan(tensor, source, destination, links).makespan_s
 
 
-def _signal(tensor: Tensor, source: alpa.Side, destination: alpa.Side, links: Links) -> float:
+def _signal(tensor: Tensor, source: Side, destination: Side, links: Links) -> float:
     return links.between(source[0].ranks[0], destination[0].ranks[0]).seconds(1)
 
 
@@ -109,7 +109,7 @@ CROSSINGS: Mapping[str, Crossing] = {
 }
 
 
-def crossing_seconds(how: str, tensors: Sequence[Tensor], source: alpa.Side, destination: alpa.Side) -> float:
+def crossing_seconds(how: str, tensors: Sequence[Tensor], source: Side, destination: Side) -> float:
     """Tensors one after the other: all leave by the same NIC."""
     hosts = zip((*source[0].ranks, *destination[0].ranks), (*source[0].hosts, *destination[0].hosts), strict=True)
     links = Links(*ASSUMED, dict(hosts))
@@ -249,7 +249,7 @@ def gpt_design(of: Gpt, schedule: str = "1f1b", options: Sequence[tuple[str, str
     return parse_design(document)
 
 
-def _side(design: Design, rank: int) -> alpa.Side:
+def _side(design: Design, rank: int) -> Side:
     """``[sequences, s, h]`` on a mesh: each copy holds its share, on all its tensor-parallel devices."""
     mesh = design.meshes[rank]
     hosts = tuple(design.cluster.node_of(device) for device in mesh.devices)

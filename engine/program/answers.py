@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.program import Program
+if TYPE_CHECKING:
+    from engine.program.program import Program
 
 Rows = NDArray[np.int64]
 

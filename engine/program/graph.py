@@ -98,15 +98,16 @@ def find_skipping(program: Program) -> Skipping:
 
 
 def tensors_of(program: Program) -> NDArray[np.int32]:
-    """[rows] how many tensors each message holds."""
+    """[rows] how many units each message holds."""
     held = np.zeros(len(program), np.int32)
     for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
         rows = np.flatnonzero(np.isin(program.op, ops))
         stage, other = program.stage[rows], program.other[rows]
         end = np.where(other >= 0, other, stage + towards)
-        held[rows] = other < 0  # what a stage hands on anyway
+        lower, upper = (stage, end) if towards > 0 else (end, stage)
+        handed = np.append(program.onward, 0)  # the last stage hands nothing on, nor is there one before the first
+        held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
         for source, target, tensors in program.skips.tolist():
-            lower, upper = (stage, end) if towards > 0 else (end, stage)
             held[rows] += tensors * ((lower == source) & (upper == target))
     return held
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine.program.action import Action, Op, format_cells, parse_cell
+from engine.program.batches import find_batches
 from engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
@@ -38,6 +39,9 @@ class Program:
     Where a model has skip connections, ``skips`` says which stages they lead from and to. To the
     next stage they travel with what that takes anyway. To a later one on another rank they go
     straight, all of a pair of stages in one message, and their gradients come back the same way.
+
+    The size of a message is counted in units that the model chooses: tensors of a language model, which are all
+    of one size; of a model whose tensors differ, a common divisor of their sizes.
     """
 
     op: NDArray[np.int8]  # [rows] Op
@@ -50,11 +54,15 @@ class Program:
     replica: Ints  # [microbatches] the replica a microbatch goes through
     clips: bool = False  # STEP needs the norm of all gradients, so that no rank steps before the last is done
     other: Ints = field(default_factory=_none)  # [rows] the stage at the other end of a message that skips, else -1
-    skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many tensors
+    skips: Ints = field(default_factory=_no_skips)  # [pairs, 3] from a stage, to a later one, so many units
+    onward: Ints = field(default_factory=_none)  # [stages - 1] units that each hands to the next, besides skips; else 1
+    batched: bool = False  # the messages of a batch are issued together
 
     def __post_init__(self) -> None:
         if not len(self.other):
             object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
+        if not len(self.onward):
+            object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
 
     @property
     def ranks(self) -> int:
@@ -127,15 +135,15 @@ class Program:
 
     @cached_property
     def tensors(self) -> Ints:
-        """[rows] how many tensors a message holds, each as large as what a stage hands to the next; 0 for no message."""
+        """[rows] how many units a message holds; 0 for no message."""
         return tensors_of(self)
 
     def tensors_from(self, made: Action) -> int:
-        """How many tensors go on from a forward or a backward: to its neighbour or, where it names one, to another stage."""
+        """How many units go on from a forward or a backward: to its neighbour or, where it names one, to another stage."""
         end = made.other if made.other >= 0 else made.stage + (1 if made.op == Op.F else -1)
         pair = sorted((made.stage, end))
         skipping = sum(int(tensors) for *ends, tensors in self.skips.tolist() if ends == pair)
-        return skipping + int(made.other < 0)
+        return skipping + (int(self.onward[pair[0]]) if made.other < 0 else 0)
 
     @cached_property
     def slot(self) -> NDArray[np.int64]:
@@ -180,6 +188,11 @@ class Program:
         return sends, np.concatenate([*(made[sent >= 0] for sent, made in pairs), skipping.maker])
 
     @cached_property
+    def batch(self) -> NDArray[np.int64]:
+        """[rows] the batch that a SEND is in where messages are batched, -1 for a message alone and for no SEND."""
+        return find_batches(self)
+
+    @cached_property
     def graph(self) -> Graph:
         """What waits for what."""
         return build_graph(self)
@@ -190,7 +203,9 @@ class Program:
         sha = hashlib.sha256(b"meshwave-program/2" + bytes([self.clips]))
         columns = (self.op, self.stage, self.microbatch, self.peer, self.fused, self.offsets)
         skips = (self.other, self.skips) if len(self.skips) else ()  # all others keep the names that they had
-        for column in (*columns, self.placement, self.replica, *skips):
+        onward = (self.onward,) if (self.onward != 1).any() else ()
+        sha.update(b"batched" * self.batched)
+        for column in (*columns, self.placement, self.replica, *skips, *onward):
             sha.update(str(column.shape).encode() + column.dtype.str.encode() + np.ascontiguousarray(column).tobytes())
         return sha.hexdigest()[:16]
 
@@ -324,6 +339,8 @@ def to_json(program: Program) -> Mapping[str, Any]:
         "replica": program.replica.tolist(),
         "clips": program.clips,
         **({"skips": program.skips.tolist()} if len(program.skips) else {}),
+        **({"onward": program.onward.tolist()} if (program.onward != 1).any() else {}),
+        **({"batched": True} if program.batched else {}),
         "compute": format_program(program, compute_only=True),
         "actions": format_program(program),
     }
@@ -338,7 +355,8 @@ def from_json(document: Mapping[str, Any]) -> Program:
     try:
         orders = [_parse_order(order) for order in document["actions"]]
         built = build(orders, document["placement"], document["replica"], document.get("skips", []))
-        program = replace(built, clips=bool(document["clips"]))
+        onward, batched = np.array(document.get("onward", []), np.int32), bool(document.get("batched"))
+        program = replace(built, clips=bool(document["clips"]), onward=onward, batched=batched)
         stated = document["digest"]
     except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
         what = str(error) if isinstance(error, InputError) else repr(error)

@@ -1,8 +1,9 @@
-"""Training data: the bytes of a text file, sampled so that any process finds its own share alone."""
+"""Training data: bytes of a text file, or what a model draws by chance, such that any process finds its share alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import InputError
-from engine.runtime.models import Transformer
+from engine.runtime.models import Family
 
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
@@ -54,7 +55,7 @@ class Batches:
     def __init__(
         self,
         text: Path,
-        model: Transformer,
+        model: Family,
         *,
         seed: int,
         microbatches: int,
@@ -68,7 +69,7 @@ class Batches:
         Raises:
             InputError: the text is missing or too short.
         """
-        self._text = Text(text, model.shape.sequence + model.lookahead)
+        self._text = Text(text, model.window) if model.window else None
         self._model = model
         self._seed = seed
         self._rows = micro_batch_size
@@ -77,7 +78,7 @@ class Batches:
         self._device = device
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """Inputs and targets of each microbatch, int64 ``[rows of the share, sequence]`` each."""
+        """Inputs and targets of each microbatch: of a language model int64 ``[rows of the share, sequence]`` each."""
         return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
     def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
@@ -92,6 +93,7 @@ class Batches:
         copy, place = divmod(row, self._rows)
         return (copy * self._microbatches + mb) * self._rows + place
 
-    def _example(self, step: int, sequence: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
         chance = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
-        return self._model.example(self._text.window(chance), chance)
+        window = np.empty(0, np.uint8) if self._text is None else self._text.window(chance)
+        return self._model.example(window, chance)

@@ -107,6 +107,43 @@ class Norm(Defers, nn.LayerNorm):
         return out
 
 
+class Convolution(Defers, nn.Conv2d):
+    """A convolution of images with a bias, left empty like :class:`Linear`, with ``cast`` as there."""
+
+    cast: tuple[Tensor, Tensor] | None = None
+
+    def reset_parameters(self) -> None:
+        pass
+
+    @torch.enable_grad()
+    def copy_weights(self, dtype: torch.dtype) -> None:
+        """In a way that autograd knows: the copies' gradients are the weights'."""
+        assert self.bias is not None, "a convolution with a bias"
+        self.cast = self.weight.to(dtype), self.bias.to(dtype)
+
+    def forget_copies(self) -> None:
+        self.cast = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.later is not None:
+            out: Tensor = _Convolved.apply(x, self.weight, self, self.later)  # type: ignore[no-untyped-call]
+            return out
+        weight, bias = self.cast or (self.weight, self.bias)
+        return F.conv2d(x, weight, bias, self.stride, self.padding)
+
+
+class ChannelNorm(Defers, nn.GroupNorm):
+    """Group norm of the channels of images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.later is None:
+            return super().forward(x)
+        if x.is_cuda and torch.is_autocast_enabled("cuda"):
+            x = x.float()  # as autocast does on a GPU
+        out: Tensor = _GroupNormed.apply(x.contiguous(), self, self.later)  # type: ignore[no-untyped-call]
+        return out
+
+
 class Table(Defers, nn.Embedding):
     """A row of weights a number, left empty like :class:`Linear`."""
 
@@ -164,6 +201,48 @@ class _Normed(Function):
         return of_input, None, None
 
 
+class _Convolved(Function):
+    """``weight`` is the module's, so that autograd comes by also where nobody wants the input's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, convolution: Convolution, later: Later) -> Tensor:
+        used, bias = convolution.cast or (weight, convolution.bias)
+        x = x.to(used.dtype)
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.convolution, ctx.later = used, convolution, later
+        return F.conv2d(x, used, bias, convolution.stride, convolution.padding)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (x,) = ctx.saved_tensors
+        gradient = gradient.contiguous()  # no view of a message, which would be held as long
+        ctx.later.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        wanted = [True, False, False]
+        of_input, _, _ = _convolution_backward(ctx.convolution, x, ctx.weight, gradient, wanted=wanted)
+        return of_input, None, None, None
+
+
+class _GroupNormed(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, norm: ChannelNorm, later: Later) -> Tensor:
+        batch, channels = x.shape[:2]
+        sizes = batch, channels, x[0, 0].numel(), norm.num_groups
+        out, mean, deviation = torch.native_group_norm(x, norm.weight, norm.bias, *sizes, norm.eps)
+        ctx.save_for_backward(x, mean, deviation)
+        ctx.norm, ctx.later = norm, later
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        kept = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        ctx.later.add(partial(_add_group_norm, ctx.norm, *kept, gradient))
+        of_input, _, _ = _group_norm_backward(ctx.norm, *kept, gradient, wanted=[True, False, False])
+        return of_input, None, None
+
+
 class _Looked(Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, numbers: Tensor, table: Table, later: Later) -> Tensor:
@@ -212,6 +291,39 @@ def _norm_backward(
     shape = list(norm.normalized_shape)
     kernel = torch.ops.aten.native_layer_norm_backward.default
     found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, shape, mean, deviation, norm.weight, norm.bias, wanted)
+    return found
+
+
+def _add_convolution(convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor) -> None:
+    _, of_weight, of_bias = _convolution_backward(convolution, x, weight, gradient, wanted=[False, True, True])
+    assert convolution.bias is not None, "a convolution with a bias"
+    accumulate(convolution.weight, of_weight)
+    accumulate(convolution.bias, of_bias)
+
+
+def _convolution_backward(
+    convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor, *, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of input, weight and bias, those that are wanted."""
+    how = [list(convolution.stride), list(convolution.padding), [1, 1], False, [0, 0], 1]
+    kernel = torch.ops.aten.convolution_backward.default
+    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, weight, [weight.shape[0]], *how, wanted)
+    return found
+
+
+def _add_group_norm(norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
+    _, weight, bias = _group_norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
+    accumulate(norm.weight, weight)
+    accumulate(norm.bias, bias)
+
+
+def _group_norm_backward(
+    norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of input, weight and bias, those that are wanted."""
+    sizes = x.shape[0], x.shape[1], x[0, 0].numel(), norm.num_groups
+    kernel = torch.ops.aten.native_group_norm_backward.default
+    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, mean, deviation, norm.weight, *sizes, wanted)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.design import Design, parse_design
-from engine.design.runnable import runnable
+from engine.design.runnable import rehearsable, runnable
 from engine.errors import DesignError, InputError
 from engine.program.program import Program, from_json
 from engine.rehearse import ASKED, Rehearsal
@@ -79,5 +79,6 @@ def _refuse(design: Design, program: Program, asked: Collection[str] | None) -> 
     """``asked`` are the codes of problems that matter; by default all do."""
     if len(design.meshes) != program.ranks:
         raise InputError(f"the program has {program.ranks} ranks, but the design {len(design.meshes)} meshes")
-    if found := [problem for problem in runnable(design) if asked is None or problem.code in asked]:
+    found = [problem for problem in runnable(design) if asked is None or problem.code in asked]
+    if found := [*found, *([] if asked is None else rehearsable(design))]:
         raise DesignError(found)

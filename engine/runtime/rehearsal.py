@@ -176,7 +176,7 @@ def _smaller(design: Design, ratio: float) -> Design:
     model = design.model
     hidden = max(1, int(model.hidden * ratio))
     sequence = max(1, int(model.sequence * min(1.0, ratio * model.hidden / hidden)))
-    return design.model_copy(update={"model": model.model_copy(update={"hidden": hidden, "sequence": sequence})})
+    return design.model_copy(update={"model": model.with_message_unit(sequence, hidden)})
 
 
 def _memory_bytes() -> int:

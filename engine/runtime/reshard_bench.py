@@ -73,6 +73,7 @@ CASES = (
     Case("S01 to S0, 2 x 2 to 2, 8 MB", (2000, 1000), (*FOUR, "S01 R"), (*LAST, "S0 R")),
     Case("S0 to S1, 2 to 2 x 2, uneven, 6 MB", (1999, 751), (*PAIR, "S0 R"), (*TWO_BY_TWO, "R S1")),
     Case("S01 to R, 2 x 2 to 2 x 2, 8 MB", (2000, 1000), (*FOUR, "S01 R"), (*TWO_BY_TWO, "R R")),
+    Case("sums of 2 to R, 2 x 2 to 2, 8 MB", (2000, 1000), (*FOUR, "S0 R P1"), (*LAST, "R R")),
 )
 TINY = (Case("one to 2 x 2, 4 kB", (10, 100), (*ONE, "R R"), (*TWO_BY_TWO, "R R")),)
 
@@ -201,7 +202,7 @@ def _case(case: Mapping[str, Any]) -> Case:
 def _own(resharding: Any) -> Any:
     import torch
 
-    box = resharding.part.owned
+    box = resharding.planned.owned.get(resharding.process)
     return None if box is None else torch.ones([stop - start for start, stop in box])
 
 

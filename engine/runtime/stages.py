@@ -72,6 +72,7 @@ class LocalStage:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
         self.compiled = module.compile_blocks() if compiled and not split else 0  # of its blocks
         self.takes, self.gives = module.takes, module.gives  # of what skips stages, from and to which
+        self._is_first = module.is_first  # whose input is data, whose gradient nobody wants
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """The output without its graph, or the loss of the last stage; and what the backward needs.
@@ -113,8 +114,8 @@ class LocalStage:
                 part.forget_copies()
 
     def _traced(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
-        for given in (x, *skips):
-            if given.is_floating_point():
+        if not self._is_first:
+            for given in (x, *skips):
                 given.requires_grad = True
         return self._run(x, targets, skips)
 

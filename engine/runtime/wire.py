@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.program.action import Action, Op
 from engine.program.answers import answers
 from engine.program.program import Program
+from engine.runtime.batching import Batch, Batches, batched_pairs, made_by
 from engine.runtime.clock import Stamp
 from engine.runtime.layout import Layout
 from engine.runtime.resharding import Carrier, GlooCarrier, Moving, NcclCarrier, Resharding
@@ -102,6 +103,7 @@ class Wire(ABC):
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # stage and members -> who reduce gradients
         self._leaving: dict[Action, Leaving] = {}
         self._passing: list[Moving] = []  # what came here and may still go on to others
+        self._batches = Batches(layout.program, self._rank)
         self._answered = _answered(layout.program, self._rank)
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags_of_a_route = max(map(_tags, routes.values()), default=0)
@@ -119,9 +121,13 @@ class Wire(ABC):
     def _sending(self, made: Action, rank: int) -> Callable[[Tensor], Leaving]:
         resharding = self._resharding(self._rank, rank, self._tensors(made))
         if resharding is None:
-            return self._sender(made, self._layout.process(rank, self._lane))
-        tag = self._first_tag(made)
-        return lambda tensor: resharding.start(tensor, tag=tag)
+            start = self._batched_sender if made in self._batches else self._sender
+            return start(made, self._layout.process(rank, self._lane))
+        assert made not in self._batches, "a design that cuts tensors anew at a boundary and batches does not run"
+        tag, owned = self._first_tag(made), resharding.planned.owned.get(self._process, ())
+        # A mesh cuts the first dim in truth; of the others a device holds all, and may be planned to send a slice.
+        sent = (slice(None), *(slice(*side) for side in owned[1:]))
+        return lambda tensor: resharding.start(tensor[sent], tag=tag)
 
     def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a rank."""
@@ -131,7 +137,8 @@ class Wire(ABC):
     def _receiving(self, made: Action, rank: int) -> Callable[[], Pending]:
         resharding = self._resharding(rank, self._rank, self._tensors(made))
         if resharding is None:
-            return self._receiver(made, self._layout.process(rank, self._lane))
+            start = self._batched_receiver if made in self._batches else self._receiver
+            return start(made, self._layout.process(rank, self._lane))
         tag, passing, by_host = self._first_tag(made), self._passing, self._device.type == "cpu"
 
         def receive() -> Pending:
@@ -184,6 +191,33 @@ class Wire(ABC):
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         """What starts to receive ``made`` from a process."""
 
+    def _batched_sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
+        """What adds the send of ``made`` to a process to its batch."""
+
+        def send(tensor: Tensor) -> Leaving:
+            return self._join(made, dist.isend, tensor.to(self._carried_on).contiguous(), process)
+
+        return send
+
+    def _batched_receiver(self, made: Action, process: int) -> Callable[[], Pending]:
+        """What adds the receive of ``made`` from a process to its batch."""
+        shape, dtype = self._message.holding(self._tensors(made)), self._message.dtype
+
+        def receive() -> Pending:
+            tensor = torch.empty(shape, dtype=dtype, device=self._carried_on)
+            return _InBatch(self._join(made, dist.irecv, tensor, process), tensor, self._device)
+
+        return receive
+
+    @property
+    @abstractmethod
+    def _carried_on(self) -> torch.device:
+        """Where tensors lie while they are sent."""
+
+    @abstractmethod
+    def _join(self, made: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+        """Add a send or a receive, which ``start`` starts, to the batch of ``made``."""
+
     @abstractmethod
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
         """Start to sum ``flat``, gradients of ``stage``, over ``members``."""
@@ -209,6 +243,14 @@ class Wire(ABC):
             for pair in zip(self._layout.mesh(source), self._layout.mesh(target), strict=True)
         )
 
+    def _batched_lanes(self) -> list[tuple[int, int]]:
+        """Every two processes (lower, higher) that issue batches, ascending."""
+        return sorted(
+            (min(pair), max(pair))
+            for ranks in batched_pairs(self._layout.program)
+            for pair in zip(*map(self._layout.mesh, ranks), strict=True)
+        )
+
     def _make_groups(self, backend: str, timeout: timedelta) -> None:
         """Groups of its own for each stage: ranks may reduce their stages in different orders.
 
@@ -225,14 +267,9 @@ def _answered(program: Program, rank: int) -> dict[Action, list[Action]]:
     messages, answer = answers(program)
     found: dict[Action, list[Action]] = {}
     for number in np.flatnonzero((answer >= 0) & (program.rank[messages.send] == rank)).tolist():
-        sent, proof = (_made(program.row(int(messages.send[each]))) for each in (number, answer[number]))
+        sent, proof = (made_by(program.row(int(messages.send[each]))) for each in (number, answer[number]))
         found.setdefault(proof, []).append(sent)
     return found
-
-
-def _made(send: Action) -> Action:
-    """What a SEND carries, by the action that made it."""
-    return send._replace(op=Op.F if send.op == Op.SEND_F else Op.B, fused=0)
 
 
 def _pair(made: Action) -> tuple[int, int]:
@@ -286,6 +323,13 @@ class GlooWire(Wire):
             return _Gloo(start([host], process, tag), host, device)
 
         return receive
+
+    @property
+    def _carried_on(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _join(self, made: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+        return self._batches.join(made, dist.P2POp(start, tensor, process, tag=self.tag(made)))
 
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
         if (stage, members) not in self._groups:
@@ -349,6 +393,21 @@ class _Resharded(Pending):
         return None if isinstance(arrived, int) and not self._by_host else arrived
 
 
+class _InBatch(Pending):
+    """A tensor that is there when its batch is complete."""
+
+    def __init__(self, batch: Batch, tensor: Tensor, device: torch.device) -> None:
+        self._batch, self._tensor, self._device = batch, tensor, device
+
+    def wait(self) -> Tensor:
+        self._batch.wait()
+        return self._tensor.to(self._device)
+
+    @property
+    def arrived(self) -> Stamp | None:
+        return self._batch.arrived
+
+
 class _Here(Pending):
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -387,7 +446,8 @@ class NcclWire(Wire):
 
     NCCL knows no tags, so what makes messages find each other is their order, which the program
     keeps per pair; and operations of one communicator stand in line, so that with one for both
-    directions a send could wait behind the receive that it is the condition of.
+    directions a send could wait behind the receive that it is the condition of. Batches have one communicator for
+    each pair, on which both ends issue the same batches in the same order.
     """
 
     def __init__(
@@ -406,11 +466,17 @@ class NcclWire(Wire):
             group = dist.new_group(lane, timeout=timeout, backend="nccl")
             if process in lane:
                 self._lanes[lane] = group
+        self._pairs: dict[tuple[int, int], Any] = {}
+        for pair in self._batched_lanes():
+            group = dist.new_group(pair, timeout=timeout, backend="nccl")
+            if process in pair:
+                self._pairs[pair] = group
         self._make_groups("nccl", timeout)
         # What notes arrivals, one a communicator, whose messages arrive in order: torch has 32 streams, and from then
         # on hands out the same again, so that a stream made for each would soon be one that something else waits in.
         arriving = [*(lane for lane in self._lanes if lane[1] == process), *self._groups]
         self._sides = {each: torch.cuda.Stream(device) for each in arriving}  # type: ignore[no-untyped-call]
+        self._pair_sides = {pair: torch.cuda.Stream(device) for pair in self._pairs}  # type: ignore[no-untyped-call]
         self._warm_up()
         pairs = {(move.source, move.target) for route in routes.values() for move in route.moves}
         self._carrier = NcclCarrier(sorted(pairs), process, device, timeout)
@@ -423,21 +489,31 @@ class NcclWire(Wire):
                 dist.send(token, target, group=group)
             else:
                 dist.recv(token, source, group=group)
+        for pair, group in self._pairs.items():
+            peer, came = sum(pair) - self._process, torch.empty_like(token)
+            both = [dist.P2POp(dist.isend, token, peer, group), dist.P2POp(dist.irecv, came, peer, group)]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
         for group in self._groups.values():
             dist.all_reduce(token, group=group)
         dist.all_reduce(token)
         torch.cuda.synchronize(self._device)
 
     def _sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
-        group, leaving = self._lanes[self._process, process], self._leaving
+        group = self._lanes[self._process, process]
 
         def send(tensor: Tensor) -> Leaving:
-            for gone in list(takewhile(lambda name: leaving[name].is_gone(), leaving)):
-                del leaving[gone]  # no answer is needed: the GPU says so; the oldest go first
+            self._forget_the_gone()
             tensor = tensor.contiguous()
             return _Sent(dist.isend(tensor, process, group=group), tensor)
 
         return send
+
+    def _forget_the_gone(self) -> None:
+        """No answer is needed: the GPU says so; the oldest go first."""
+        leaving = self._leaving
+        for gone in list(takewhile(lambda name: leaving[name].is_gone(), leaving)):
+            del leaving[gone]
 
     def _receiver(self, made: Action, process: int) -> Callable[[], Pending]:
         lane = process, self._process
@@ -449,6 +525,23 @@ class NcclWire(Wire):
             return _Nccl(dist.irecv(tensor, process, group=group), tensor, side)
 
         return receive
+
+    def _batched_sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
+        send = super()._batched_sender(made, process)
+
+        def send_and_forget(tensor: Tensor) -> Leaving:
+            self._forget_the_gone()
+            return send(tensor)
+
+        return send_and_forget
+
+    @property
+    def _carried_on(self) -> torch.device:
+        return self._device
+
+    def _join(self, made: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+        pair = min(self._process, process), max(self._process, process)
+        return self._batches.join(made, dist.P2POp(start, tensor, process, self._pairs[pair]), self._pair_sides[pair])
 
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> Pending:
         if (stage, members) not in self._groups:

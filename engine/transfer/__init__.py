@@ -9,16 +9,17 @@ Nothing here needs torch: a plan is data, the same on every rank for the same in
 """
 
 from engine.link_shares import Share, most_at_once
-from engine.transfer._boxes import Box, Mesh, SpecError, boxes, is_empty, volume
+from engine.transfer._boxes import Box, Mesh, SpecError, boxes, is_empty, split_spec, volume
 from engine.transfer._lanes import Held, Hops, Lane, hops, lanes, sides_of
 from engine.transfer._links import Link, Links
-from engine.transfer._moves import Move, moves
-from engine.transfer._plan import Plan, Planned, every_plan, plan
+from engine.transfer._moves import moves
+from engine.transfer._plan import Plan, Planned, plan
 from engine.transfer._played import MOST_PLAYED, Played, Port, Sent, play, played_seconds
+from engine.transfer._rewriting import Rewritten, rewrite
 from engine.transfer._schedule import Job, Placed, lower_bound, run_in_order
 from engine.transfer._shares import shares
-from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
-from engine.transfer._transfer import Transfer, transfer
+from engine.transfer._tasks import Load, Move, Side, Tensor, UnitTask, check_load, unit_tasks
+from engine.transfer._transfer import Transfer, every_transfer, transfer, transfer_many
 from engine.transfer.orderings import orderings
 from engine.transfer.strategies import strategies
 
@@ -31,6 +32,7 @@ __all__ = [
     "Lane",
     "Link",
     "Links",
+    "Load",
     "Mesh",
     "Move",
     "Placed",
@@ -38,14 +40,17 @@ __all__ = [
     "Planned",
     "Played",
     "Port",
+    "Rewritten",
     "Sent",
     "Share",
+    "Side",
     "SpecError",
     "Tensor",
     "Transfer",
     "UnitTask",
     "boxes",
-    "every_plan",
+    "check_load",
+    "every_transfer",
     "hops",
     "is_empty",
     "lanes",
@@ -56,11 +61,14 @@ __all__ = [
     "plan",
     "play",
     "played_seconds",
+    "rewrite",
     "run_in_order",
     "shares",
     "sides_of",
+    "split_spec",
     "strategies",
     "transfer",
+    "transfer_many",
     "unit_tasks",
     "volume",
 ]

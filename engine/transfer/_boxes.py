@@ -11,6 +11,7 @@ Box = tuple[tuple[int, int], ...]
 """``[dims]`` start and stop of an index rectangle; empty where a start is its stop."""
 
 _ENTRY = re.compile(r"R|S\d+")
+_PARTIAL = re.compile(r"P\d+")
 
 
 class SpecError(ValueError):
@@ -38,30 +39,54 @@ class Mesh:
         return self.hosts[self.ranks.index(rank)]
 
 
+def split_spec(spec: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Split a spec into the entries of tensor dims and the mesh axes over which the tensor is partial.
+
+    A spec may end with ``P`` and mesh axes: ranks along them hold addends, and the tensor is their sum.
+    """
+    if spec and _PARTIAL.fullmatch(spec[-1]):
+        return tuple(spec[:-1]), tuple(map(int, spec[-1][1:]))
+    return tuple(spec), ()
+
+
 def axes_of(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple[int, ...]]:
     """``[dims]`` the mesh axes that cut each tensor dim, outer first.
 
     Raises:
-        SpecError: an entry is no ``R`` or ``S`` with axes, an axis is not there or cuts twice, or the
+        SpecError: an entry is no ``R`` or ``S`` with axes, an axis is not there or is used twice, or the
             spec has not one entry a dim.
     """
-    if len(spec) != len(shape):
-        raise SpecError(None, f"the tensor has {len(shape)} dims and the spec {len(spec)} entries; give one a dim")
+    entries, partial = split_spec(spec)
+    if len(entries) != len(shape):
+        message = f"the tensor has {len(shape)} dims and the spec {len(entries)} entries; give one a dim"
+        raise SpecError(None, message)
     seen: dict[int, int] = {}
     found = []
-    for dim, entry in enumerate(spec):
+    for dim, entry in enumerate(entries):
         if not _ENTRY.fullmatch(entry):
             raise SpecError(dim, f"{entry!r} is no sharding; use R, or S with mesh axes such as S0 or S01")
         axes = tuple(map(int, entry[1:]))
-        for axis in axes:
-            if axis >= len(mesh.shape):
-                raise SpecError(dim, f"{entry} names axis {axis}, and the mesh has axes 0 to {len(mesh.shape) - 1}")
-            if axis in seen:
-                again = "twice" if seen[axis] == dim else f"dims {seen[axis]} and {dim}"
-                raise SpecError(dim, f"axis {axis} cuts {again}; an axis cuts one dim once")
-            seen[axis] = dim
+        _check_axes(dim, entry, axes, mesh, seen)
         found.append(axes)
+    _check_axes(len(entries), f"P{''.join(map(str, partial))}", partial, mesh, seen)
     return found
+
+
+def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dict[int, int]) -> None:
+    """
+    Raises:
+        SpecError: an axis is not there, or ``seen`` before; the dim after the last one stands for partial axes.
+    """
+    for axis in axes:
+        if axis >= len(mesh.shape):
+            raise SpecError(dim, f"{entry} names axis {axis}, and the mesh has axes 0 to {len(mesh.shape) - 1}")
+        if axis in seen and entry[0] == "P":
+            again = "stands twice" if seen[axis] == dim else f"cuts dim {seen[axis]} already"
+            raise SpecError(dim, f"axis {axis} {again}; a tensor is partial over an axis that cuts nothing, named once")
+        if axis in seen:
+            again = "twice" if seen[axis] == dim else f"dims {seen[axis]} and {dim}"
+            raise SpecError(dim, f"axis {axis} cuts {again}; an axis cuts one dim once")
+        seen[axis] = dim
 
 
 def boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
@@ -76,12 +101,13 @@ def boxes(mesh: Mesh, spec: Sequence[str], shape: Sequence[int]) -> list[Box]:
     cuts = axes_of(spec, mesh, shape)
     owned = []
     for place in range(len(mesh.ranks)):
-        at = _coordinates(place, mesh.shape)
+        at = coordinates(place, mesh.shape)
         owned.append(tuple(_piece(size, axes, at, mesh.shape) for size, axes in zip(shape, cuts, strict=True)))
     return owned
 
 
-def _coordinates(place: int, shape: Sequence[int]) -> list[int]:
+def coordinates(place: int, shape: Sequence[int]) -> list[int]:
+    """Return where in a mesh of ``shape`` its ``place``-th rank stands, row-major."""
     found: list[int] = []
     for size in reversed(shape):
         place, at = divmod(place, size)
@@ -92,10 +118,43 @@ def _coordinates(place: int, shape: Sequence[int]) -> list[int]:
 def _piece(size: int, axes: Sequence[int], at: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
     start, stop = 0, size
     for axis in axes:
-        each = -(-(stop - start) // shape[axis])
-        first = min(start + at[axis] * each, stop)
-        start, stop = first, min(first + each, stop)
+        start, stop = _nth(start, stop, shape[axis], at[axis])
     return start, stop
+
+
+def _nth(start: int, stop: int, parts: int, number: int) -> tuple[int, int]:
+    """Pieces of ``ceil(n / parts)``, the last ones shorter or empty."""
+    each = -(-(stop - start) // parts)
+    first = min(start + number * each, stop)
+    return first, min(first + each, stop)
+
+
+def addend_groups(mesh: Mesh, spec: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    """Return for each rank the ranks whose addends make up its box of the tensor, in the order in which they are added.
+
+    A group holds the rank itself, and it alone where the tensor is not partial.
+    """
+    partial = set(split_spec(spec)[1])
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, rank in enumerate(mesh.ranks):
+        at = coordinates(place, mesh.shape)
+        groups.setdefault(tuple(-1 if axis in partial else at[axis] for axis in range(len(at))), []).append(rank)
+    return {rank: tuple(group) for group in groups.values() for rank in group}
+
+
+def nth_piece(box: Box, parts: int, number: int) -> Box | None:
+    """Cut a box into ``parts`` and return one piece; none where it is empty.
+
+    The first dim that divides evenly is cut, or the longest; one element cannot be cut and is in the first piece.
+    """
+    if parts == 1 or not box:
+        return box if not number and not is_empty(box) else None
+    lengths = [stop - start for start, stop in box]
+    dim = next((dim for dim, length in enumerate(lengths) if length % parts == 0), lengths.index(max(lengths)))
+    start, stop = box[dim]
+    first, last = _nth(start, stop, parts, number)
+    piece = (*box[:dim], (first, last), *box[dim + 1 :])
+    return None if is_empty(piece) else piece
 
 
 def is_empty(box: Box) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import InputError
+from engine.transfer._additions import additions
 from engine.transfer._links import Links
 from engine.transfer._plan import Plan
 from engine.transfer._tasks import UnitTask
@@ -96,9 +97,11 @@ def _passed(plan: Plan, tasks: Sequence[UnitTask], links: Links) -> set[tuple[in
     kinds: dict[object, tuple[UnitTask, int]] = {}
     for each in plan.tasks:
         task = tasks[each.task]
-        key = links.host[each.sender], tuple(links.host[rank] for rank in task.receivers), task.elements == 1
+        hosts = tuple(links.host[rank] for rank in task.receivers)
+        key = links.host[each.sender], hosts, task.elements == 1, task.rings
         kinds.setdefault(key, (task, each.sender))
-    found: set[tuple[int, Way]] = set()
+    addends = additions(tasks, [(each.task, each.sender) for each in plan.tasks])
+    found = {side for move in addends for side in sides_of(move.source, move.target, links) if side is not None}
     for task, sender in kinds.values():
         legs = islice(strategy.legs(task, sender, links), MOST_LOOKED_AT) if task.receivers else ()
         for source, target in {(leg.source, leg.target) for leg in legs}:
@@ -126,7 +129,9 @@ def hops(strategy: str, task: UnitTask, sender: int, links: Links, chunks: int) 
     item = task.bytes / max(1, task.elements)
     number = {start: place for place, start in enumerate(sorted({leg.start for leg in legs}))}
     free: defaultdict[Port, float] = defaultdict(float)
-    arrived: dict[int, dict[tuple[int, int], float]] = {sender: {(0, task.elements): 0.0}}
+    arrived: dict[int, dict[tuple[int, int], float]] = {
+        rank: {(0, task.elements): 0.0} for rank in (sender, *task.keepers)
+    }
     found: list[Message] = []
     for source, target, start, stop in legs:
         near = links.host[source] == links.host[target]

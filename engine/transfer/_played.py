@@ -7,7 +7,7 @@ connections of TCP do (Bertsekas and Gallager, "Data Networks", section 6.5.2). 
 costs its link's alpha, in which its lane waits and no NIC does.
 
 A rank sends in lanes, each of them in the order of the plan: what it owns and sends to other hosts, what it
-owns and sends inside its own, and by each slice what it hands on.
+owns and sends inside its own, so too the sums that it made, and by each slice what it hands on.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Literal, NamedTuple, Self
 
+from engine._shared_links import EVEN, share
 from engine.transfer._links import Links
-from engine.transfer._moves import Move, moves
+from engine.transfer._moves import moves
 from engine.transfer._plan import Plan
-from engine.transfer._tasks import UnitTask
+from engine.transfer._tasks import Move, UnitTask
 
 BUFFER_BYTES = 2**22
 """Of a message, that the transport takes off its sender's hands before anybody has them: the most that Linux keeps
 for a connection (the last of ``tcp_wmem``), and what NCCL does (``NCCL_BUFFSIZE``)."""
 MOST_PLAYED = 5_000
 """Messages of a plan; of more, its makespan is taken for the truth."""
-EVEN = 1e-9
-"""Relative: what is nearer comes at once."""
 Port = tuple[Literal["tx", "rx", "out", "into"], int]
 """One direction of all NICs of a host; or of the link of a rank inside its host."""
 Ports = tuple[Port, Port]
 Lane = tuple[int, bool, int]
-"""A rank, whether the lane is inside its host, and the task of what it hands on; -1 of what it owns."""
+"""A rank, whether the lane is inside its host, and the task of what it hands on; see :func:`_lane_number`."""
 
 
 class Sent(NamedTuple):
@@ -230,12 +229,21 @@ class _Play:
         return move.elements * (task.bytes / task.elements)
 
     def _lane_of(self, move: Move) -> Lane:
-        near = self._links.host[move.source] == self._links.host[move.target]
-        return move.source, near, -1 if move.source in self._tasks[move.task].senders else move.task
+        near, task = self._links.host[move.source] == self._links.host[move.target], self._tasks[move.task]
+        return move.source, near, _lane_number(move, task)
 
     def _ports(self, move: Move) -> Ports:
         out, to = self._links.host[move.source], self._links.host[move.target]
         return (("out", move.source), ("into", move.target)) if out == to else (("tx", out), ("rx", to))
+
+
+def _lane_number(move: Move, task: UnitTask) -> int:
+    """-1 of what its rank owns, -2 of a sum that it made, the task of what it hands on."""
+    if move.is_addend(task):
+        return -1
+    if move.source not in task.senders:
+        return move.task
+    return -2 if task.addends else -1
 
 
 def _chunks(moves: Sequence[Move]) -> list[int]:
@@ -252,11 +260,18 @@ def _needs(moves: Sequence[Move], tasks: Sequence[UnitTask]) -> tuple[list[int],
     missing: list[int] = [0] * len(moves)
     wanted_by: list[list[int]] = [[] for _ in moves]
     brought: defaultdict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)  # of a task to a rank: ranges
-    for number, (task, source, target, start, stop) in enumerate(moves):
+    added: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of a task to a rank: addends
+    for number, move in enumerate(moves):
+        task, source, target, start, stop = move
+        if move.is_addend(tasks[task]):
+            added[task, target].append(number)
+            continue
+        needed = added[task, source]
         if source not in tasks[task].senders:
-            for brings in _bringing(brought[task, source], start, stop):
-                wanted_by[brings].append(number)
-                missing[number] += 1
+            needed = _bringing(brought[task, source], start, stop)
+        for brings in needed:
+            wanted_by[brings].append(number)
+        missing[number] = len(needed)
         brought[task, target][start, stop] = number
     return missing, wanted_by
 
@@ -269,23 +284,17 @@ def _bringing(brought: dict[tuple[int, int], int], start: int, stop: int) -> lis
 
 
 def _share(ways: Sequence[_Way], capacity: Callable[[Port], float]) -> None:
-    """Give every message as much as the fullest port that it passes leaves to each, the fullest port first."""
-    left: dict[Port, float] = {}
-    messages: defaultdict[Port, int] = defaultdict(int)
+    """Give every message its max-min fair rate: each way is a class of flows (:func:`engine._shared_links.share`)."""
+    number = {port: at for at, port in enumerate(dict.fromkeys(port for way in ways for port in way.ports))}
+    ports = [number[port] for way in ways for port in way.ports]
+    limits, demand = [capacity(port) for port in number], [0.0] * len(number)
     for way in ways:
         for port in way.ports:
-            left[port] = capacity(port)
-            messages[port] += way.messages
-    while ways:
-        fair = [min(way.most, *(left[port] / messages[port] for port in way.ports)) for way in ways]
-        least = min(fair)
-        others = []
-        for way, rate in zip(ways, fair, strict=True):
-            if rate > least * (1 + EVEN):
-                others.append(way)
-                continue
-            way.rate = least
-            for port in way.ports:
-                left[port] -= least * way.messages
-                messages[port] -= way.messages
-        ways = others
+            demand[number[port]] += way.most * way.messages
+    most, messages, fair = [way.most for way in ways], [way.messages for way in ways], [0.0] * len(ways)
+    share(
+        range(0, 2 * len(ways) + 1, 2), ports, [1.0] * len(ports), most, messages, demand, limits,
+        [0.0] * len(number), [0.0] * len(number), fair, list(range(len(ways))), len(ways),
+    )  # fmt: skip
+    for way, rate in zip(ways, fair, strict=True):
+        way.rate = rate

@@ -1,36 +1,59 @@
-"""A tensor's whole way from one mesh and spec to another: plan, messages, and how long they take."""
+"""The whole transfer of tensors from one mesh and spec to another: plan, messages, and how long they take."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import Self
 
-from engine.transfer._boxes import Box, Mesh, boxes
+from engine.transfer._boxes import Box
 from engine.transfer._links import Links
-from engine.transfer._moves import Move, moves
-from engine.transfer._plan import Plan, plan
+from engine.transfer._moves import moves
+from engine.transfer._plan import Plan, plan_tasks, tasks_of
 from engine.transfer._played import MOST_PLAYED, played_seconds
-from engine.transfer._tasks import Tensor, UnitTask, unit_tasks
+from engine.transfer._tasks import Load, Move, Side, Tensor, UnitTask
+from engine.transfer.orderings import orderings
 from engine.transfer.strategies import strategies
-
-Side = tuple[Mesh, tuple[str, ...]]
-"""A mesh, and how the tensor is cut on it."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor's way from one mesh and spec to another: data alone, the same on every rank."""
+    """Tensors on their way by one plan: data alone, the same on every rank."""
 
-    tensor: Tensor
-    source: Side
-    destination: Side
+    loads: tuple[Load, ...]
+    tasks: tuple[UnitTask, ...]  # of all tensors, one tensor after another
     links: Links
     plan: Plan
 
-    @cached_property
-    def tasks(self) -> list[UnitTask]:
-        return unit_tasks(self.tensor, *self.source, *self.destination)
+    @classmethod
+    def of(cls, loads: Sequence[Load], links: Links, plan: Plan) -> Self:
+        """The transfer of a plan; see :func:`tasks_of`."""
+        return cls(tuple(loads), tuple(tasks_of(loads, plan.strategy)), links, plan)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The first tensor, which most transfers have alone; so are the source and destination its own."""
+        return self.loads[0].tensor
+
+    @property
+    def source(self) -> Side:
+        return self.loads[0].source
+
+    @property
+    def destination(self) -> Side:
+        return self.loads[0].destination
+
+    @property
+    def owned(self) -> dict[int, Box]:
+        """The box of the first tensor that each rank of its source holds."""
+        return self.loads[0].owned
+
+    @property
+    def needed(self) -> dict[int, Box]:
+        """The box of the first tensor that each rank of its destination gets."""
+        return self.loads[0].needed
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
@@ -41,28 +64,17 @@ class Transfer:
         """How long it takes as it is played: the price of the transfer; see :func:`played_seconds`."""
         return played_seconds(self.plan, self.tasks, self.links)
 
-    @cached_property
-    def owned(self) -> dict[int, Box]:
-        """What each rank of the source holds."""
-        return _boxes(self.source, self.tensor)
-
-    @cached_property
-    def needed(self) -> dict[int, Box]:
-        """What each rank of the destination gets."""
-        return _boxes(self.destination, self.tensor)
-
     @property
     def ranks(self) -> tuple[int, ...]:
         """Everybody who takes part, ascending."""
-        return tuple(sorted({*self.owned, *self.needed}))
+        return tuple(sorted({rank for load in self.loads for rank in (*load.owned, *load.needed)}))
 
     @cached_property
     def digest(self) -> bytes:
         """Of the plan: equal where all ranks would do the same."""
         hosts = [self.links.host[rank] for rank in self.ranks]
         planned = [(each.task, int(each.sender), int(each.chunks)) for each in self.plan.tasks]
-        said = self.tensor, self.source, self.destination, hosts, self.plan.strategy, planned
-        return sha256(repr(said).encode()).digest()
+        return sha256(repr((self.loads, hosts, self.plan.strategy, planned)).encode()).digest()
 
 
 def transfer(
@@ -75,24 +87,55 @@ def transfer(
     ordering: str = "ensemble",
     chunks: int | None = None,
 ) -> Transfer:
-    """Plan a transfer; ``strategy`` none: of all of them the one that takes the shortest as it is played.
+    """Plan a transfer of one tensor; see :func:`transfer_many`.
 
     Raises:
         SpecError: a spec does not fit its mesh or the tensor.
         InputError: there is no such strategy or ordering.
     """
-    source, destination = (source[0], tuple(source[1])), (destination[0], tuple(destination[1]))
+    load = Load(tensor, (source[0], tuple(source[1])), (destination[0], tuple(destination[1])))
+    return transfer_many([load], links, strategy=strategy, ordering=ordering, chunks=chunks)
+
+
+def transfer_many(
+    loads: Sequence[Load],
+    links: Links,
+    *,
+    strategy: str | None = "broadcast",
+    ordering: str = "ensemble",
+    chunks: int | None = None,
+) -> Transfer:
+    """Plan one transfer of several tensors: one order, and senders chosen, over the unit tasks of all of them.
+
+    Args:
+        strategy: its name; none: of all of them the one that takes the shortest as it is played.
+
+    Raises:
+        SpecError: a spec does not fit its mesh or its tensor.
+        InputError: there is no such strategy or ordering.
+    """
     tried = [strategy] if strategy else list(strategies)
-    plans = (
-        plan(tensor, source, destination, links, strategy=name, ordering=ordering, chunks=chunks) for name in tried
-    )
-    made = [Transfer(tensor, source, destination, links, each) for each in plans]
+    made = [each for name in tried for each in every_transfer(loads, links, chunks, [name], [ordering])]
     if len(made) == 1:
         return made[0]
     all_play = all(len(each.moves) <= MOST_PLAYED for each in made)  # else the two kinds of seconds would be compared
     return min(made, key=lambda each: each.played_s if all_play else each.plan.makespan_s)
 
 
-def _boxes(side: Side, tensor: Tensor) -> dict[int, Box]:
-    mesh, spec = side
-    return dict(zip(mesh.ranks, boxes(mesh, spec, tensor.shape), strict=True))
+def every_transfer(
+    loads: Sequence[Load],
+    links: Links,
+    chunks: int | None = None,
+    only: Sequence[str] | None = None,
+    ordered: Sequence[str] | None = None,
+) -> Iterator[Transfer]:
+    """The transfers of every strategy with every ordering, or of some of them.
+
+    Raises:
+        SpecError: a spec does not fit its mesh or its tensor.
+        InputError: there is no such strategy or ordering.
+    """
+    for strategy in only or strategies:
+        tasks = tuple(tasks_of(loads, strategy))
+        for ordering in ordered or orderings:
+            yield Transfer(tuple(loads), tasks, links, plan_tasks(tasks, links, strategy, ordering, chunks))

@@ -19,6 +19,7 @@ from designer.session import Session
 from designer.views.timeline import Layer, Pin, TimelineChart, pack
 from designer.views.transfer import TransferView
 from engine.design import load_design, parse_design
+from engine.design.cost import RooflineCost
 from engine.design.transfer_spec import parse_transfer
 from engine.errors import DesignError, InputError
 from engine.program.action import Action, Op
@@ -78,6 +79,8 @@ def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
         ("links.intra_node.latency_s", "7 us", 7e-6),
         ("links.inter_node.latency_s", "70", 7e-5),  # over 50 µs
         ("links.inter_node.latency_s", "0", 0.0),
+        ("source.partial", "none", []),
+        ("source.partial", "1", [1]),
         ("chunks", "best", None),
         ("chunks", "64", 64),
     ],
@@ -101,6 +104,7 @@ def test_fields_are_read(path: str, text: str, value: Any) -> None:
         ("links.inter_node.bandwidth", "10 Gb/s", "could be bits or bytes: write 10 Gbit/s or 10 GB/s"),
         ("links.inter_node.latency_s", "5e-5", "5e-5 could be 5e-5 s or 5e-5 µs"),
         ("links.inter_node.latency_s", "soon", "should be an amount such as 50 us"),
+        ("source.partial", "rows", "should be mesh axes such as 0, 1, or none"),
         ("nics_per_host", "1.5", "should be a whole number"),
         ("source.colour", "red", "there is no field 'source.colour'"),
     ],
@@ -129,6 +133,37 @@ def test_axes_are_put_on_dims_in_an_order_and_gone_axes_cut_nothing() -> None:
     assert edits.with_text(both, "tensor.shape", "8 8 8")["destination"]["spec"] == ["S0", "R", "R"]
     with pytest.raises(InputError, match="no such axis"):
         edits.with_axis(rows(), "source", 7, 0, 0)
+
+
+def test_an_axis_of_addends_sums_until_it_cuts_or_is_gone() -> None:
+    opened = Opened(rows())
+
+    assert opened.do("set", path="source.partial", text="1") is None
+    picture = opened.view.picture
+    assert picture["source"]["partial"] == [1] and picture["reduce_s"] > 0
+    assert {tuple(task["addends"]) for task in picture["tasks"]} == {(0, 1), (2, 3)}
+    opened.do("set", path="source.partial", text="0")
+    assert opened.view.stale and "axis 0 cuts dim 0 already" in opened.view.troubles["source.partial"]
+    opened.do("set", path="source.partial", text="1")
+    opened.do("place", side="source", axis=1, dim=1, at=0)
+    assert opened.bench.state.document["source"]["partial"] == [] and not opened.view.stale
+    opened.do("undo")
+    opened.do("set", path="source.shape", text="4")
+    assert opened.bench.state.document["source"]["partial"] == [] and not opened.view.stale
+
+
+@pytest.mark.parametrize("name", ["rewrite-allgather", "send-recv"])
+def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None:
+    opened = Opened(rows())
+    before = [task["rects"] for task in opened.view.picture["tasks"]]
+
+    opened.do("choose", strategy=name, ordering="randomized-greedy")
+
+    after = opened.view.picture
+    assert sum(task["bytes"] for task in after["tasks"]) == after["bytes"]
+    assert ([task["rects"] for task in after["tasks"]] == before) is (name == "send-recv")
+    opened.do("look", shows="played")
+    assert json.loads(opened.view.play)["messages"]["task"]
 
 
 # links
@@ -305,6 +340,7 @@ def tensor_parallel() -> Session:
 
 def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     session = tensor_parallel()
+    session.edit("transfer", {"batched": True}, "batched")
     crossings = Crossings(session)
 
     crossings.open(session.prediction, 0, Action(Op.SEND_F, 0, 2))
@@ -318,6 +354,7 @@ def test_an_arrow_opens_what_crosses_and_its_plan_can_be_taken() -> None:
     view._handle_msg({"type": "choose", "strategy": "hierarchical", "ordering": "dfs"})
     view._handle_msg({"type": "take"})
     assert session.design.transfer.strategy == "hierarchical" and view.design_has == ["hierarchical", "dfs"]
+    assert session.design.transfer.batched, "a plan leaves the rest of the section as it is"
     session.undo()
     assert session.design.transfer.strategy == "broadcast"
 
@@ -339,7 +376,10 @@ def test_a_message_that_skips_stages_is_told_from_the_one_to_the_next() -> None:
 
 @pytest.mark.parametrize("name", ["06-data-parallel", "14-tensor-parallel", "18-u-transformer", "20-unequal-meshes"])
 def test_every_arrow_opens_and_takes_as_long_as_it_is_drawn(name: str) -> None:
-    session = Session(load_design(example(name)))
+    """Where messages are alone: what they wait for each other is in the iteration, not in a transfer."""
+    design = load_design(example(name))
+    apart = design.model_copy(update={"cost": RooflineCost(transfer_model="latency")})
+    session = Session(apart)
     crossings, timeline = Crossings(session), session.prediction.timeline
     first = {}
     for span in np.flatnonzero(timeline.is_transfer).tolist():

@@ -174,9 +174,11 @@ def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
     for answer in what_ifs(found.program, found.costs, path, faster=0.2):
         rows = answer.change.rows(found.program)
         anew = replace(found.costs, seconds=np.where(rows, 0.8 * found.costs.seconds, found.costs.seconds))
-        assert answer.makespan_s == simulate(found.program, anew.seconds, anew.transfer_model).makespan
+        assert answer.makespan_s == anew.play(found.program).makespan
         assert answer.saved_s == pytest.approx(path.makespan_s - answer.makespan_s)
-        assert -1e-12 <= answer.saved_s <= 0.2 * answer.on_path_s + 1e-9 * path.makespan_s
+        free = simulate(found.program, found.costs.seconds)  # where links are shared, less of one leaves more to others
+        if np.array_equal(free.end, found.timeline.end):
+            assert -1e-12 <= answer.saved_s <= 0.2 * answer.on_path_s + 1e-9 * path.makespan_s
 
 
 def test_what_is_off_the_critical_path_saves_nothing() -> None:

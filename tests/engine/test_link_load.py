@@ -113,5 +113,6 @@ def test_unit_costs_have_no_bounds_and_no_links() -> None:
 def test_every_kind_of_port_has_a_name(kind: str) -> None:
     name = port_name(Port(kind, 7))  # type: ignore[arg-type]
 
-    assert " 7, " in name
-    assert name.endswith("outgoing" if kind.endswith("out") else "incoming")
+    assert " 7" in name
+    ways = {"out": ", outgoing", "in": ", incoming", "both": ", both directions", "": "7"}
+    assert name.endswith(ways[kind.partition("-")[2]])

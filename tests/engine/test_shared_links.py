@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine import _shared_links, shared_links
+from engine import _shared_links, shared_play
 from engine.compiled import compiled_module, is_available
 from engine.design import parse_design
 from engine.lowering import lower
 from engine.program.action import Op
 from engine.program.program import Program, parse_program
-from engine.shared_links import Network, Port, pair_network, play_shared
+from engine.shared_links import Network, Port, pair_network
+from engine.shared_play import play_shared
 from engine.simulate import computing_seconds, flow_bytes, link_rates, simulate
 from engine.timeline import Timeline
 from tests._strategies import document, programs, seconds, seeds
@@ -86,6 +87,11 @@ def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Netw
     )
 
 
+def untied(program: Program, seed: int) -> NDArray[np.float64]:
+    """Seconds of which no sums are equal: which of two flows is first at one moment is a matter of rounding."""
+    return seconds(program, seed) + np.random.default_rng(seed).uniform(1e-3, 2e-3, len(program))
+
+
 def played(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
     """Through the loop, also where nothing is shared."""
     return link_rates(program, takes, network, 0)[0]
@@ -94,7 +100,7 @@ def played(program: Program, takes: NDArray[np.float64], network: Network) -> Ti
 @some
 @given(program=programs(), seed=seeds)
 def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
-    takes, network = seconds(program, seed), network_of(program, seed)
+    takes, network = untied(program, seed), network_of(program, seed)
 
     found = spans_of(played(program, takes, network))
 
@@ -107,7 +113,7 @@ def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
 @some
 @given(program=programs(), seed=seeds)
 def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
-    takes, network = seconds(program, seed), nics_of(program, units=1 + seed % 2)
+    takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
 
     found = spans_of(simulate(program, takes, "link-serial", network=network))
 
@@ -127,7 +133,7 @@ def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None
 
     compiled = play_shared(*args, sizes, network)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_links, "compiled_module", lambda name: None)
+        patch.setattr(shared_play, "compiled_module", lambda name: None)
         interpreted = play_shared(*args, sizes, network)
 
     for one, other in zip(compiled[:6], interpreted[:6], strict=True):

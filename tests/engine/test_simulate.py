@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.program.action import Action, Op
+from engine.program.answers import messages_of
 from engine.program.program import Program, parse_program
 from engine.simulate import TransferModel, simulate
 from engine.timeline import Timeline
 from tests._strategies import programs, seconds, seeds
 from tests.engine.schedules.play import makespan
+from tests.engine.schedules.play import program as pipeline
 
-MODELS: tuple[TransferModel, ...] = ("latency", "sender-blocking", "link-serial")
+MODELS: tuple[TransferModel, ...] = ("latency", "sender-blocking", "link-serial", "batched")
 models = st.sampled_from(MODELS)
 some = settings(max_examples=60)
 Task = tuple[int, Action]  # (rank, action)
@@ -75,7 +77,51 @@ def waits_of(program: Program, model: TransferModel) -> dict[Task, set[Task]]:
     for task in every:
         if task[1].op == Op.STEP and program.clips:
             waits[task] |= ends
+    if model == "batched":
+        hold_batches(program, waits)
     return waits
+
+
+def batches_of(program: Program) -> list[set[Task]]:
+    """The SENDs of each batch, as a person would say it: what two ranks exchange between two computations of each."""
+    lines: dict[int, list[tuple[int, int]]] = defaultdict(list)  # of each rank the (first, last) row of its slots
+    for row in np.flatnonzero(program.is_compute).tolist():
+        line = lines[int(program.rank[row])]
+        if program.fused[row]:
+            line[-1] = line[-1][0], row
+        else:
+            line.append((row, row))
+    gaps = {  # the rows of two computations that follow each other: one gap
+        row: (rank, number) for rank, line in lines.items() for number, slot in enumerate(line) for row in slot
+    }
+    messages = messages_of(program)
+    ends = {
+        int(send): (gaps[int(maker)], (gaps[int(taker)][0], gaps[int(taker)][1] - 1), int(taker))
+        for send, maker, taker in zip(*messages, strict=True)
+    }
+    found = []
+    for gap, other in {tuple(sorted(end[:2])) for end in ends.values()}:
+        here = {send: end for send, end in ends.items() if set(end[:2]) == {gap, other}}
+        first_sent = all(
+            gaps[end[2]][1] <= gaps[later[2]][1]
+            for send, end in here.items()
+            for after, later in ends.items()
+            if after > send and program.rank[after] == program.rank[send] and later[1][0] == end[1][0]
+        )
+        if len({end[:2] for end in here.values()}) == 2 and first_sent:
+            found.append({(int(program.rank[send]), program.row(send)) for send in here})
+    return found
+
+
+def hold_batches(program: Program, waits: dict[Task, set[Task]]) -> None:
+    """All sends of a batch wait for all that one of them waits for, and the next computations for all of them."""
+    for batch in batches_of(program):
+        makers = set().union(*(waits[send] for send in batch))
+        for send in batch:
+            waits[send] = makers
+        for needed in waits.values():
+            if needed & batch:
+                needed |= batch
 
 
 def tensors(task: Task, program: Program, every: dict[Task, int]) -> set[Task]:
@@ -103,6 +149,8 @@ def by_the_clock(program: Program, takes: NDArray[np.float64], model: TransferMo
     """Start what can start, look at the clock when the next thing ends, and again."""
     took = {task: float(takes[row]) for task, row, _ in tasks_of(program)}
     waiting = waits_of(program, model)
+    for batch in batches_of(program) if model == "batched" else ():
+        took |= dict.fromkeys(batch, max(took[send] for send in batch))
     slot = {
         (rank, second): (rank, first)
         for rank in range(program.ranks)
@@ -197,10 +245,10 @@ def test_slower_work_never_shortens_the_step(program: Program, seed: int, model:
 @given(program=programs(), seed=seeds)
 def test_contention_never_helps(program: Program, seed: int) -> None:
     takes = seconds(program, seed)
-    latency, blocking, serial = (simulate(program, takes, model) for model in MODELS)
+    latency, *others = (simulate(program, takes, model) for model in (*MODELS, "half-duplex"))
 
-    assert all(other >= free for other, free in zip(blocking.end, latency.end, strict=True))
-    assert all(other >= free for other, free in zip(serial.end, latency.end, strict=True))
+    for contended in others:
+        assert (contended.end >= latency.end - 1e-9).all()
 
 
 @some
@@ -221,12 +269,13 @@ def test_models_of_transfers_agree_where_transfers_are_free(program: Program, se
     takes = seconds(program, seed)
     takes[np.isin(program.op, (Op.SEND_F, Op.SEND_B))] = 0
 
-    latency, blocking, serial = (simulate(program, takes, model) for model in MODELS)
+    latency, blocking, serial, batched = (simulate(program, takes, model) for model in MODELS)
 
     assert latency.end.tolist() == blocking.end.tolist() == serial.end.tolist()
+    assert latency.end[latency.is_compute].tolist() == batched.end[latency.is_compute].tolist()
 
 
-# ---- the three models on one small case ----
+# ---- the models on small cases ----
 
 TWO = parse_program("""
     0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
@@ -243,6 +292,7 @@ TWO = parse_program("""
             {"0F0": 0, "0SEND_F0": 1, "0F1": 4, "0SEND_F1": 5, "1F0": 4, "1F1": 8, "1B0": 9, "0B0": 14, "1B1": 14},
         ),
         ("link-serial", {"0F0": 0, "0SEND_F0": 1, "0F1": 1, "0SEND_F1": 4, "1F0": 4, "1F1": 7, "0B0": 13}),
+        ("batched", {"0F0": 0, "0SEND_F0": 1, "0F1": 1, "0SEND_F1": 2, "1F0": 4, "1F1": 5, "0B0": 11, "0B1": 13}),
     ],
 )
 def test_a_transfer_of_three_between_forwards_of_one_and_backwards_of_two(
@@ -256,6 +306,69 @@ def test_a_transfer_of_three_between_forwards_of_one_and_backwards_of_two(
 
     found = {str(timeline.action(span)): timeline.start[span] for span in range(len(timeline))}
     assert {name: found[name] for name in starts} == starts
+
+
+STEADY = parse_program("""
+    0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
+    1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1
+""")
+
+
+def test_a_batch_starts_when_both_ranks_reach_it_and_holds_up_both() -> None:
+    """0SEND_F1 and 1SEND_B0 are one batch: rank 1 is done with 1B0 at 7, and the batch takes as long as its longest."""
+    cost = {Op.F: 1.0, Op.B: 2.0, Op.SEND_F: 3.0, Op.SEND_B: 1.0}
+    takes = np.array([cost.get(Op(op), 0.0) for op in STEADY.op.tolist()])
+
+    spans = {str(action): span for (_, action), span in spans_of(simulate(STEADY, takes, "batched")).items()}
+    alone = {str(action): span for (_, action), span in spans_of(simulate(STEADY, takes)).items()}
+
+    assert (spans["0SEND_F1"], spans["1SEND_B0"]) == ((7, 10), (7, 10))
+    assert (spans["0B0"], spans["1F1"]) == ((10, 12), (10, 11))
+    assert (alone["0B0"], alone["1F1"]) == ((8, 10), (7, 8))
+
+
+@pytest.mark.parametrize("ranks", [4, 6, 8, 10])
+def test_chimera_exposes_as_many_transfers_as_hanayo_prints_on_half_duplex_links(ranks: int) -> None:
+    """Opposite transfers of two ranks that are on their way at once take two T_C: (3D-2) T_C instead of (3D-5)."""
+    exposed = {model: exposed_transfers("chimera", ranks, model) for model in ("latency", "half-duplex", "batched")}
+
+    assert exposed == {"latency": 3 * ranks - 5, "half-duplex": 3 * ranks - 2, "batched": 3 * ranks - 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("gpipe", {}), ("1f1b", {}), ("hanayo", {"waves": 1}), ("hanayo", {"waves": 2})]
+)
+def test_half_duplex_links_leave_the_other_drawings_of_hanayo_as_they_are(name: str, options: dict[str, int]) -> None:
+    """Nothing crosses in figures 3(a), (b), (d) and (e), whose lengths are those of the latency model."""
+    assert exposed_transfers(name, 4, "half-duplex", **options) == exposed_transfers(name, 4, "latency", **options)
+
+
+def exposed_transfers(name: str, ranks: int, model: TransferModel, **options: int) -> float:
+    """By how many transfers a step of as many microbatches as ranks is longer than one with free transfers, B = 2F."""
+    program, transfer = pipeline(name, ranks, ranks, **options), 1 / 16
+    cost = {Op.F: 1.0, Op.B: 2.0}
+    takes = np.array([cost.get(Op(op), 0.0) for op in program.op.tolist()])
+    free = simulate(program, takes, model).makespan
+    takes[program.is_send] = transfer
+    return round((simulate(program, takes, model).makespan - free) / transfer, 9)
+
+
+def test_a_blocked_sender_waits_for_what_skips_stages_even_where_that_takes_no_time() -> None:
+    """Stages 0 and 1 are on one rank, so that a forward of stage 0 sends nothing but its skip connection."""
+    program = parse_program("""
+        0F0 0SEND_F0TO2 0F1 0SEND_F1TO2 1F0 1SEND_F0 1F1 1SEND_F1
+        2RECV_F0FROM0 2RECV_F1FROM0 2RECV_F0 2F0 2RECV_F1 2F1
+    """)
+    takes = np.where(program.is_compute, 1.0, 0.0)
+
+    timeline = simulate(program, takes, "sender-blocking")
+
+    causes = {
+        str(timeline.action(span)): str(timeline.action(cause))
+        for span, cause in enumerate(timeline.cause.tolist())
+        if cause >= 0
+    }
+    assert (causes["0F1"], causes["1F0"]) == ("0SEND_F0TO2", "0SEND_F1TO2")
 
 
 def test_names_the_meshes_and_keeps_the_digest() -> None:

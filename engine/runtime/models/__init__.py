@@ -9,9 +9,9 @@ import torch
 
 from engine.registry import Registry
 from engine.runtime.groups import ALONE, Group
-from engine.runtime.models._transformer import MakeExperts, Shape, Stage, Transformer
+from engine.runtime.models._family import Family, MakeExperts, Shape, Stage
 
-models: Registry[type[Transformer]] = Registry("model", __name__)
+models: Registry[type[Family]] = Registry("model", __name__)
 
 
 def build_stage(
@@ -36,4 +36,4 @@ def build_stage(
     return models[model.kind](model, group, experts).stage(layers_per_stage, stage, seed, dtype, device)
 
 
-__all__ = ["MakeExperts", "Shape", "Stage", "Transformer", "build_stage", "models"]
+__all__ = ["Family", "MakeExperts", "Shape", "Stage", "build_stage", "models"]

@@ -1,4 +1,8 @@
-"""U-Transformer: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023)."""
+"""A U-ViT over bytes: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
+
+The document calls it ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
+see :mod:`engine.runtime.models.u_net` and :mod:`engine.papers.u_transformer`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from engine.design.model import nested_skips
 from engine.lowering.skips import Skip, between_stages
 from engine.runtime.deferred import Linear
 from engine.runtime.models import models
-from engine.runtime.models._transformer import Layer, Stage
+from engine.runtime.models._family import Stage
+from engine.runtime.models._transformer import Layer
 from engine.runtime.models.bert import Bert
 
 Blocks = list[int]
@@ -92,7 +97,7 @@ def _side_by_side(tensors: list[Tensor]) -> Tensor:
 
 
 @models.register("u-transformer")
-class UTransformer(Bert):
+class UViT(Bert):
     """A masked language model like BERT. What each block of the first half makes also goes to its mirror image in
     the second, over all that lies between."""
 

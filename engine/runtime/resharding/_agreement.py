@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from engine.errors import InputError
-from engine.runtime.resharding._moving import dtype_name
+from engine.runtime.resharding._checks import dtype_name
 from engine.transfer import Link, Links, Mesh, SpecError, Transfer, transfer
 from engine.transfer import Tensor as Shape
 
@@ -44,30 +44,47 @@ def described(
     said["dtype"] = None if dtype is None else dtype_name(dtype)
     said["device"] = None if tensor is None else tensor.device.type
     for end, layout in (("source", source), ("destination", destination)):
-        said[end] = None if layout is None else _laid(end, layout, order if end == "source" else None)
+        said[end] = None if layout is None else describe_layout(end, layout, order if end == "source" else None)
         if said["device"] is None and layout is not None and isinstance(layout[0], DeviceMesh):
             said["device"] = layout[0].device_type
     return said
 
 
-def _laid(end: str, layout: Layout, order: Any) -> dict[str, Any]:
+def describe_layout(end: str, layout: Layout, order: Any = None) -> dict[str, Any]:
+    """A layout as plain data; ``order`` is that of the shards of a DTensor.
+
+    Raises:
+        InputError: a placement cannot be resharded.
+    """
     mesh, cut = layout
     if isinstance(mesh, Mesh):
         spec = [str(entry) for entry in cut]
         return {"mesh": list(mesh.shape), "ranks": list(mesh.ranks), "hosts": list(mesh.hosts), "spec": spec}
     axes: list[tuple[int, int]] = []  # of a tensor dim, a mesh axis; outer first
+    partial: list[int] = []
     for axis, placement in enumerate(cut):
         if isinstance(placement, Shard) and type(placement) is Shard:
             axes.append((placement.dim, axis))
+        elif end == "source" and isinstance(placement, Partial) and placement.reduce_op == "sum":
+            partial.append(axis)
         elif not isinstance(placement, Replicate):
-            raise InputError(
-                f"the {end} has the placement {placement} on mesh axis {axis}, and only Shard and Replicate can be "
-                "resharded; redistribute the tensor on its own mesh first"
-            )
+            raise InputError(_cannot_lie(end, placement, axis))
     if order is not None:
         axes = [(entry.tensor_dim, axis) for entry in order for axis in entry.mesh_dims]
     ranks = mesh.mesh
-    return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes}
+    return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes, "partial": partial}
+
+
+def _cannot_lie(end: str, placement: Placement, axis: int) -> str:
+    """Why a placement is refused, and what to do."""
+    words = (
+        f"the {end} has the placement {placement!r} on mesh axis {axis}, and only Shard and Replicate can be resharded"
+    )
+    if end == "source":
+        words += ", and Partial of sums"
+    if end == "destination" and isinstance(placement, Partial):
+        return f"{words} to: every receiver gets the sum; ask for Replicate() or Shard() there"
+    return f"{words}; redistribute the tensor on its own mesh first"
 
 
 def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -84,14 +101,14 @@ def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(bytes(each[: int(n)].tolist())) for each, n in zip(texts, lengths, strict=True)]
 
 
-def agree(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all say, of what each says.
+def agree(told: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
+    """What all say, of what each says; ``processes`` are those that speak, where these are not all.
 
     Raises:
         InputError: one refuses, or two say different things; the same on all.
     """
     agreed: dict[str, tuple[int, Any]] = {}
-    for process, said in enumerate(told):
+    for process, said in zip(range(len(told)) if processes is None else processes, told, strict=True):
         if "error" in said:
             raise InputError(f"process {process} refuses: {said['error']}")
         for name, value in said.items():
@@ -118,7 +135,7 @@ def plan_of(agreed: Mapping[str, Any], names: Sequence[str]) -> tuple[Transfer, 
             raise InputError(f"no process says the {name} of the transfer; one has to")
     shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
     host = _hosts(agreed, names)
-    source, destination = (_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
+    source, destination = (read_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
     usual = GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS
     intra, inter = (Link(*link) for link in agreed.get("links", usual))
     try:
@@ -149,7 +166,12 @@ def _hosts(agreed: Mapping[str, Any], names: Sequence[str]) -> dict[int, int]:
     return {process: known.index(name) for process, name in enumerate(names)}
 
 
-def _side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
+def read_side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
+    """A layout that was described, with the host of each process.
+
+    Raises:
+        InputError: a process is not there or stands twice, or a placement names a dim that is not there.
+    """
     ranks, world = laid["ranks"], dist.get_world_size()
     for rank in ranks:
         if not 0 <= rank < world:
@@ -157,17 +179,18 @@ def _side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int])
         if ranks.count(rank) > 1:
             raise InputError(f"process {rank} stands twice in the {end}")
     mesh = Mesh(tuple(laid["mesh"]), tuple(ranks), tuple(host[rank] for rank in ranks))
-    return mesh, tuple(laid["spec"]) if "spec" in laid else _spec(end, laid["axes"], dims)
+    return mesh, tuple(laid["spec"]) if "spec" in laid else _spec(end, laid, dims)
 
 
-def _spec(end: str, axes: Sequence[Sequence[int]], dims: int) -> tuple[str, ...]:
-    """torch's placements as an entry for each of the tensor's dims."""
+def _spec(end: str, laid: Mapping[str, Any], dims: int) -> tuple[str, ...]:
+    """torch's placements as an entry for each of the tensor's dims, and one for the axes of addends."""
     entries = [""] * dims
-    for dim, axis in axes:
+    for dim, axis in laid["axes"]:
         if not -dims <= dim < dims:
             raise InputError(f"the {end} has Shard({dim}) on mesh axis {axis}, and the tensor {dims} dims")
         entries[dim] += str(axis)
-    return tuple(f"S{entry}" if entry else "R" for entry in entries)
+    partial = "".join(map(str, laid["partial"]))
+    return (*(f"S{entry}" if entry else "R" for entry in entries), *([f"P{partial}"] if partial else []))
 
 
 def wanted_on(told: Sequence[Mapping[str, Any]]) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ SMALL_BYTES = 1 << 16
 MOST_THREADS = 8
 """That hand on at once, inside a host and out of it: more slices take turns."""
 Finish = Callable[[], None]
+Sums = Mapping[int, Callable[[], None]]
+"""Of slices that a process adds up: what makes the sum, once all addends are there, and only once."""
 
 
 class Under(NamedTuple):
@@ -35,6 +37,10 @@ class Under(NamedTuple):
     arrived: Callable[[], Stamp | None]  # when the last was there, where that is known; to be asked once it is
 
 
+Carry = Callable[[Sequence[Tensor], int, Sums], Under]
+"""What starts all messages of a part; see :meth:`Carrier.bind`."""
+
+
 class Carrier(ABC):
     """A way for bytes between processes."""
 
@@ -42,9 +48,10 @@ class Carrier(ABC):
     """Where its bytes lie."""
 
     @abstractmethod
-    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+    def bind(self, part: Part) -> Carry:
         """What starts all messages of a part. It is called with the bytes of each slice, which are to live
-        until all is sent, and the first of ``part.tags`` tags that no other transfer under way uses."""
+        until all is sent, the first of ``part.tags`` tags that no other transfer under way uses, and what
+        makes the slices that are sums."""
 
 
 class GlooCarrier(Carrier):
@@ -71,9 +78,9 @@ class GlooCarrier(Carrier):
                 "start it with backend='gloo' or 'cpu:gloo,cuda:nccl'"
             ) from error
 
-    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+    def bind(self, part: Part) -> Carry:
         lanes = [_split(lane) for lane in _lanes(part)]
-        return lambda data, tag: self._carry(part, lanes, data, tag)
+        return lambda data, tag, sums: self._carry(part, lanes, data, tag, sums)
 
     def send(self, data: Tensor, target: int, tag: int) -> Work:
         return self._gloo.send([data], target, tag)
@@ -85,10 +92,15 @@ class GlooCarrier(Carrier):
         work.wait() if self._timeout is None else work.wait(self._timeout)
 
     def _carry(
-        self, part: Part, lanes: Sequence[tuple[list[Send], list[Send]]], data: Sequence[Tensor], tag: int
+        self,
+        part: Part,
+        lanes: Sequence[tuple[list[Send], list[Send]]],
+        data: Sequence[Tensor],
+        tag: int,
+        sums: Sums,
     ) -> Under:
         arrivals = [_Arrival(self, part.process, each, data[each.slice], tag) for each in part.receives]
-        sending = [_Sending(self, part.process, *lane, arrivals, data, tag) for lane in lanes]
+        sending = [_Sending(self, part.process, *lane, arrivals, data, tag, sums) for lane in lanes]
 
         def receive() -> None:
             for arrival in arrivals:
@@ -108,12 +120,14 @@ class GlooCarrier(Carrier):
 
 
 def _lanes(part: Part) -> list[list[Send]]:
-    """What may pass each other. What this process owns goes in order, inside the host and out of it; each
-    slice that it hands on goes by itself, since two that come at once would wait for the whole of the first."""
+    """What may pass each other. What this process owns goes in order, inside the host and out of it, and so
+    do the sums that it makes; each slice that it hands on goes by itself, since two that come at once would wait for the
+    whole of the first."""
     found: dict[tuple[int, int], list[Send]] = {}
     for side, sends in enumerate((part.inside, part.outside)):
         for each in sends:
-            found.setdefault((side, each.slice % MOST_THREADS if each.needs else -1), []).append(each)
+            lane = -1 if not each.needs else -2 if part.is_sum(each.slice) else each.slice % MOST_THREADS
+            found.setdefault((side, lane), []).append(each)
     return list(found.values())
 
 
@@ -171,9 +185,10 @@ class _Sending:
         arrivals: Sequence[_Arrival],
         data: Sequence[Tensor],
         tag: int,
+        sums: Sums,
     ) -> None:
         self._carrier, self._process = carrier, process
-        self._arrivals, self._data, self._tag = arrivals, data, tag
+        self._arrivals, self._data, self._tag, self._sums = arrivals, data, tag, sums
         self._gone: list[tuple[Send, Work]] = []  # under way, to one target
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -214,6 +229,8 @@ class _Sending:
             for each in later:
                 for need in each.needs:
                     self._arrivals[need].wait()
+                if each.slice in self._sums:
+                    self._sums[each.slice]()
                 if self._gone and self._gone[-1][0].target != each.target:
                     self._settle()
                 self._post(each)
@@ -244,13 +261,24 @@ class NcclCarrier(Carrier):
     """
 
     def __init__(
-        self, pairs: Iterable[tuple[int, int]], process: int, device: torch.device, timeout: timedelta | None = None
+        self,
+        pairs: Iterable[tuple[int, int]],
+        process: int,
+        device: torch.device,
+        timeout: timedelta | None = None,
+        *,
+        by_members: bool = False,
     ) -> None:
-        """Every process gives the same pairs of source and target in the same order, its own or not."""
+        """Every process gives the same pairs of source and target in the same order, its own or not.
+
+        ``by_members``: processes that are in no pair do not come here; else all of the default group do.
+        """
         self.device = device
         self._groups: dict[tuple[int, int], Any] = {}
         for pair in dict.fromkeys(pairs):
-            group = dist.new_group(list(pair), timeout=timeout, backend="nccl")
+            if by_members and process not in pair:
+                continue
+            group = dist.new_group(list(pair), timeout=timeout, backend="nccl", use_local_synchronization=by_members)
             if process in pair:
                 self._groups[pair] = group
         token = torch.zeros(1, device=device)
@@ -264,19 +292,20 @@ class NcclCarrier(Carrier):
         # again, and one that waits for an arrival must never be one that something is sent in.
         self._arriving = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def bind(self, part: Part) -> Callable[[Sequence[Tensor], int], Under]:
+    def bind(self, part: Part) -> Carry:
         lanes = [
             (lane, torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
             for lane in (part.inside, part.outside)
             if lane
         ]
-        return lambda data, tag: self._carry(part, lanes, data)
+        return lambda data, tag, sums: self._carry(part, lanes, data, sums)
 
     def _carry(
         self,
         part: Part,
         lanes: Sequence[tuple[list[Send], torch.cuda.Stream]],
         data: Sequence[Tensor],
+        sums: Sums,
     ) -> Under:
         me = part.process
         arrivals: list[Work] = [
@@ -290,6 +319,8 @@ class NcclCarrier(Carrier):
                 for number, each in enumerate(lane):
                     for need in each.needs:
                         arrivals[need].wait()
+                    if each.slice in sums:
+                        sums[each.slice]()
                     if number and lane[number - 1].target != each.target:
                         _wait_all(gone[-1:])
                     bytes_ = data[each.slice][each.start : each.stop]

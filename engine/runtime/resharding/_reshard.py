@@ -50,7 +50,7 @@ def reshard(
     """
     ready = prepare(tensor, source, destination, **options)
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    shard = ready.start(local if ready.part.owned is not None else None, into=into).wait()
+    shard = ready.start(local if ready.part.owned[0] is not None else None, into=into).wait()
     if shard is None or destination is None or not isinstance(destination[0], DeviceMesh):
         return shard
     shape = torch.Size(ready.planned.tensor.shape)

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.registry import Registry
 from engine.transfer._links import Links
-from engine.transfer._tasks import UnitTask
+from engine.transfer._tasks import Load, UnitTask, cut, holders, needers
 
 
 class Latency(NamedTuple):
@@ -42,12 +45,32 @@ class Strategy(ABC):
     def legs(self, task: UnitTask, sender: int, links: Links, chunks: int = 1) -> Iterator[Leg]:
         """Every message, none of them empty: one that hands a range on comes after the one that brought it."""
 
+    def unit_tasks(self, load: Load, number: int = 0) -> list[UnitTask]:
+        """The unit tasks of the ``number``-th tensor of a transfer.
+
+        Raises:
+            SpecError: a spec does not fit its mesh or the tensor.
+        """
+        return cut(load, holders(load), needers(load), number)
+
+    def gather_seconds(self, tasks: Sequence[UnitTask], links: Links) -> float:
+        """Seconds after the last unit task, for what receivers gather of whole tensors."""
+        return 0.0
+
     @classmethod
     def help(cls) -> str:
         return cleandoc(cls.__doc__ or "")
 
 
+MOST_CHUNKS = 1024
+"""Numbers of chunks among which the best is sought."""
 strategies: Registry[type[Strategy]] = Registry("transfer strategy", "engine.transfer.strategies")
+
+
+def chunk_counts(task: UnitTask, chunks: int | None) -> NDArray[np.int64]:
+    """Return the numbers of chunks to price: the one that is wanted, never more than a slice has elements, or all."""
+    most = max(1, task.elements)
+    return np.array([min(chunks, most)]) if chunks else np.arange(1, min(MOST_CHUNKS, most) + 1)
 
 
 def pieces(task: UnitTask, parts: int) -> list[float]:

@@ -9,9 +9,7 @@ import numpy as np
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Leg, Strategy, flowing, strategies
-
-MOST_CHUNKS = 1024
+from engine.transfer.strategies._base import Latency, Leg, Strategy, chunk_counts, flowing, strategies
 
 
 @strategies.register("broadcast")
@@ -28,7 +26,7 @@ class Broadcast(Strategy):
             return Latency(0.0)
         alpha = np.array([hop.latency_s for hop in hops])
         beta = np.array([1 / hop.bandwidth if hop.bandwidth else 0.0 for hop in hops])
-        tried = np.array([chunks]) if chunks else np.arange(1, max(1, min(MOST_CHUNKS, task.elements)) + 1)
+        tried = chunk_counts(task, chunks)
         hop_s = alpha[:, None] + beta[:, None] * (task.bytes / tried)
         seconds = hop_s.sum(axis=0) + (tried - 1) * hop_s.max(axis=0)
         best = int(np.argmin(seconds))

@@ -9,8 +9,7 @@ import numpy as np
 
 from engine.transfer._links import Links
 from engine.transfer._tasks import UnitTask
-from engine.transfer.strategies._base import Latency, Leg, Strategy, flowing, strategies
-from engine.transfer.strategies.broadcast import MOST_CHUNKS
+from engine.transfer.strategies._base import Latency, Leg, Strategy, chunk_counts, flowing, strategies
 
 
 @strategies.register("hierarchical")
@@ -28,7 +27,7 @@ class Hierarchical(Strategy):
         if not by_host:
             return Latency(0.0)
         own = by_host.pop(links.host[sender], [])
-        tried = np.array([chunks]) if chunks else np.arange(1, max(1, min(MOST_CHUNKS, task.elements)) + 1)
+        tried = chunk_counts(task, chunks)
         near, far = (
             link.latency_s + task.bytes / tried / (link.bandwidth or np.inf)
             for link in (links.intra_node, links.inter_node)

@@ -55,7 +55,7 @@ def design() -> Callable[..., Design]:
             "cost": {"kind": "roofline"},
         }
         for section, change in changes.items():
-            document[section] = {**document[section], **change} if isinstance(change, dict) else change
+            document[section] = {**document.get(section, {}), **change} if isinstance(change, dict) else change
         if document["cost"] == {"kind": "calibrated"}:
             keep(known(), "known.json")
             document["cost"]["profile"] = "known.json"

@@ -13,6 +13,7 @@ from engine.design import Design, Device
 from engine.lowering import lower
 from engine.program.action import Op
 from engine.program.program import Program
+from engine.simulate import simulate
 
 LARGE = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocab": 51200}
 
@@ -147,6 +148,16 @@ def test_costs_name_their_unit_and_transfer_model(design: Callable[..., Design])
 
     assert (costs.unit, costs.transfer_model) == ("s", "sender-blocking")
     assert sum(costs.layers) == 32
+
+
+@pytest.mark.parametrize("transfer_model", ["shared-links", "latency"])
+def test_batched_transfers_are_priced_as_they_are_issued(design: Callable[..., Design], transfer_model: str) -> None:
+    cost = {"kind": "roofline", "transfer_model": transfer_model}
+    program, costs = priced(design(cost=cost, transfer={"batched": True}))
+    _, alone = priced(design(cost=cost))
+
+    assert (costs.transfer_model, costs.network, alone.transfer_model) == ("batched", None, transfer_model)
+    assert costs.play(program).makespan == simulate(program, costs.seconds, "batched").makespan
 
 
 def test_turning_the_meshes_round_changes_no_price(design: Callable[..., Design]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from engine import moe_comparison, reshard
 from engine.design import Design, parse_design
 from engine.design.expert_layer_spec import ExpertLayerSpec, parse_expert_layer
-from engine.design.transfer_spec import TransferSpec, parse_transfer
+from engine.design.transfer_spec import TransferListSpec, TransferSpec, parse_transfer, parse_transfers
 from engine.errors import DesignError, InputError
 from engine.predict import check, predict
 from engine.resources import example
@@ -34,7 +34,7 @@ Numbers = Mapping[Place, str]
 SMALL = {"layers": 8, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 256, "ffn": 128}
 LINK = {"latency_s": 1e-5, "bandwidth": 2.5e10}
 SIDES = {
-    "source": {"shape": [2, 2], "ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"]},
+    "source": {"shape": [2, 2], "ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"], "partial": [1]},
     "destination": {"shape": [3, 2], "ranks": [4, 5, 6, 7, 8, 9], "hosts": [2, 2, 3, 3, 4, 4], "spec": ["S0", "R"]},
 }
 LINKS = {"intra_node": LINK, "inter_node": LINK}
@@ -46,6 +46,8 @@ def with_experts() -> dict[str, Any]:
     found["experts"].update(schedule="parm-s1", ep=4, esp=2, placement=homes, load=[1.0] * 16)
     found["pipeline"].update(stages=[6, 6], placement=[0, 1], recompute=[0])
     found["model"]["ffn"], found["training"]["clip_norm"] = 3072, 1.0
+    found["cluster"].update(node_bandwidth=1e12, uplink={"nodes": 1, "bandwidth": 5e10})
+    found["cost"] = {"kind": "roofline", "overlap": 0.5}
     return dict(found)
 
 
@@ -59,7 +61,11 @@ def with_unit_costs() -> dict[str, Any]:
     return document(pipeline, 4, model={"kind": "gpt", **SMALL}, cost=cost)
 
 
-DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs)
+def with_images() -> dict[str, Any]:
+    return dict(json.loads(example("21-u-net").read_text()))
+
+
+DOCUMENTS = (with_experts, with_unequal_meshes, with_unit_costs, with_images)
 LAYER = {
     "format": "meshwave-expert-layer/1",
     "ranks": 8,
@@ -86,6 +92,22 @@ TRANSFER = {
     "links": LINKS,
     "nics_per_host": 1,
     "chunks": 64,
+}
+TRANSFERS = {
+    **{key: value for key, value in TRANSFER.items() if key != "tensor"},
+    **{
+        name: {key: value for key, value in side.items() if key in ("shape", "ranks", "hosts")}
+        for name, side in SIDES.items()
+    },
+    "tensors": [
+        {
+            "shape": [13, 6],
+            "item_bytes": 2,
+            "source_spec": ["S0", "R"],
+            "source_partial": [1],
+            "destination_spec": ["R", "S1"],
+        },
+    ],
 }
 
 
@@ -258,8 +280,9 @@ def test_no_number_is_left_out() -> None:
     [
         (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.answer)),
         (TRANSFER, TransferSpec, asked(parse_transfer, reshard.answer)),
+        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.answer)),
     ],
-    ids=["layer", "transfer"],
+    ids=["layer", "transfer", "transfers"],
 )
 def test_no_number_of_a_stand_alone_question_breaks_it(given: Any, root: Any, ask: Any) -> None:
     schema = root.model_json_schema()

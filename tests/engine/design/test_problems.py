@@ -98,7 +98,7 @@ KEYS = [
         put("cluster.nodez", 1),
         "cluster.nodez",
         "there is no key 'nodez' here. Did you mean 'nodes'? "
-        "Known: device, devices_per_node, inter_node, intra_node, nics_per_node, nodes.",
+        "Known: device, devices_per_node, inter_node, intra_node, nics_per_node, node_bandwidth, nodes, uplink.",
     ),
     (
         put("cluster.device.flops", 1),
@@ -127,7 +127,7 @@ KEYS = [
         "pipeline.chunks",
         "'chunks' is an option of auto and interleaved-1f1b and interleaved-zb and looped-bfs, not of hanayo; remove it",
     ),
-    (put("cost.forward", 1), "cost.forward", "there is no key 'forward' here. Known: kind, transfer_model."),
+    (put("cost.forward", 1), "cost.forward", "there is no key 'forward' here. Known: kind, overlap, transfer_model."),
     (
         put("cost", {"kind": "unit", "forwards": 1}),
         "cost.forwards",
@@ -136,7 +136,7 @@ KEYS = [
     ),
     (drop("", "cluster"), "cluster", "'cluster' is missing; add it"),
     (drop("cluster", "device"), "cluster.device", "'device' is missing; add it"),
-    (drop("model", "kind"), "model.kind", "'kind' is missing; add it"),
+    (drop("model", "kind"), "model.kind", "'kind' is missing; it says which kind this is"),
     (drop("pipeline", "microbatches"), "pipeline.microbatches", "'microbatches' is missing; add it"),
     (drop("pipeline", "schedule"), "pipeline.schedule", "'schedule' is missing; it says which kind this is"),
     (put("cost", {}), "cost.kind", "'kind' is missing; it says which kind this is"),
@@ -172,7 +172,7 @@ NAMES = [
     (
         put("transfer.strategy", ["broadcast"]),
         "transfer.strategy",
-        '["broadcast"] should be one of broadcast, global-allgather, hierarchical, local-allgather, send-recv',
+        '["broadcast"] should be one of broadcast, global-allgather, hierarchical, local-allgather, rewrite-allgather, send-recv',
     ),
     (put("pipeline.recompute", ["all"]), "pipeline.recompute[0]", '"all" should be a whole number'),
     (put("pipeline.recompute", [0, -1]), "pipeline.recompute[1]", "-1 should be at least 0"),
@@ -189,7 +189,7 @@ NAMES = [
     (
         put("model.kind", "gtp"),
         "model.kind",
-        "'gtp' is not known here. Did you mean 'gpt'? Known: bert, gpt, u-transformer.",
+        "there is no model called 'gtp'. Did you mean 'gpt'? Known: bert, gpt, u-net, u-transformer.",
     ),
     (
         put("meshes[2].axes", {"pp": 2}),
@@ -211,12 +211,12 @@ NAMES = [
         put("transfer.strategy", "broadcst"),
         "transfer.strategy",
         "'broadcst' is not known here. Did you mean 'broadcast'? "
-        "Known: broadcast, global-allgather, hierarchical, local-allgather, send-recv.",
+        "Known: broadcast, global-allgather, hierarchical, local-allgather, rewrite-allgather, send-recv.",
     ),
     (
         put("transfer.ordering", "random"),
         "transfer.ordering",
-        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized.",
+        "'random' is not known here. Did you mean 'randomized'? Known: dfs, ensemble, load-balance, naive, randomized, randomized-greedy.",
     ),
     (
         put("training.precision", "fp16"),
@@ -236,7 +236,7 @@ NAMES = [
     (
         put("cost.transfer_model", "latent"),
         "cost.transfer_model",
-        "'latent' is not known here. Did you mean 'latency'? Known: latency, link-serial, sender-blocking, shared-links.",
+        "'latent' is not known here. Did you mean 'latency'? Known: batched, half-duplex, latency, link-serial, sender-blocking, shared-links.",
     ),
     (
         pipeline(schedule="chimera", microbatches=4, concatenation="directly"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.design import Design, load_design, parse_design
-from engine.design.runnable import runnable
+from engine.design.runnable import rehearsable, runnable
 from engine.resources import example, examples
 
 
@@ -32,3 +32,30 @@ def test_every_example_can_run(name: str) -> None:
 )
 def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
     assert [(found.where, found.code, found.severity) for found in runnable(design)] == [(where, code, "error")]
+
+
+def test_batches_ask_for_meshes_that_hand_tensors_over_as_they_are() -> None:
+    document = load_design(example("14-tensor-parallel")).model_dump(mode="json")
+    assert runnable(parse_design(document)) == []
+
+    (found,) = runnable(parse_design({**document, "transfer": {"batched": True}}))
+
+    assert (found.where, found.code) == ("transfer.batched", "batched_resharding")
+    assert found.message.endswith("change the axes, or set transfer.batched to false")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"transfer": {"batched": True}}, "transfer.batched"),
+        ({"cost": {"kind": "unit", "transfer_model": "batched"}}, "cost.transfer_model"),
+        ({"cost": {"kind": "unit", "transfer_model": "half-duplex"}}, "cost.transfer_model"),
+    ],
+)
+def test_a_dry_run_refuses_what_it_cannot_wait_for(change: dict[str, object], where: str) -> None:
+    document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
+    design = parse_design({**document, **change})
+
+    assert [found.where for found in rehearsable(design)] == [where]
+    assert runnable(design) == []
+    assert rehearsable(parse_design({**document, "cost": {"kind": "unit", "transfer_model": "link-serial"}})) == []

@@ -1,4 +1,4 @@
-"""What a U-Transformer may be, and what it says of itself."""
+"""What a U-ViT may be, and what it says of itself."""
 
 from __future__ import annotations
 

@@ -59,6 +59,12 @@ def with_experts() -> Design:
     return draw(pp=2, dp=2, model=model, experts=experts, training={"steps": 2})
 
 
+def with_images() -> Design:
+    """A model whose stages hand on tensors of different sizes."""
+    model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
+    return draw(pp=3, model=model, training={"steps": 2})
+
+
 DESIGNS = {
     "hanayo": (in_units("hanayo", waves=2), 0.005),
     "zb-v": (in_units("zb-v"), 0.005),
@@ -66,6 +72,7 @@ DESIGNS = {
     "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
     "unequal meshes and skips": (unequal(), 2.0),
     "experts": (with_experts(), 2.0),
+    "messages of different sizes": (with_images(), 5.0),
 }
 
 

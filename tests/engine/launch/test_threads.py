@@ -76,6 +76,11 @@ def test_it_ends_with_its_launcher(rehearser: ThreadsLauncher) -> None:
     assert run.reason == "cancelled after 0 of 3 steps: Meshwave was closed"
 
 
+def test_threads_do_not_rehearse_batched_transfers(rehearser: ThreadsLauncher) -> None:
+    with pytest.raises(DesignError, match="a dry run cannot wait for batched transfers; set transfer.batched to false"):
+        submit(rehearser, draw(transfer={"batched": True}))
+
+
 def test_threads_train_nothing_and_send_over_no_links(rehearser: ThreadsLauncher) -> None:
     design = draw()
     hosts = Options(rehearse=Rehearsal(scale=1.0), hosts=Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=1e9))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.cost.crossings import crossing_seconds
+from engine.cost.crossings import crossing, crossing_bytes, crossing_seconds
 from engine.design import Design, load_design, parse_design
 from engine.lowering.crossings import crossing_spec
-from engine.reshard import Drawing
 from engine.resources import example
+from engine.transfer import strategies
+from engine.transfer_drawing import Drawing
 
 
 def design(*axes: tuple[int, int], per_node: int, **transfer: Any) -> Design:
@@ -68,3 +69,35 @@ def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:
     assert (spec.source.shape, spec.source.ranks, spec.source.hosts) == ((2, 1), (0, 1), (0, 0))
     assert (spec.destination.shape, spec.destination.ranks) == ((1, 4), (2, 3, 4, 5))
     assert spec.destination.hosts == (1, 1, 2, 2)
+
+
+def large(boundary: str, strategy: str, *axes: tuple[int, int], per_node: int, nics: int) -> Design:
+    """A boundary of a microbatch of 262 MB, where startup and links inside nodes count for nothing."""
+    asked = design(*axes, per_node=per_node, strategy=strategy, ordering="ensemble", boundary=boundary)
+    near = asked.cluster.intra_node.model_copy(update={"bandwidth": 3e11})
+    cluster = asked.cluster.model_copy(update={"intra_node": near, "nics_per_node": nics})
+    training = asked.training.model_copy(update={"micro_batch_size": 4000})
+    return asked.model_copy(update={"cluster": cluster, "training": training})
+
+
+@pytest.mark.parametrize(("boundary", "spec"), [("sequence", ("S0", "S1", "R")), ("hidden", ("S0", "R", "S1"))])
+@pytest.mark.parametrize("strategy", [name for name in strategies if name != "send-recv"])
+def test_where_each_device_has_a_nic_slices_leave_side_by_side(
+    boundary: str, spec: tuple[str, ...], strategy: str
+) -> None:
+    """Four devices that send a quarter each to four that need all, and gather it among themselves."""
+    whole, sliced = (large(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
+    crossed, link = crossing(sliced, 0, 1), sliced.cluster.inter_node
+
+    assert crossing_spec(sliced, 0, 1).source.spec == spec and crossed.destination[1] == ("S0", "R", "R")
+    assert {move.source for move in crossing(whole, 0, 1).moves} & {0, 1, 2, 3} == {0}
+    assert {move.source for move in crossed.moves} >= {0, 1, 2, 3}
+    assert crossing_bytes(sliced, 0, 1) == crossing_bytes(whole, 0, 1) == crossed.tensor.bytes
+    assert crossing_seconds(whole, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth, rel=0.06)
+    assert crossing_seconds(sliced, 0, 1) == pytest.approx(crossed.tensor.bytes / link.bandwidth / 4, rel=0.03)
+
+
+def test_slices_share_the_one_nic_of_a_node_and_copies_are_not_sliced() -> None:
+    whole, sliced = (large(each, "broadcast", (1, 2), (2, 1), per_node=2, nics=1) for each in ("batch", "sequence"))
+    assert crossing_seconds(sliced, 0, 1) == pytest.approx(crossing_seconds(whole, 0, 1), rel=0.01)
+    assert crossing(sliced, 1, 0).moves == crossing(whole, 1, 0).moves

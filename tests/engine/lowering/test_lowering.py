@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import groupby
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -13,10 +15,10 @@ from engine.lowering import lower
 from engine.lowering.transfers import LOOKAHEAD, add_transfers
 from engine.lowering.updates import add_updates
 from engine.program.action import Action, Op
-from engine.program.program import Program, format_program, parse_program
+from engine.program.program import Program, format_program, from_json, parse_program, to_json
 from engine.program.verify import verify
 from engine.schedules import schedules
-from tests._strategies import Drawn, compute_programs, document, pipelines
+from tests._strategies import Drawn, compute_programs, document, pipelines, skips_between
 from tests.engine.program.walk import inputs, other_end
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
@@ -300,3 +302,40 @@ def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:
     one, two = (lower(Drawn(pipeline, 3).design(dp)) for dp in (1, 2))
 
     assert format_program(one, compute_only=True) == format_program(two, compute_only=True)
+
+
+# ---- batches ----
+
+
+@few
+@given(compute=compute_programs(slots=True) | compute_programs(), data=st.data())
+def test_a_batch_receives_and_sends_between_the_same_two_computations_of_both_ranks(
+    compute: Program, data: st.DataObject
+) -> None:
+    program = add_transfers(compute, data.draw(skips_between(compute.stages)), batched=True)
+
+    assert verify(program) == []
+    gap = np.cumsum(program.is_compute & ~program.fused)
+    rows = {(int(program.rank[row]), program.row(row)): row for row in range(len(program))}
+    places: dict[int, list[set[tuple[int, int]]]] = defaultdict(list)
+    for send in np.flatnonzero(program.batch >= 0).tolist():
+        receive = rows[int(program.peer[send]), other_end(program.row(send))]
+        ends = {(int(program.rank[row]), int(gap[row])) for row in (send, receive)}
+        places[int(program.batch[send])].append(ends)
+    for ends in places.values():
+        assert len(ends) >= 2, "one message each way at least"
+        assert all(each == ends[0] and len(each) == 2 for each in ends)
+
+
+def test_a_steady_state_of_1f1b_is_batched() -> None:
+    compute = parse_program("0F0 0F1 0B0 0F2 0B1 0B2\n1F0 1B0 1F1 1B1 1F2 1B2")
+
+    program = add_transfers(compute, batched=True)
+
+    assert format_program(program) == [
+        "0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 0B0 0F2 0RECV_B1 0RECV_B2 0SEND_F2 0B1 0B2".split(),
+        "1RECV_F0 1F0 1B0 1RECV_F1 1SEND_B0 1F1 1B1 1RECV_F2 1SEND_B1 1F2 1B2 1SEND_B2".split(),
+    ]
+    batches = [{str(program.row(row)) for row in np.flatnonzero(program.batch == number)} for number in (0, 1)]
+    assert batches == [{"0SEND_F1", "1SEND_B0"}, {"0SEND_F2", "1SEND_B1"}]
+    assert from_json(to_json(program)) == program != add_transfers(compute)

@@ -157,6 +157,97 @@ def random_transfers(seeds: Sequence[int]) -> list[str]:
     return wrong
 
 
+SUMMED = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.complex64]
+
+
+def random_sums(seeds: Sequence[int]) -> list[str]:
+    """What went wrong in transfers of partial tensors drawn by chance, each compared with the sum that this process
+    makes itself of the addends of all."""
+    me = dist.get_rank()
+    wrong = []
+    for seed in seeds:
+        planned, addends, place = drawn_sum(seed, dist.get_world_size())
+        dtype, whole = addends[0].dtype, addends[0].clone()
+        for addend in addends[1:]:
+            whole += addend
+        there = Resharding(planned, me, dtype, Counting(np.random.default_rng(seed * 1000 + me)))
+        own, needed = planned.owned.get(me), planned.needed.get(me)
+        local = None if own is None else piece(addends[place[me]], own).clone()
+        before = None if local is None else local.clone()
+        into = poisoned(piece(whole, needed), bool(seed % 2)) if needed is not None and seed % 3 else None
+        shard = there.start(local, into=into, tag=seed * 50).wait()
+        if (shard is None) != (needed is None) or (
+            needed is not None and not same(_there(shard), piece(whole, needed))
+        ):
+            wrong.append(f"seed {seed}: {planned.plan.strategy}, {planned.source}: the sum differs")
+        if local is not None and not same(local, _there(before)):
+            wrong.append(f"seed {seed}: the source has changed")
+    return wrong
+
+
+def drawn_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, int]]:
+    """Any transfer of a partial tensor, its addends, and which one each process of the source holds: those that
+    differ in other axes alone hold copies."""
+    chance = np.random.default_rng([seed, 7])
+    dtype = SUMMED[seed % len(SUMMED)]
+    shape = tuple(int(chance.choice(SIZES)) for _ in range(chance.integers(4)))
+    per_host = int(chance.integers(1, 5))
+    hosts = {rank: rank // per_host for rank in range(world)}
+    ranks = chance.permutation(world)
+    cut = int(chance.integers(2, world))
+    pools = [ranks[:cut], ranks[cut:]] if chance.random() < 0.6 else [ranks, chance.permutation(world)]
+    (mesh, spec), destination = (_side(chance, pool, len(shape), hosts) for pool in pools)
+    free = [axis for axis in range(len(mesh.shape)) if str(axis) not in "".join(spec)]
+    partial = free[: int(chance.integers(1, len(free) + 1))] if free else []
+    names = list(strategies)
+    planned = transfer(
+        Shape(shape, dtype.itemsize),
+        (mesh, (*spec, *([f"P{''.join(map(str, partial))}"] if partial else []))),
+        destination,
+        Links(*LINKS, hosts),
+        strategy=names[seed % len(names)],
+        ordering=list(orderings)[int(chance.integers(len(orderings)))],
+        chunks=[None, 1, 4][int(chance.integers(3))],
+    )
+
+    sizes = tuple(mesh.shape[axis] for axis in partial)
+    place = {}
+    for number, rank in enumerate(mesh.ranks):
+        at = np.unravel_index(number, mesh.shape)
+        place[rank] = int(np.ravel_multi_index([at[axis] for axis in partial], sizes)) if partial else 0
+    values = (np.random.default_rng([seed, n]).normal(0, 1000, shape) for n in range(prod(sizes)))
+    return planned, [torch.from_numpy(np.asarray(each)).to(dtype) for each in values], place
+
+
+def partial_dtensors(_: Any) -> list[str]:
+    """Gradients that tensor parallelism left unsummed go to processes apart, and to some of the same."""
+    me = dist.get_rank()
+    wide = init_device_mesh("cpu", (2, 2))
+    addends = [torch.randn(9, 6, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
+    wrong = []
+    for placements, groups in [
+        ([Shard(0), Partial()], [(0, 1), (2, 3)]),
+        ([Partial(), Shard(1)], [(0, 2), (1, 3)]),
+        ([Partial(), Partial()], [(0, 1, 2, 3)]),
+    ]:
+        dim = next((each.dim for each in placements if isinstance(each, Shard)), 0)
+        pieces = [sum(addends[rank] for rank in group).chunk(len(groups), dim)[n] for n, group in enumerate(groups)]  # type: ignore[union-attr]
+        whole = torch.cat(pieces, dim)
+        local = addends[me].chunk(len(groups), dim)[[me in group for group in groups].index(True)] if me < 4 else None
+        for destination in (DeviceMesh("cpu", [5, 4]), DeviceMesh("cpu", [3, 5, 0])):
+            if local is None:
+                cut = None
+            else:
+                cut = DTensor.from_local(local, wide, placements, run_check=False, shape=whole.shape, stride=(6, 1))
+            moved = reshard(cut, destination=(destination, [Shard(1)]))
+            if me not in destination.mesh.flatten().tolist():
+                continue
+            expected = distribute_tensor(whole, destination, [Shard(1)], src_data_rank=None)
+            if not isinstance(moved, DTensor) or not same(moved.to_local(), expected.to_local()):
+                wrong.append(f"{placements} to {destination}: the sum differs")
+    return wrong
+
+
 def grid(shape: tuple[int, ...], first: int, per_host: int = 2) -> Mesh:
     ranks = range(first, first + prod(shape))
     return Mesh(shape, tuple(ranks), tuple(rank // per_host for rank in ranks))
@@ -246,6 +337,8 @@ def refused(case: str) -> str:
     elif case == "partial":
         mesh = init_device_mesh("cpu", (4,))
         asked["destination"] = mesh, [Partial()] if me == 1 else [Replicate()]
+    elif case == "average":
+        asked["source"] = init_device_mesh("cpu", (4,)), [Partial("avg")]
     elif case == "strategy":
         asked["strategy"] = "sned-recv"
     elif case == "option" and me == 0:
@@ -318,15 +411,22 @@ def checks(_: Any) -> list[str]:
 
 def documented(told: tuple[list[str], int]) -> tuple[str, list[Any]]:
     """Run the examples of the documentation: what the script printed, and the shards of the other two."""
-    (script, layouts, again), port = told
+    (script, layouts, partial, again, many), port = told
     me = dist.get_rank()
     whole = torch.arange(48.0).view(8, 6)
     names: dict[str, Any] = {"reshard": reshard, "local": None, "weight": torch.zeros(8, 3) if me > 3 else None}
     if me < 4:  # of four quarters by S10, that of (row, column) is the 2 * column + row-th
         names["local"] = whole[4 * (me % 2) + 2 * (me // 2) :][:2].clone()
+        names["addend"] = (me % 2 + 1) * 10 * whole[4 * (me // 2) :][:4]
+        names["bias"] = (me % 2 + 1) * 10 * whole[0, 3 * (me // 2) :][:3]
+    names |= {"addend": names.get("addend"), "bias": names.get("bias"), "torch": torch}
     exec(layouts, names)
+    exec(partial, names)
     exec(again, names)
     shards = [None if shard is None else shard.tolist() for shard in (names["shard"], names["weight"])]
+    exec(many, names)
+    for name in ("summed", "weight", "bias"):
+        shards.append(None if names[name] is None else names[name].tolist())
     dist.destroy_process_group()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     said = io.StringIO()

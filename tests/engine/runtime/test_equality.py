@@ -36,10 +36,13 @@ def reference(document: Document) -> Reference:
     return _known[key]
 
 
-def assert_equal(outcomes: list[Any], expected: Reference, precision: str = "fp64") -> None:
+def assert_equal(
+    outcomes: list[Any], expected: Reference, precision: str = "fp64", *, tolerance: float | None = None
+) -> None:
+    """``tolerance`` is by default that of the precision."""
     broken = [outcome for outcome in outcomes if not isinstance(outcome, dict)]
     assert not broken, broken
-    tolerance = TOLERANCE[precision]
+    tolerance = TOLERANCE[precision] if tolerance is None else tolerance
     near = {"rtol": tolerance, "atol": tolerance}
     for outcome in outcomes:
         np.testing.assert_allclose(outcome["losses"], expected.losses, **near)
@@ -307,8 +310,32 @@ UNEQUAL = [
         {"precision": "bf16", "optimizer": "sgd"},
     ),
     ({"schedule": "zb-v"}, [(3, 1), (1, 2)], "hierarchical", {"kind": "bert"}),
+    ({"schedule": "1f1b"}, [(2, 1), (1, 2), (2, 2)], "rewrite-allgather", {}),
 ]
 """A pipeline, the dp and tp of each of its meshes, and how tensors travel between them."""
+SLICED = [
+    ("sequence", {"schedule": "1f1b"}, [(1, 2), (2, 1)], "broadcast", {}),
+    ("hidden", {"schedule": "zb-h1"}, [(2, 2), (1, 2)], "local-allgather", {"micro_batch_size": 1}),
+    ("sequence", {"schedule": "interleaved-1f1b", "chunks": 2}, [(1, 2), (1, 2)], "rewrite-allgather", {}),
+    ("hidden", {"schedule": "hanayo", "waves": 1, "recompute": "full"}, [(1, 2), (2, 1)], "global-allgather", {}),
+]
+"""The same, and the dim of which each tensor-parallel device sends a slice."""
+
+
+@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), SLICED, ids=name)
+def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
+    boundary: str,
+    pipeline: Document,
+    shapes: list[tuple[int, int]],
+    strategy: str,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), **{"micro_batch_size": 2, **others})
+    document = unequal(document, shapes, strategy)
+    document["transfer"]["boundary"] = boundary
+    assert_equal(crew.play(document), reference(document))
 
 
 @pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), UNEQUAL, ids=name)

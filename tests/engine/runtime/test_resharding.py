@@ -33,6 +33,16 @@ def test_several_at_once_and_back_give_the_start(crew: Crew, strategy: str) -> N
     assert called(crew, "there_and_back", 8, strategy) == [[]] * 8
 
 
+@pytest.mark.parametrize("world", [8, 6])
+def test_addends_are_summed_as_one_process_sums_them(crew: Crew, world: int) -> None:
+    """Random meshes with partial axes, apart or not; floating-point sums in the order of the mesh, bit by bit."""
+    assert called(crew, "random_sums", world, list(range(world * 8))) == [[]] * world
+
+
+def test_partial_dtensors_become_their_sum_on_another_mesh(crew: Crew) -> None:
+    assert called(crew, "partial_dtensors", 6) == [[]] * 6
+
+
 def test_dtensors_become_dtensors_of_another_mesh(crew: Crew) -> None:
     assert called(crew, "dtensors", 6) == [[]] * 6
 
@@ -52,7 +62,8 @@ def test_one_process_says_what_the_others_do_not_know(crew: Crew) -> None:
         ("axis", "S1 names axis 1, and the mesh has axes 0 to 0"),
         ("nobody", "no process says the shape of the transfer; one has to"),
         ("process", "the destination has process 4, and there are 4"),
-        ("partial", "only Shard and Replicate can be resharded; redistribute the tensor on its own mesh first"),
+        ("partial", "only Shard and Replicate can be resharded to: every receiver gets the sum; ask for Replicate() or"),
+        ("average", "the placement Partial(avg) on mesh axis 0, and only Shard and Replicate can be resharded, and Partial"),
         ("strategy", "Did you mean 'send-recv'?"),
     ],
 )  # fmt: skip
@@ -102,4 +113,5 @@ def test_the_examples_of_the_documentation_run(crew: Crew) -> None:
         served = process >= 4
         assert said == (f"process {process} has (8, 3) of (8, 6)\n" if served else "")
         half = whole[:, 3 * (process - 4) :][:, :3].tolist() if served else None
-        assert shards == [half, half]
+        summed = (30 * whole[:, 3 * (process - 4) :][:, :3]).tolist() if served else None
+        assert shards == [half, half, summed, half, (30 * whole[0]).tolist() if served else None]

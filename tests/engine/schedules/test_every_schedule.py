@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, get_origin
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,15 +16,18 @@ from hypothesis import strategies as st
 from engine.errors import DesignError
 from engine.lowering import lower
 from engine.program.action import Action, Op
+from engine.program.answers import messages_of
 from engine.program.program import Program
 from engine.program.verify import verify
 from engine.schedules import Pipe, Schedule, schedules
+from engine.simulate import simulate
 from tests._strategies import Drawn, document, option, pipelines
 from tests.engine.program.walk import left_over, other_end
 from tests.engine.schedules.play import makespan, program
 
 every_schedule = pytest.mark.parametrize("name", schedules)
 automatic = [name for name in schedules if name != "custom"]
+few = settings(max_examples=6, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 drawn = settings(max_examples=15, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
@@ -71,6 +75,33 @@ def test_matches_messages_by_order_alone_as_nccl_does(name: str, data: st.DataOb
     assert sent.keys() == received.keys()
     for pair, sends in sent.items():
         assert received[pair] == [other_end(send) for send in sends]
+
+
+@every_schedule
+@few
+@given(data=st.data(), dp=st.integers(1, 2))
+def test_batches_its_messages_without_a_deadlock(name: str, data: st.DataObject, dp: int) -> None:
+    """Both ranks of a batch meet in it, in one order of batches, with the same computations in the same order."""
+    pipeline = data.draw(pipelines(name))
+    plain, lowered = lower(pipeline.design(dp)), lower(pipeline.design(dp, transfer={"batched": True}))
+
+    assert verify(lowered) == []
+    assert computations(lowered) == computations(plain)
+    assert not any(stuck_in_batches(lowered))
+
+
+@every_schedule
+@few
+@given(data=st.data(), takes=st.tuples(st.floats(0.1, 3), st.floats(0.1, 3), st.floats(0, 3)))
+def test_batches_are_never_faster_than_transfers_alone(
+    name: str, data: st.DataObject, takes: tuple[float, float, float]
+) -> None:
+    lowered = lower(data.draw(pipelines(name)).design(transfer={"batched": True}))
+    ops = (Op.F, Op.B, Op.SEND_F)
+    cost = dict(zip(ops, takes, strict=True)) | {Op.I: takes[1] / 2, Op.W: takes[1] / 2, Op.SEND_B: takes[2]}
+    seconds = np.array([cost.get(Op(op), 0.0) for op in lowered.op.tolist()])
+
+    assert (simulate(lowered, seconds, "batched").end >= simulate(lowered, seconds).end).all()
 
 
 @every_schedule
@@ -138,6 +169,42 @@ def test_an_option_of_another_schedule_is_refused_by_its_owner() -> None:
 
     with pytest.raises(DesignError, match="'waves' is an option of hanayo, not of gpipe; remove it"):
         Drawn(wrong["pipeline"], 2).design()
+
+
+def computations(program: Program) -> list[list[Action]]:
+    return [[action for action in program.actions(rank) if action.op.is_compute] for rank in range(program.ranks)]
+
+
+def stuck_in_batches(program: Program) -> list[list[int]]:
+    """What is left of each rank's rows where a rank stops before a computation until each of its batches was issued
+    at both ends, and everything that the computation takes was sent."""
+    send, _, taker = messages_of(program)
+    taken: dict[int, set[int]] = defaultdict(set)  # by slot the SENDs of what it takes
+    for row, slot in zip(send.tolist(), program.slot[taker].tolist(), strict=True):
+        taken[slot].add(row)
+    left = [list(range(program.rows(rank).start, program.rows(rank).stop)) for rank in range(program.ranks)]
+    waited: list[set[int]] = [set() for _ in left]  # the batches that a rank issued since its last computation
+    issued: dict[int, set[int]] = defaultdict(set)  # by batch the ranks that issued it
+    sent: set[int] = set()
+
+    def can_compute(rank: int, row: int) -> bool:
+        return taken[row] <= sent and all(len(issued[batch]) == 2 for batch in waited[rank])
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, rows in enumerate(left):
+            while rows and (not program.is_compute[rows[0]] or can_compute(rank, rows[0])):
+                row = rows.pop(0)
+                moved = True
+                if program.is_compute[row]:
+                    waited[rank].clear()
+                if program.is_send[row]:
+                    sent.add(row)
+                if (batch := int(program.batch[row])) >= 0:
+                    waited[rank].add(batch)
+                    issued[batch].add(rank)
+    return left
 
 
 def channels(program: Program, *ops: Op) -> dict[tuple[int, int], list[Action]]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from engine.design.transfer_spec import TransferSpec, parse_transfer
 from engine.errors import InputError
-from engine.reshard import MOST_DRAWN_HOPS, Drawing, Face, compared
+from engine.reshard import compared
 from engine.transfer import Link, Links, Mesh, Tensor, hops, lanes, orderings, plan, strategies, unit_tasks
+from engine.transfer_drawing import MOST_DRAWN_HOPS, Drawing, Face
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
 

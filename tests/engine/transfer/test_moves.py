@@ -101,7 +101,7 @@ def test_nobody_is_sent_what_it_holds(planned: Transfer) -> None:
 @given(transfers())
 @settings(max_examples=200, deadline=None)
 def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> None:
-    """``A B n``, ``A n``, ``n`` and the ring's, ``A n``, ``A n``, with the receivers on the sender's own host left out."""
+    """``A B n``, ``A n``, ``n`` and the ring's, ``A n``, ``A n``, each part once, with the receivers on the sender's own host left out."""
     links = planned.links
     crossing: dict[int, int] = Counter()
     for move in planned.moves:
@@ -116,9 +116,16 @@ def test_bytes_between_hosts_are_those_of_the_formulas(planned: Transfer) -> Non
             "local-allgather": len(away) * task.elements,
             "broadcast": len(away) * task.elements,
             "hierarchical": len(away) * task.elements,
+            "rewrite-allgather": _of_the_parts(task, links, each.sender),
             "global-allgather": _of_the_ring(task, by_host, links.host[each.sender]),
         }
         assert crossing[each.task] == expected[planned.plan.strategy]
+
+
+def _of_the_parts(task: UnitTask, links: Links, sender: int) -> int:
+    """The slice, to the first of each ring, or to every receiver of those that are in none."""
+    firsts = [ring[0] for ring in task.rings] or task.receivers
+    return task.elements * sum(rank in task.receivers and links.host[rank] != links.host[sender] for rank in firsts)
 
 
 def _of_the_ring(task: UnitTask, by_host: dict[int, list[int]], sender: int) -> int:

@@ -1,0 +1,74 @@
+"""Sends and receives of two ranks that are issued as one batch.
+
+Between two computations a rank may send to a peer and receive from it. Where the peer does the same with the same
+messages between two of its own computations, all of them are one batch, as ``torch.distributed.batch_isend_irecv``
+issues it: each of both ranks waits at its next computation until every operation of the batch is complete. This is
+the cross-communication of Hanayo (section 4). A batch cannot deadlock: what it adds to the waits of a computation is
+the end of the computation before it on its own rank.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.program.answers import messages_of
+
+if TYPE_CHECKING:
+    from engine.program.program import Program
+
+Rows = NDArray[np.int64]
+
+
+def batch_messages(program: Program, maker: Rows, taker: Rows) -> Rows:
+    """Return ``[messages]`` the batch of each message, numbered from 0; -1 for a message that is sent alone.
+
+    A batch receives right before the computation that takes the tensor, and receives of one sender stand in the order
+    of its sends. So messages stay alone if the receiver takes one that is sent later first.
+
+    Args:
+        maker: ``[messages]`` the computation that makes each, in the order in which a rank sends them.
+        taker: ``[messages]`` the computation that takes it.
+    """
+    sent, received = _gaps(program, maker, taker)
+    low, high = np.minimum(sent, received), np.maximum(sent, received)
+    gaps, number = np.unique(low * (len(program) + 1) + high, return_inverse=True)
+    number = number.reshape(-1)
+
+    def groups_with(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.bincount(number[chosen], minlength=len(gaps)) > 0
+
+    whole = groups_with(sent < received) & groups_with(sent > received)
+    whole &= ~groups_with((received < 0) | _is_overtaken(program, maker, taker))
+    return np.where(whole, np.cumsum(whole) - 1, -1)[number] if len(maker) else number
+
+
+def find_batches(program: Program) -> Rows:
+    """Return ``[rows]`` the batch of the message of each SEND, -1 for every other row."""
+    send, maker, taker = messages_of(program)
+    order = np.argsort(send)
+    batch = np.full(len(program), -1, np.int64)
+    batch[send[order]] = batch_messages(program, maker[order], taker[order])
+    return batch
+
+
+def _gaps(program: Program, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
+    """``[messages]`` the slot after which each is sent, and the one after which it would be received; -1 for none."""
+    number = np.cumsum(program.is_compute & ~program.fused) - 1  # of the slot of each computation
+    rank_of_slot = program.rank[program.is_compute & ~program.fused]
+    before = number[taker] - 1
+    same_rank = (before >= 0) & (rank_of_slot[before] == program.rank[taker])
+    return number[maker], np.where(same_rank, before, -1)
+
+
+def _is_overtaken(program: Program, maker: Rows, taker: Rows) -> NDArray[np.bool_]:
+    """``[messages]`` whether the receiver takes a message that the same rank sends later in an earlier slot."""
+    channel = program.rank[maker].astype(np.int64) * program.ranks + program.rank[taker]
+    order = np.argsort(channel, kind="stable")
+    apart = channel[order] * (len(program) + 1)  # keeps the channels apart in one running minimum
+    slot = program.slot[taker][order] + apart
+    overtaken = np.empty(len(maker), np.bool_)
+    overtaken[order] = np.minimum.accumulate(slot[::-1])[::-1] < slot
+    return overtaken

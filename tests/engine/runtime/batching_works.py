@@ -1,0 +1,32 @@
+"""What processes do in the tests of batches, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from engine.runtime import world
+from engine.runtime.trainer import Trainer
+from tests.engine.runtime.crew import make_job
+
+
+def issued(document: dict[str, Any]) -> list[int]:
+    """How many operations each batch of a step has, ascending; nothing is left of the step afterwards."""
+    sizes: list[int] = []
+    issue = dist.batch_isend_irecv
+
+    def count(operations: list[dist.P2POp]) -> Any:
+        sizes.append(len(operations))
+        return issue(operations)
+
+    dist.batch_isend_irecv = count
+    try:
+        here = world.World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo", "")
+        trainer = Trainer(make_job(document, None), here)
+        trainer.step(0)
+        assert not trainer._wire._leaving and not trainer._wire._batches._open
+    finally:
+        dist.batch_isend_irecv = issue
+    return sorted(sizes)

@@ -1,0 +1,61 @@
+"""Batches over real processes: the same results, and the same operations issued together as the program says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from engine.design import parse_design
+from engine.lowering import lower
+from tests.engine.runtime.conftest import Crew, Document
+from tests.engine.runtime.test_equality import assert_equal, layers_for, name, reference
+
+WORKS = "tests.engine.runtime.batching_works"
+PIPELINES = [
+    ({"schedule": "1f1b", "microbatches": 6}, 3, 1),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 4, 1),
+    ({"schedule": "chimera", "microbatches": 4}, 4, 1),
+    ({"schedule": "chimera", "microbatches": 8}, 4, 1),
+    ({"schedule": "zb-v", "microbatches": 4}, 2, 1),
+    ({"schedule": "dualpipe", "microbatches": 8}, 4, 1),
+]
+
+
+def batched(document: Document) -> Document:
+    return {**document, "transfer": {"batched": True}}
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp"), PIPELINES, ids=name)
+def test_a_batched_run_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, crew: Crew, draw: Callable[..., Document]
+) -> None:
+    document = batched(draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp)))
+
+    assert_equal(crew.play(document), reference(document))
+
+
+@pytest.mark.parametrize(
+    "pipeline", [{"schedule": "1f1b", "microbatches": 6}, {"schedule": "chimera", "microbatches": 4}], ids=name
+)
+def test_a_process_issues_the_batches_of_its_program(
+    pipeline: Document, crew: Crew, draw: Callable[..., Document]
+) -> None:
+    document = batched(draw(pipeline, pp=4, layers=9))
+    program = lower(parse_design(document))
+    sends = np.flatnonzero(program.batch >= 0)
+    expected = [
+        sorted(
+            Counter(
+                program.batch[sends[(program.rank[sends] == rank) | (program.peer[sends] == rank)]].tolist()
+            ).values()
+        )
+        for rank in range(4)
+    ]
+    assert all(expected)
+
+    assert crew.call(f"{WORKS}:issued", 4, document) == expected
+    assert crew.call(f"{WORKS}:issued", 4, {**document, "transfer": {}}) == [[]] * 4

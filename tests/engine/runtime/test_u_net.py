@@ -1,0 +1,207 @@
+"""A U-Net, whose stages hand on tensors of different shapes, trains like one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.design import parse_design
+from engine.lowering import lower
+from engine.runtime.data import DEFAULT_TEXT, Batches
+from engine.runtime.models import build_stage, models
+from engine.runtime.stages import LocalStage
+from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
+
+Document = dict[str, Any]
+
+MODEL = {"kind": "u-net", "image_size": 8, "base_channels": 4, "channel_multipliers": [1, 2], "heads": 2}
+SMALL = {**MODEL, "blocks_per_level": 2, "attention_resolutions": [4]}  # 9 blocks
+
+CASES: list[tuple[Document, int, int, Document]] = [
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "1f1b", "microbatches": 4}, 3, 2, {"clip_norm": 0.5, "steps": 3}),
+    ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 3, 1, {}),
+    ({"schedule": "gpipe", "microbatches": 3, "stages": [1, 1, 1, 6]}, 4, 1, {}),
+    ({"schedule": "gpipe", "microbatches": 2, "stages": [2, 2, 5]}, 3, 1, {"optimizer": "sgd"}),
+    ({"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "eager-1f1b", "backward": "split", "microbatches": 5}, 4, 1, {}),
+    ({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 2, 2, {}),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "chimera", "microbatches": 4}, 4, 1, {"clip_norm": 0.5}),
+    ({"schedule": "zb-h1", "microbatches": 6}, 4, 1, {}),
+    ({"schedule": "zb-v", "microbatches": 4, "recompute": "full"}, 2, 1, {}),
+    ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 3, 1, {"precision": "fp32", "optimizer": "sgd"}),
+]  # fmt: skip
+"""A pipeline, meshes, copies, and how it is trained."""
+
+
+@pytest.fixture
+def draw_u_net(draw: Callable[..., Document]) -> Callable[..., Document]:
+    def draw_u_net(pipeline: Document, *, model: Document = SMALL, **how: Any) -> Document:
+        return {**draw(pipeline, **how), "model": model, "cost": {"kind": "roofline"}}
+
+    return draw_u_net
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CASES, ids=name)
+def test_a_u_net_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw_u_net: Callable[..., Document]
+) -> None:
+    document = draw_u_net(pipeline, pp=pp, dp=dp, **others)
+
+    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+
+
+def test_it_does_so_in_mixed_precision(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+    """All blocks take the noise step's embedding, and its gradients, in bf16, are summed up stage by stage: in
+    another order than in one process, so that they differ by a unit in the last place."""
+    document = draw_u_net({"schedule": "zb-h1", "microbatches": 4}, pp=3, precision="bf16", optimizer="sgd")
+
+    assert_equal(crew.play(document), reference(document), tolerance=4e-3)
+
+
+def test_its_messages_differ_in_size(draw_u_net: Callable[..., Document]) -> None:
+    program = lower(parse_design(draw_u_net({"schedule": "gpipe", "microbatches": 2, "stages": [1, 1, 1, 6]}, pp=4)))
+
+    # of 16 numbers: 4 x 8 x 8, 4 x 4 x 4 and 8 x 4 x 4, each beside the 16 of the noise step
+    assert program.onward.tolist() == [17, 5, 9]
+    assert program.skips.tolist() == [[0, 3, 16], [1, 3, 16], [2, 3, 8]]
+    assert set(program.tensors.tolist()) == {0, 17, 5, 9 + 8, 16}
+
+
+def test_it_does_so_between_meshes_of_different_shapes(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+    document = draw_u_net({"schedule": "zb-h1", "microbatches": 4, "stages": [3, 2, 4]}, pp=3)
+    for mesh, devices in zip(document["meshes"], ([0, 1], [2], [3, 4]), strict=True):
+        mesh |= {"devices": devices, "axes": {"dp": len(devices), "tp": 1}}
+    document["cluster"] |= {"nodes": 3, "devices_per_node": 2}
+
+    assert_equal(crew.play(document), reference(document))
+
+
+def test_recomputing_it_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+    kept, recomputed = (
+        crew.play(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3))
+        for how in ("none", "full")
+    )
+
+    assert_same_bits(recomputed, kept)
+
+
+def test_splitting_its_backward_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+    whole, split = (
+        crew.play(draw_u_net({"schedule": "eager-1f1b", "backward": how, "microbatches": 4}, pp=3))
+        for how in ("whole", "split")
+    )
+
+    assert_same_bits(split, whole)
+
+
+def _batches(seed: int = 3, **model: Any) -> Batches:
+    design: Any = parse_design(_DESIGN | {"model": {**SMALL, **model}})
+    kind = models["u-net"](design.model)
+    return Batches(DEFAULT_TEXT, kind, seed=seed, microbatches=2, micro_batch_size=16)
+
+
+_LINK = {"latency_s": 0.0, "bandwidth": 1.0}
+_DESIGN = {
+    "format": "meshwave/1",
+    "cluster": {
+        "nodes": 1,
+        "devices_per_node": 1,
+        "device": {"peak_flops": 1.0, "memory_bytes": 1.0, "memory_bandwidth": 1.0},
+        "intra_node": _LINK,
+        "inter_node": _LINK,
+    },
+    "meshes": [{"name": "A", "devices": [0]}],
+    "pipeline": {"schedule": "gpipe", "microbatches": 1},
+}
+
+
+def test_images_follow_from_the_seed_and_differ() -> None:
+    inputs, noise = _batches().microbatch(0, 0)
+    again, _ = _batches().microbatch(0, 0)
+    others = [_batches(seed=4).microbatch(0, 0)[0], _batches().microbatch(1, 0)[0], _batches().microbatch(0, 1)[0]]
+
+    assert inputs.shape == (16, 3 * 8 * 8 + 1)
+    assert noise.shape == (16, 3, 8, 8)
+    assert torch.equal(inputs, again)
+    assert not any(torch.equal(inputs, other) for other in others)
+    assert len(torch.unique(inputs, dim=0)) == 16
+
+
+def test_an_example_is_an_image_under_its_noise() -> None:
+    """Without its noise it is an image between -1 and 1; the last noise step leaves nothing of it."""
+    inputs, noise = (each.double() for each in _batches(noise_steps=1000).microbatch(0, 0))
+    steps = inputs[:, -1].numpy()
+    assert steps.min() >= 1
+    assert steps.max() <= 1000
+
+    left = (np.cos((steps / 1000 + 0.008) / 1.008 * np.pi / 2) / np.cos(0.008 / 1.008 * np.pi / 2)) ** 2
+    keep = left > 0.05  # else rounding is all that is left
+    rest = inputs[:, :-1].numpy() - np.sqrt(1 - left)[:, None] * noise.flatten(1).numpy()
+    images = rest[keep] / np.sqrt(left[keep])[:, None]
+
+    assert keep.sum() > 4
+    assert np.abs(images).max() <= 1 + 1e-5
+    assert images.std() > 0.1
+    assert noise.std() == pytest.approx(1.0, abs=0.05)
+
+
+@given(cuts=st.sets(st.integers(1, 8)), seed=st.integers(0, 2**62))
+@settings(max_examples=15, deadline=None)
+def test_any_split_holds_the_weights_of_the_whole(cuts: set[int], seed: int) -> None:
+    design: Any = parse_design(_DESIGN | {"model": SMALL})
+    layers = [end - start for start, end in pairwise([0, *sorted(cuts), 9])]
+    whole = build_stage(design.model, [9], 0, seed).state_dict()
+
+    parts = [build_stage(design.model, layers, stage, seed).state_dict() for stage in range(len(layers))]
+
+    assert sum(map(len, parts)) == len(whole)
+    assert all(torch.equal(weight, whole[name]) for part in parts for name, weight in part.items())
+
+
+def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as for a compiler, and played as they were traced."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr("engine.runtime.models._family.COMPILER", "aot_eager")
+    design: Any = parse_design(_DESIGN | {"model": SMALL})
+    inputs, noise = _batches().microbatch(0, 0)
+    torch._dynamo.reset()
+    counters.clear()
+    found = []
+    for compiled in (False, True):
+        module = build_stage(design.model, [9], 0, 0, torch.float64)
+        local = LocalStage(module, "fp64", torch.device("cpu"), 1.0, compiled=compiled)
+        assert local.compiled == 9 * compiled
+        loss, saved = local.forward(inputs, noise)
+        assert local.backward(saved, None) is None, "nobody wants the gradient of images"
+        found.append([loss, *(parameter.grad for parameter in module.parameters())])
+
+    assert all(torch.allclose(mine, theirs, rtol=1e-9, atol=1e-9) for mine, theirs in zip(*found, strict=True))
+    assert not counters["graph_break"]
+
+
+def test_it_learns() -> None:
+    """The mean squared error starts near that of predicting nothing, which is 1, and falls well below it."""
+    design: Any = parse_design(_DESIGN | {"model": {**SMALL, "base_channels": 16}})
+    model, batches = build_stage(design.model, [9], 0, 0), _batches(base_channels=16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for step in range(60):
+        optimizer.zero_grad()
+        loss = model(*batches.microbatch(step, 0))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+
+    assert losses[0] > 0.8
+    assert np.mean(losses[-10:]) < 0.6 * losses[0]
