@@ -47,7 +47,7 @@ def simulate(
     sizes = network.bytes_of(program, seconds)
     if not is_contended(network, _flows_of(program, network, sizes, alone)):
         return alone
-    play = play_shared(program, _computing(program, seconds, network), _of_slots(program, sizes), network)
+    play = play_shared(program, computing_seconds(program, seconds, network), slot_sums(program, sizes), network)
     return _timeline(program, play, meshes)
 
 
@@ -55,7 +55,7 @@ def link_rates(program: Program, seconds: Floats, network: Network, entries: int
     """Play on shared links and note how the rates of flows change, up to so many changes."""
     sizes = network.bytes_of(program, seconds)
     play = play_shared(
-        program, _computing(program, seconds, network), _of_slots(program, sizes), network, log_entries=entries
+        program, computing_seconds(program, seconds, network), slot_sums(program, sizes), network, log_entries=entries
     )
     return _timeline(program, play, None), play.log
 
@@ -71,7 +71,7 @@ def _play_alone(program: Program, seconds: Floats, meshes: tuple[str, ...] | Non
         transfer = np.where(transfer >= 0, transfer, graph.edge_blocked)
     lag = np.zeros(len(transfer))
     lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
-    start, end = _play_levels(graph, _of_slots(program, seconds)[graph.nodes], lag)
+    start, end = _play_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
     by_edge = _causes(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
@@ -85,7 +85,7 @@ def _play_alone(program: Program, seconds: Floats, meshes: tuple[str, ...] | Non
     return _timeline(program, Play(start, end, cause, sent, came, sent_cause, NO_RATES), meshes)
 
 
-def _of_slots(program: Program, values: Floats) -> Floats:
+def slot_sums(program: Program, values: Floats) -> Floats:
     """``[rows]`` the sum of both rows at the first of each slot of two."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
@@ -121,12 +121,12 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
 # ---- links are shared ----
 
 
-def _computing(program: Program, seconds: Floats, network: Network) -> Floats:
+def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
     """``[rows]`` of each slot what is left without its flows."""
     computing = seconds.copy()
     flows = network.row_kind >= 0
     computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
-    return np.maximum(0.0, _of_slots(program, computing))
+    return np.maximum(0.0, slot_sums(program, computing))
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:

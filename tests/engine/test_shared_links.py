@@ -121,8 +121,8 @@ def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None
     module = compiled_module(_shared_links.__name__)
     assert module is not None
     takes, network = seconds(program, seed), network_of(program, seed)
-    args = program, simulation._computing(program, takes, network)
-    sizes = simulation._of_slots(program, network.bytes_of(program, takes))
+    args = program, simulation.computing_seconds(program, takes, network)
+    sizes = simulation.slot_sums(program, network.bytes_of(program, takes))
 
     compiled = play_shared(*args, sizes, network)
     with pytest.MonkeyPatch.context() as patch:
