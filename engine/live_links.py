@@ -13,7 +13,7 @@ import heapq
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -59,6 +59,7 @@ class FlowTable:
     parts: Int64s  # [rows] how many it has
     group: Int64s  # [flows] who announce it: flows of one group share their cells
     cells: Int64s  # [groups + 1] where the cells of each begin
+    made: Mapping[int, tuple[int, ...]]  # by slot, the flows of what it sends
 
     @classmethod
     def of(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
@@ -83,6 +84,7 @@ class FlowTable:
             parts=parts,
             group=group,
             cells=np.concatenate(([0], np.cumsum(members))).astype(np.int64),
+            made=_made(program, first),
         )
 
     def cell(self, flow: int, place: int) -> int:
@@ -93,6 +95,15 @@ class FlowTable:
         """The flows of a row, in order."""
         first = int(self.first[row])
         return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
+
+
+def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
+    """By the first row of each slot, the flows of the messages that it makes."""
+    found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
+        if first[send] >= 0:
+            found[int(program.slot[maker])] += (int(first[send]),)
+    return dict(found)
 
 
 def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
@@ -348,12 +359,11 @@ class LiveLinks:
         self._start_ns = -1
 
     def start(self, at_ns: int) -> None:
-        """Begin a step; the first of several threads does it for all."""
+        """Begin a step."""
         with self._lock:
-            if at_ns != self._start_ns:
-                self._start_ns = at_ns
-                self._network.start()
-                self._open[:] = True
+            self._start_ns = at_ns
+            self._network.start()
+            self._open[:] = True
 
     def announce(self, flow: int, place: int, at_ns: int) -> None:
         """Tell all others when one of those who take part in a flow is ready for it."""
@@ -370,6 +380,7 @@ class LiveLinks:
     def sent(self, flow: int) -> int:
         """When a flow that is complete set out."""
         with self._lock:
+            self._look()
             return self._clock(self._network.sent(flow))
 
     def _end(self, flow: int) -> int | None:

@@ -21,7 +21,6 @@ from tests._strategies import programs, seconds, seeds
 from tests.engine.test_shared_links import TWO, network_of, nics_of
 
 some = settings(max_examples=40)
-EVEN = pytest.approx
 MS = 10**6
 
 
@@ -92,7 +91,7 @@ class Announced:
             end = self.live.end(self.table.of_row(row)[-1])
             assert end is not None
             is_message = self.table.is_message[self.table.first[row]]
-            assert end == EVEN(self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6), row
+            assert end == pytest.approx(self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6), row
 
 
 @some

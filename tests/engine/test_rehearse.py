@@ -104,19 +104,12 @@ def test_a_wait_ends_where_it_is_not_wanted_any_more() -> None:
         wait_until(time.perf_counter_ns() + LONG_NS, stop)
 
 
-def test_messages_of_one_link_take_turns_where_links_are_serial() -> None:
-    serial, free = Device("link-serial"), Device("latency")
-
-    assert [serial.send(1, 10), serial.send(1, 10), serial.send(2, 10)] == [10, 20, 10]
-    assert [free.send(1, 10), free.send(1, 10)] == [10, 10]
-
-
 def test_a_sender_that_is_blocked_waits_for_what_it_sent() -> None:
     blocked, free = Device("sender-blocking"), Device("latency")
     now = time.perf_counter_ns()
     for device in (blocked, free):
         device.start(now)
-        device.send(1, 2_000_000)
+        device.send(2_000_000)
 
     assert not free.clear_to_send()
     assert blocked.clear_to_send()
@@ -142,9 +135,8 @@ def test_what_is_due_later_is_held_until_then() -> None:
     device.start(time.perf_counter_ns())
     due = device.free_ns + 3_000_000
 
-    assert device.hold(due, late=False) == due
+    assert device.hold(due) == due
     assert time.perf_counter_ns() >= due
-    assert device.hold(device.free_ns, late=True) > due
 
 
 # ---- threads ----
@@ -191,7 +183,39 @@ def test_gradients_are_reduced_before_anybody_steps() -> None:
     steps, reduced = program.op == Op.STEP, program.op == Op.REDUCE_GRAD
     assert reduced.any()
     assert played.start[steps].min() >= played.end[reduced].max(), "the norm is that of all gradients"
-    assert (played.end - played.start == waits.ns)[reduced].all(), "it begins when the last copy is complete"
+    assert (played.end - played.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
+
+
+def slow_network(schedule: str, **more: Any) -> Design:
+    """Four meshes that alternate between two nodes, and messages that take as long as a forward."""
+    return draw(
+        pp=4,
+        pipeline={"schedule": schedule, "microbatches": 8, **more},
+        model={"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 260},
+        cluster={
+            "nodes": 2,
+            "devices_per_node": 2,
+            "intra_node": {"latency_s": 1e-5, "bandwidth": 2e7},
+            "inter_node": {"latency_s": 1e-5, "bandwidth": 2.5e6},
+            "device": {"peak_flops": 2e10, "memory_bytes": 4e9, "memory_bandwidth": 1e9},
+        },
+        meshes=[{"name": f"M{rank}", "devices": [(0, 2, 1, 3)[rank]]} for rank in range(4)],
+        training={"steps": 1},
+    )
+
+
+@pytest.mark.parametrize("schedule", ["eager-1f1b", "gpipe"])
+def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
+    design = slow_network(schedule)
+    program = lower(design)
+    costs = estimate(design, program)
+    shared, alone = costs.play(program).makespan, simulate(program, costs.seconds, "latency").makespan
+    scale = 2.0 / shared
+
+    played = play(Waits.of(program, costs, scale))
+
+    assert shared > 1.1 * alone, "else nothing is shared that matters"
+    assert played.seconds / scale == pytest.approx(shared, rel=0.08)
 
 
 def test_a_rehearsal_in_threads_can_be_stopped() -> None:
