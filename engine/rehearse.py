@@ -255,14 +255,19 @@ class Device:
         wait_until(self.free_ns, self._stop)
 
     def announce(self, flows: Iterable[int]) -> None:
-        """Flows are ready once the device is free."""
-        for flow in flows:
-            assert self._links is not None, "whoever has flows has links"
-            self._links.announce(flow, self._place, self.free_ns)
+        """Flows are ready once the device is free; over emulated links nobody has to know."""
+        if self._links is not None:
+            for flow in flows:
+                self._links.announce(flow, self._place, self.free_ns)
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether it is told when flows are complete, and does not see it."""
+        return self._links is not None
 
     def wait_for(self, flow: int) -> int:
         """Wait until a flow is complete on the shared links; returns when it was."""
-        assert self._links is not None, "whoever has flows has links"
+        assert self._links is not None, "whoever waits for a flow has links"
         return self._links.wait(flow, partial(wait_until, stop=self._stop))
 
     def go_on_until(self, at_ns: int) -> None:
@@ -414,11 +419,14 @@ def play(waits: Waits, stop: threading.Event | None = None) -> Played:
     return played
 
 
-def note_starts(start: Int64s, links: LiveLinks, waits: Waits, rows: Int64s) -> None:
-    """Write down when the messages of some rows set out, once all are there: it may be that others went first."""
+def note_starts(start: Int64s, links: LiveLinks, waits: Waits, rows: NDArray[np.intp], first: int = 0) -> None:
+    """Write down when the messages of some rows set out, once all are there: it may be that others went first.
+
+    ``start``: [rows from ``first`` on]
+    """
     for row in rows.tolist():
         if (flow := waits.flow(row)) >= 0:
-            start[row] = links.sent(flow)
+            start[row - first] = links.sent(flow)
 
 
 @contextmanager

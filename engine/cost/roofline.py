@@ -155,6 +155,21 @@ class MeshPrices:
     ) -> tuple[dict[Port, float], dict[Port, float]]:
         """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
         exchange."""
+        block = self._block
+        found = []
+        reduced = self.reduced_bytes(layers, first=first, last=last, experts=experts, joins=joins)
+        for size, sent in zip(reduced, ("forward_sent", "backward_sent"), strict=True):
+            rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
+            usage = [message_usage(self._cluster, rings)] if size else []
+            if block and experts:
+                usage.append(exchange_usage(self._cluster, self._devices, getattr(block, sent), experts))
+            found.append(merged(usage))
+        return found[0], found[1]
+
+    def reduced_bytes(
+        self, layers: int, *, first: bool, last: bool, experts: int = 0, joins: int = 0
+    ) -> tuple[float, float]:
+        """Bytes that each tensor-parallel group sums up in a forward and a backward of a stage."""
         block, load = self._block, self._load
         around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
         counted = (
@@ -163,15 +178,11 @@ class MeshPrices:
             (around, experts),
             (flops.ends(load, first=first, last=last), 1),
         )
-        found = []
-        for reduced, sent in (("forward_reduced", "forward_sent"), ("backward_reduced", "backward_sent")):
-            size = sum(count * sum(getattr(each, reduced)) for operators, count in counted for each in operators)
-            rings = [each for group in self._groups for each in ring_messages(self._cluster, group, size)]
-            usage = [message_usage(self._cluster, rings)] if size else []
-            if block and experts:
-                usage.append(exchange_usage(self._cluster, self._devices, getattr(block, sent), experts))
-            found.append(merged(usage))
-        return found[0], found[1]
+        forward, backward = (
+            sum(count * sum(getattr(each, way)) for operators, count in counted for each in operators)
+            for way in ("forward_reduced", "backward_reduced")
+        )
+        return forward, backward
 
     def part(self, operators: Iterable[Operator]) -> Seconds:
         """Any operators of a stage."""
