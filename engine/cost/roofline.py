@@ -434,24 +434,32 @@ def reduce_seconds(
     return seconds
 
 
-def reduction_messages(design: Design, program: Program, held: Sizes) -> dict[int, list[Message]]:
-    """The messages of the rings by which the gradients of each stage are reduced; see :func:`reduce_seconds`."""
+def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
+    """[stages] who reduces gradients together, as rings of devices, with ``share`` in bytes; see :func:`reduce_seconds`."""
     size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
     gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
-    found: dict[int, list[Message]] = {}
+    found = []
     for stage in range(program.stages):
         meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
-        rings: list[tuple[Sequence[int], float]] = []
+        rings: list[Sharing] = []
         shared = float(size[stage] - experts[stage])
         if experts[stage]:
             parts, partial = sharing(design, meshes)
             shared -= float(gates[stage]) if partial else 0.0
-            rings += [(part.devices, part.share * float(experts[stage])) for part in parts]
-            everyone = [device for mesh in meshes for device in mesh.devices]
-            rings += [(everyone, float(gates[stage]))] if partial else []
-        rings += [(group, shared) for group in _weight_groups(meshes)]
-        found[stage] = [each for group, size_ in rings for each in ring_messages(design.cluster, group, size_)]
+            rings += [Sharing(part.devices, part.share * float(experts[stage])) for part in parts]
+            everyone = tuple(device for mesh in meshes for device in mesh.devices)
+            rings += [Sharing(everyone, float(gates[stage]))] if partial else []
+        rings += [Sharing(tuple(group), shared) for group in _weight_groups(meshes)]
+        found.append(rings)
     return found
+
+
+def reduction_messages(design: Design, program: Program, held: Sizes) -> dict[int, list[Message]]:
+    """The messages of the rings by which the gradients of each stage are reduced; see :func:`reduce_seconds`."""
+    return {
+        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share)]
+        for stage, rings in enumerate(reduction_rings(design, program, held))
+    }
 
 
 def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.cost import Costs
+from engine.cost.roofline import reduction_rings
+from engine.cost.sizes import sizes
+from engine.design import Design
 from engine.live_links import LiveLinks
 from engine.program.action import Action, Op, carried
 from engine.rehearse import Device, Waits
@@ -163,11 +165,42 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
+class _All(Pending):
+    """Several reductions, of which the last to come counts."""
+
+    def __init__(self, pending: Sequence[Pending]) -> None:
+        self._pending = pending
+
+    def wait(self) -> Tensor:
+        found = [pending.wait() for pending in self._pending]
+        return found[-1] if found else torch.zeros(())
+
+
 def came_late(due_ns: int, asked_ns: int, came_ns: int) -> bool:
     """Whether it came while it was waited for, and had not been there since it was due; 0 where nobody knows when it
     was."""
     was_due = asked_ns - due_ns if due_ns else 0
     return came_ns - asked_ns > max(ASKING_NS, PART_OF_BEING_DUE * was_due)
+
+
+Rings = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
+"""By stage, the processes that reduce gradients together, and bytes."""
+
+
+def rings_of(design: Design, layout: Layout, layers: tuple[int, ...]) -> Rings:
+    """Who reduces which gradients of each stage that is reduced, in one order for all processes."""
+    process = dict(
+        zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
+    )
+    rings = reduction_rings(design, layout.program, sizes(design, layout.program, layers))
+    return {
+        stage: [
+            (tuple(process[device] for device in members), size)
+            for members, size in rings[stage]
+            if len(members) > 1 and size > 0
+        ]
+        for stage in layout.reduced_stages()
+    }
 
 
 class Reductions:
@@ -181,7 +214,7 @@ class Reductions:
         device: Device,
         waits: Waits,
         board: Board,
-        costs: Costs,
+        rings: Rings,
         links: LiveLinks | None = None,
         *,
         real: bool,
@@ -192,21 +225,23 @@ class Reductions:
         program, mine = layout.program, layout.program.rows(layout.rank(world.process))
         rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
         self._took = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
-        shared = {stage: members for stage, members in layout.sharing() if world.process in members}
         self._flow = {int(program.stage[row]): waits.flow(row) for row in rows} if links else {}
-        self._members = {stage: shared.get(stage, (world.process,)) for stage in self._took}
-        most = PART_OF_MEMORY * memory_bytes() / (layout.processes * max(1, len(rows)))
+        self._most = PART_OF_MEMORY * memory_bytes() / (layout.processes * max(1, len(rows)))
         self._flat = {
-            stage: torch.zeros(self._numbers(stage, min(most, float(costs.bytes[row]))), device=world.device)
-            for stage, row in zip(self._took, rows, strict=True)
+            stage: [
+                (members, torch.zeros(self._numbers(stage, len(members), size), device=world.device))
+                for members, size in rings[stage]
+                if world.process in members
+            ]
+            for stage in self._took
         }
         self._reducing: list[tuple[int, Pending]] = []
         self._done_ns = 0
 
-    def _numbers(self, stage: int, size: float) -> int:
+    def _numbers(self, stage: int, members: int, size: float) -> int:
         """How many are summed up, of gradients of so many bytes."""
-        fits = CARRIED * self._took[stage] / 1e9 / (2 * len(self._members[stage]))
-        return max(1, int(size if self._real else min(size, fits)) // 4)
+        fits = CARRIED * self._took[stage] / 1e9 / (2 * members)
+        return max(1, int(min(self._most, size if self._real else min(size, fits))) // 4)
 
     def reduce(self, stage: int) -> None:
         """This copy of the stage is complete."""
@@ -214,7 +249,8 @@ class Reductions:
         if self._links is not None and self._flow[stage] >= 0:
             place = self._holders(stage).index(self._world.process)
             self._links.announce(self._flow[stage], place, self._device.free_ns)
-        self._reducing.append((stage, self._wire.reduce(stage, self._members[stage], self._flat[stage])))
+        begun = [self._wire.reduce(stage, members, flat) for members, flat in self._flat[stage]]
+        self._reducing.append((stage, _All(begun)))
 
     def collect(self) -> dict[int, Pending]:
         """Wait until all are reduced, one after the other, and those of all processes where they are clipped."""

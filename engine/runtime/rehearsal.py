@@ -35,6 +35,7 @@ from engine.runtime.held_messages import (
     Reductions,
     came_late,
     memory_bytes,
+    rings_of,
     synchronize,
 )
 from engine.runtime.job import Job
@@ -86,7 +87,9 @@ class Rehearser:
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = Message(shape, MESSAGE_DTYPES[design.training.precision])
         routed = routes(smaller, layout)
-        wire = world.wire(layout, message, list(dict.fromkeys(layout.sharing())), routed)
+        rings = rings_of(design, layout, costs.layers)
+        sharing = [(stage, members) for stage, its in rings.items() for members, _ in its]
+        wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routed)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = Waits.of(program, costs, self._scale, lanes)
         self._board = Board(folder / "board.bin", layout, wire.tags, int(waits.flows.cells[-1]) if waits.flows else 0)
@@ -98,7 +101,7 @@ class Rehearser:
         joined = {(source, target) for source, target, _ in routed}
         held = HeldWire(wire, layout, world, device, waits, self._board, joined, real=job.shaped)
         stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
-        reduced = Reductions(layout, world, wire, device, waits, self._board, costs, self._links, real=job.shaped)
+        reduced = Reductions(layout, world, wire, device, waits, self._board, rings, self._links, real=job.shaped)
         ratio, exchanged = _share_of_exchanges(job, smaller, waits, lengths)
         inside = StageCollectives(design, layout, costs.layers, world, ratio) if exchanged else None
         self._wire = wire

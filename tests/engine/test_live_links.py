@@ -91,7 +91,9 @@ class Announced:
             end = self.live.end(self.table.of_row(row)[-1])
             assert end is not None
             is_message = self.table.is_message[self.table.first[row]]
-            assert end == pytest.approx(self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6), row
+            assert end == pytest.approx(
+                self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6
+            ), row
 
 
 @some
