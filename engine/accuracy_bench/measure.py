@@ -20,6 +20,7 @@ from engine.design.cost import CalibratedCost
 from engine.errors import InputError, RunError
 from engine.launch import Launcher, Record, State, launchers
 from engine.launch.bundle import process_count
+from engine.launch.hosts import drawn, read_as_run
 from engine.launch.options import PLAIN, Options
 from engine.predict import Prediction, predict
 from engine.recording import read_recording
@@ -30,6 +31,8 @@ Say = Callable[[str], None]
 LONGEST_S = 2.0
 """What an iteration of a rehearsal should last at most; where many short computations are in the way of that, they are
 shorter than is true."""
+LONGEST_ON_HOSTS_S = 4.0
+"""The same on emulated hosts, whose links are slower the more time is stretched: what is sent takes the cores less then."""
 STEPS = {"rehearsed": 4, "measured": 6}
 """The first warms up; of a real run, one counts memory."""
 FRESH_S = 600.0
@@ -66,8 +69,10 @@ class Bench:
         if case.way == "measured":
             _calibrated(self._say)
         prediction = predict(case.design(STEPS[case.way]))
-        scale = (case.scale or scale_of(prediction)) if case.way == "rehearsed" else None
-        options = Options(rehearse=Rehearsal(scale=scale)) if scale else PLAIN
+        longest = LONGEST_ON_HOSTS_S if case.on_hosts else LONGEST_S
+        scale = (case.scale or scale_of(prediction, longest)) if case.way == "rehearsed" else None
+        hosts = drawn(prediction.design) if case.on_hosts else None
+        options = Options(rehearse=Rehearsal(scale=scale), hosts=hosts) if scale else PLAIN
         busy = others()
         run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
         state = run.wait(timeout_s=PATIENCE_S)
@@ -75,6 +80,8 @@ class Bench:
             run.cancel()
             raise RunError(f"{case.name}: {run.reason or f'not over after {PATIENCE_S:.0f} s'}")
         note = next((each for each in run.notes() if each.startswith("messages are")), "")
+        if case.on_hosts:
+            prediction = read_as_run(run.folder).prediction  # for the links that it had
         found = compare(prediction, read_recording(run.folder))
         result = _result(case, found, scale, busy, note)
         if TEACHES in case.tags:
@@ -96,11 +103,11 @@ def bench(say: Say) -> Iterator[Bench]:
         yield Bench(launcher, say)
 
 
-def scale_of(prediction: Prediction) -> float:
+def scale_of(prediction: Prediction, longest_s: float = LONGEST_S) -> float:
     """Seconds of the clock for each second or unit of a design: its shortest computations last as long as a rehearsal
-    is true, unless that makes an iteration longer than ``LONGEST_S``."""
+    is true, unless that makes an iteration longer than ``longest_s``; on emulated hosts just that long."""
     shortest, step = Lengths.of(prediction.program, prediction.costs)
-    return min(SHORTEST_S / shortest, LONGEST_S / step)
+    return longest_s / step if longest_s > LONGEST_S else min(SHORTEST_S / shortest, longest_s / step)
 
 
 def _by_a_run(design: Design) -> float:
