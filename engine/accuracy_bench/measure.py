@@ -40,6 +40,8 @@ FRESH_S = 600.0
 CALIBRATED_S = 60.0
 """That blocks are measured in."""
 PATIENCE_S = 240.0
+DELAY, DRAWS = 0.01, 20
+"""How much longer a computation may take by chance on a machine that is not idle, and how often that is drawn."""
 STOLEN, TRIES = 0.01, 3
 """A run during which the host took more of the cores than this is done again, so often at most."""
 
@@ -84,6 +86,8 @@ class Bench:
             prediction = read_as_run(run.folder).prediction  # for the links that it had
         found = compare(prediction, read_recording(run.folder))
         result = _result(case, found, scale, busy, note)
+        if case.on_hosts:
+            result = result.model_copy(update={"ranges": ranges_of(prediction)})
         if TEACHES in case.tags:
             keep(profile_of(found, case.name), TAUGHT)
             self._taught = True
@@ -108,6 +112,17 @@ def scale_of(prediction: Prediction, longest_s: float = LONGEST_S) -> float:
     is true, unless that makes an iteration longer than ``longest_s``; on emulated hosts just that long."""
     shortest, step = Lengths.of(prediction.program, prediction.costs)
     return longest_s / step if longest_s > LONGEST_S else min(SHORTEST_S / shortest, longest_s / step)
+
+
+def ranges_of(prediction: Prediction) -> tuple[float, float]:
+    """The shortest and the longest iteration where each computation is up to ``DELAY`` longer, by chance: so much may
+    depend on which of two messages comes first."""
+    rng, program, costs = np.random.default_rng(0), prediction.program, prediction.costs
+    took = [
+        costs.play(program, costs.seconds * np.where(program.is_compute, rng.uniform(1, 1 + DELAY, len(program)), 1.0))
+        for _ in range(DRAWS)
+    ]
+    return min(each.makespan for each in took), max(each.makespan for each in took)
 
 
 def _by_a_run(design: Design) -> float:

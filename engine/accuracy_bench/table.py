@@ -304,10 +304,22 @@ def _every(results: Results) -> Iterator[str]:
             "on the clock. *idle*: predicted and rehearsed. *others*: how much of the cores was busy just before it "
             f"began. {_smaller(found)}"
         )
-        yield rows(EVERY_HEAD, map(_one, found))
+        ranges = any(each.ranges for each in found)
+        if ranges:
+            yield RANGES
+        yield rows((*EVERY_HEAD, *(["range"] if ranges else [])), ((*_one(each), *_range(each)) for each in found))
 
 
+RANGES = (
+    "*range*: of the predicted iteration, against the one that is printed, where each computation is up to 1% longer by "
+    "chance, as on a machine that is not idle. Where it is wide, which of two messages comes first decides what follows, "
+    "and an error within it says nothing against the model."
+)
 EVERY_HEAD = ("design", "processes", "predicted", "rehearsed", "error", "spread", "scale", "shortest", "idle", "others")
+
+
+def _range(each: Result) -> list[str]:
+    return [" to ".join(f"{end / each.predicted - 1:+.1%}" for end in each.ranges)] if each.ranges else []
 
 
 def _one(each: Result) -> tuple[str, ...]:
