@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from engine import network
+from engine.errors import RunError
 from engine.link_queues import FIRST, MOST_CLASSES, Connection, bucket, burst_bytes, fair_bucket
 
 
@@ -41,3 +45,18 @@ def test_where_there_are_very_many_those_of_a_process_are_one() -> None:
 def test_a_slow_link_lets_one_packet_pass_at_once_and_a_fast_one_what_the_kernel_hands_out() -> None:
     assert burst_bytes(1e5) == 10_000
     assert burst_bytes(1e9) == 70_000
+
+
+def test_a_kernel_without_turns_serves_what_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def tc(*lines: str) -> None:
+        if any("htb" in line for line in lines):
+            raise RunError("tc failed: Specified qdisc kind is unknown.")
+        told.extend(lines)
+
+    monkeypatch.setattr(network, "_tc", tc)
+
+    network._shape([("up0", 5e6, tuple(connections(2, 2))), ("e0", 1e6, ())])
+
+    assert told == [*bucket("up0", 5e6), *bucket("e0", 1e6)]
