@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from collections.abc import Callable
 from types import FunctionType, ModuleType
+from typing import Any
 
 _lock = threading.Lock()
 _modules: dict[str, ModuleType | None] = {}
@@ -46,5 +48,12 @@ def _compile(name: str) -> ModuleType | None:
     spec.loader.exec_module(module)
     for key, value in list(vars(module).items()):
         if isinstance(value, FunctionType) and value.__module__ == module.__name__:
-            setattr(module, key, njit(cache=True, nogil=True, error_model="numpy")(value))
+            setattr(module, key, _compiled(njit, value))
     return module
+
+
+def _compiled(njit: Callable[..., Any], function: FunctionType) -> Any:
+    try:
+        return njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # neither the source's folder nor the user's cache folder can be written
+        return njit(nogil=True, error_model="numpy")(function)

@@ -20,6 +20,7 @@ from engine.errors import DesignError, InputError
 from engine.predict import Prediction, predict
 from engine.program.action import Op
 from engine.schedules import Schedule, schedules
+from engine.simulate import simulate
 from engine.timeline import Timeline
 from engine.units import quantity
 
@@ -343,7 +344,7 @@ def _entry(variant: Variant, prediction: Prediction) -> Entry:
         fits=bool(prediction.memory.fits.all()),
         traffic_bytes=float((costs.bytes * devices[program.rank])[sends].sum()),
         weight_copies=float(prediction.weight_copies.max()),
-        free_s=costs.play(program, free).makespan,
+        free_s=simulate(program, free).makespan,
         forward_s=of(Op.F),
         backward_s=of(Op.B, Op.I, Op.W),
         transfer_s=float(costs.seconds[sends].mean()) if sends.any() else 0.0,

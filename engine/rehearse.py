@@ -2,19 +2,17 @@
 
 What a device does between two messages is a wait; who waits for whom is real. :class:`Device` keeps the
 time of one of them, whether a process plays it (:mod:`engine.runtime.rehearsal`, over the real wire) or a
-thread (:func:`play`, on machines without torch).
+thread (:mod:`engine.thread_play`, on machines without torch).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import floor, log10
 from typing import Annotated, NamedTuple
 
@@ -25,10 +23,10 @@ from pydantic import Field
 from engine.cost import Costs
 from engine.design import Design
 from engine.errors import InputError
+from engine.live_links import FlowTable, LiveLinks
 from engine.part import Part
-from engine.program.action import RECEIVES, SENDS, Action, Op, carried
 from engine.program.program import Program
-from engine.simulate import TransferModel
+from engine.simulate import TransferModel, computing_seconds
 from engine.units import number, quantity
 
 Floats = NDArray[np.float64]
@@ -54,8 +52,6 @@ SPIN_NS = 100_000
 """The end of a wait that is spent looking at the clock, as long as a sleep may overshoot."""
 LOOK_NS = 200_000_000
 """How long a wait may go on before it is asked whether it is still wanted."""
-TURN_S = 2e-4
-"""How long a thread may go on that computes in Python while another one waits for its turn."""
 MADE_GOOD = 0.1
 """The most of an action's time by which it may be shorter, since what came before it was late."""
 
@@ -213,19 +209,22 @@ class Device:
     Times are nanoseconds of ``time.perf_counter_ns``, the same clock for all processes of a host.
     """
 
-    def __init__(self, transfer_model: TransferModel, stop: threading.Event | None = None) -> None:
-        self._serial = transfer_model == "link-serial"
+    def __init__(
+        self,
+        transfer_model: TransferModel,
+        stop: threading.Event | None = None,
+        links: LiveLinks | None = None,
+        place: int = 0,
+    ) -> None:
+        """``links``: those that it shares with others. ``place``: of the device among those of its mesh."""
         self._blocks = transfer_model == "sender-blocking"
-        self._stop = stop
-        self._links: dict[int, int] = {}
+        self._stop, self._links, self._place = stop, links, place
         self.free_ns = 0
-        self.sent_ns = 0  # when what was sent last set out
         self._sending_ns = 0
         self._held_ns = 0
 
     def start(self, at_ns: int) -> None:
         """A step begins, for all devices at once."""
-        self._links.clear()
         self.free_ns = self._held_ns = self._sending_ns = at_ns
         wait_until(at_ns, self._stop)
 
@@ -233,31 +232,46 @@ class Device:
         """Where a sender does nothing else until what it sent is there: wait for that; whether there was a wait."""
         if self._sending_ns <= self.free_ns:
             return False
-        self.hold(self._sending_ns, late=False)
+        self.hold(self._sending_ns)
         return True
 
-    def hold(self, due_ns: int, *, late: bool) -> int:
-        """An input is in hand, which is not there before ``due_ns``; ``late``: it had to be waited for until now.
-
-        Returns when it was there.
-        """
-        there_ns = max(due_ns, time.perf_counter_ns()) if late else due_ns
-        self._held_ns = max(self._held_ns, there_ns)
+    def hold(self, due_ns: int) -> int:
+        """An input is in hand, which is not there before ``due_ns``; returns when it was there."""
+        self._held_ns = max(self._held_ns, due_ns)
         wait_until(due_ns, self._stop)
-        return there_ns
+        return due_ns
 
-    def compute(self, took_ns: int) -> None:
-        """Wait as long as an action takes whose inputs are in hand."""
+    def compute(self, took_ns: int, flows: Sequence[int] = ()) -> None:
+        """Wait as long as an action takes whose inputs are in hand; at its end some ``flows`` are ready."""
         latest = time.perf_counter_ns() - int(took_ns * MADE_GOOD)
         self.free_ns = max(self.free_ns, self._held_ns, latest) + took_ns
+        self.announce(flows)
         wait_until(self.free_ns, self._stop)
 
-    def send(self, to: int, took_ns: int) -> int:
-        """What was just made starts on its way to a rank; returns when it is there."""
-        self.sent_ns = max(self.free_ns, self._links.get(to, 0)) if self._serial else self.free_ns
-        arrives = self.sent_ns + took_ns
-        if self._serial:
-            self._links[to] = arrives
+    def announce(self, flows: Iterable[int]) -> None:
+        """Flows are ready once the device is free; over emulated links nobody has to know."""
+        if self._links is not None:
+            for flow in flows:
+                self._links.announce(flow, self._place, self.free_ns)
+
+    @property
+    def shares_links(self) -> bool:
+        """Whether it is told when flows are complete, and does not see it."""
+        return self._links is not None
+
+    def wait_for(self, flow: int) -> int:
+        """Wait until a flow is complete on the shared links; returns when it was."""
+        assert self._links is not None, "whoever waits for a flow has links"
+        return self._links.wait(flow, partial(wait_until, stop=self._stop))
+
+    def go_on_until(self, at_ns: int) -> None:
+        """The action under way is not over before a time: it waits for others."""
+        self.free_ns = max(self.free_ns, at_ns)
+        wait_until(at_ns, self._stop)
+
+    def send(self, took_ns: int) -> int:
+        """What was just made starts on its way; returns when it is there, if nothing disturbs it."""
+        arrives = self.free_ns + took_ns
         if self._blocks:
             self._sending_ns = max(self._sending_ns, arrives)
         return arrives
@@ -273,11 +287,31 @@ class Waits:
     program: Program
     ns: Int64s  # [rows] of a slot's first row all of it; of a SEND its transfer, of a REDUCE_GRAD the reduction
     transfer_model: TransferModel
+    scale: float
+    flows: FlowTable | None  # on shared links: transfers, reductions and exchanges, which no computation here includes
 
     @classmethod
-    def of(cls, program: Program, costs: Costs, scale: float) -> Waits:
-        waits = slot_seconds(program, costs.seconds) * (scale * 1e9)
-        return cls(program, np.rint(waits).astype(np.int64), costs.transfer_model)
+    def of(cls, program: Program, costs: Costs, scale: float, lanes: Sequence[int] | None = None) -> Waits:
+        """``lanes``: [ranks] the devices of each mesh; by default one stands for all of them."""
+        seconds, flows = slot_seconds(program, costs.seconds), None
+        if costs.network is not None:
+            flows = FlowTable.of(program, costs.seconds, costs.network, lanes or [1] * program.ranks)
+            slots = program.is_compute & ~program.fused
+            seconds[slots] = computing_seconds(program, costs.seconds, costs.network)[slots]
+        ns = np.rint(seconds * (scale * 1e9)).astype(np.int64)
+        return cls(program, ns, costs.transfer_model, scale, flows)
+
+    def exchanges(self, row: int) -> range:
+        """The flows of the exchanges inside a computation, between which it computes in equal parts."""
+        return self.flows.of_row(row) if self.flows is not None and self.program.is_compute[row] else range(0)
+
+    def sent_by(self, row: int) -> Sequence[int]:
+        """The flows of what a slot sends."""
+        return self.flows.made.get(row, ()) if self.flows is not None else ()
+
+    def flow(self, row: int) -> int:
+        """The flow of a SEND or REDUCE_GRAD; -1 where it shares nothing."""
+        return -1 if self.flows is None else int(self.flows.first[row])
 
     def of_rank(self, rank: int) -> list[int]:
         """[rows of the rank]"""
@@ -285,188 +319,11 @@ class Waits:
         return found
 
 
-# ---- in threads ----
+def note_starts(start: Int64s, links: LiveLinks, waits: Waits, rows: NDArray[np.intp], first: int = 0) -> None:
+    """Write down when the messages of some rows set out, once all are there: it may be that others went first.
 
-
-class Inbox:
-    """What has been sent to one rank, until it takes it."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._there = threading.Condition()
-        self._due: dict[object, int] = {}
-
-    def put(self, name: object, due_ns: int) -> None:
-        with self._there:
-            self._due[name] = due_ns
-            self._there.notify()
-
-    def take(self, name: object) -> tuple[int, bool]:
-        """When it is due, and whether it had to be waited for.
-
-        Raises:
-            Stopped: nobody will send it any more.
-        """
-        with self._there:
-            waits = name not in self._due
-            while name not in self._due:
-                self._there.wait(LOOK_NS / 1e9)
-                if self._stop.is_set():
-                    raise Stopped
-            return self._due.pop(name), waits
-
-
-@dataclass(frozen=True)
-class Played:
-    """One step of all ranks: ``[rows of the program]`` nanoseconds, as a recorder takes them."""
-
-    start: Int64s
-    end: Int64s
-    wait: Int64s
-
-    @property
-    def seconds(self) -> float:
-        """From the first start to the last end, by the clock."""
-        return float(self.end.max() - self.start.min()) / 1e9 if len(self.end) else 0.0
-
-
-def play(waits: Waits, stop: threading.Event | None = None) -> Played:
-    """Play one step with a thread for each rank: no process and no torch, and messages hold nothing.
-
-    Raises:
-        Stopped: ``stop`` was set.
+    ``start``: [rows from ``first`` on]
     """
-    stop = stop or threading.Event()
-    program = waits.program
-    inboxes = [Inbox(stop) for _ in range(program.ranks)]
-    played = Played(*np.zeros((3, len(program)), np.int64))
-    failed: list[BaseException] = []
-    at_ns = time.perf_counter_ns() + program.ranks * 1_000_000  # when all threads will be there
-
-    def play_rank(rank: int) -> None:
-        try:
-            come_first()
-            _Player(waits, rank, inboxes, played, stop).play(at_ns)
-        except BaseException as error:
-            failed.append(error)
-            stop.set()
-
-    threads = [
-        threading.Thread(target=play_rank, args=(rank,), daemon=True, name=f"rank-{rank}")
-        for rank in range(program.ranks)
-    ]
-    with _quick_turns():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if failed:
-        raise next((error for error in failed if not isinstance(error, Stopped)), failed[0])
-    return played
-
-
-@contextmanager
-def _quick_turns() -> Iterator[None]:
-    """Meanwhile a thread of this process that computes, such as one that draws, soon lets those go on that wake up."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-class _Player:
-    """Plays the rows of one rank."""
-
-    def __init__(self, waits: Waits, rank: int, inboxes: list[Inbox], played: Played, stop: threading.Event) -> None:
-        program = waits.program
-        rows = program.rows(rank)
-        self._program, self._rank, self._inboxes = program, rank, inboxes
-        self._actions = program.actions(rank)
-        self._peers: list[int] = program.peer[rows].tolist()
-        self._waits = waits.of_rank(rank)
-        self._device = Device(waits.transfer_model, stop)
-        self._start, self._end, self._wait = (column[rows] for column in (played.start, played.end, played.wait))
-        self._incoming = _incoming(self._actions)
-        self._reducing: list[int] = []  # rows whose reduction is under way
-        self._arrived: dict[
-            int, tuple[int, int]
-        ] = {}  # of what was received: when it was there, how long it was waited for
-        self._slots = [row for row, action in enumerate(self._actions) if not action.fused]
-
-    def play(self, at_ns: int) -> None:
-        self._device.start(at_ns)
-        for row, following in zip(self._slots, [*self._slots[1:], len(self._actions)], strict=True):
-            self._start[row:following] = time.perf_counter_ns()
-            self._play(row, range(row, following))
-            self._end[row:following] = time.perf_counter_ns()
-        for row, (there, waited) in self._arrived.items():
-            self._end[row], self._wait[row] = there, waited
-
-    def _play(self, row: int, slot: range) -> None:
-        op = self._actions[row].op
-        if op in SENDS:
-            due = self._device.send(self._peers[row], self._waits[row])
-            self._inboxes[self._peers[row]].put(carried(self._actions[row]), due)
-            self._start[row] = self._device.sent_ns
-        elif op == Op.REDUCE_GRAD:
-            self._reduce(row)
-        elif op == Op.STEP:
-            self._step(row)
-        elif op not in RECEIVES:
-            self._compute(row, slot)
-
-    def _compute(self, row: int, slot: range) -> None:
-        asked = time.perf_counter_ns()
-        stood = self._device.clear_to_send()
-        for each in slot:
-            for receive in self._incoming[each]:
-                due, late = self._inboxes[self._rank].take(carried(self._actions[receive]))
-                there = self._device.hold(due, late=late)
-                stood = True
-                self._arrived[receive] = there, time.perf_counter_ns() - asked
-        if stood:
-            self._start[slot.start : slot.stop] = held = time.perf_counter_ns()
-            self._wait[slot.start : slot.stop] = held - asked
-        self._device.compute(self._waits[row])
-
-    def _reduce(self, row: int) -> None:
-        """Tell all who hold a copy of the stage that this one is complete."""
-        stage = self._actions[row].stage
-        for rank in self._program.ranks_of(stage):
-            self._inboxes[rank].put((Op.REDUCE_GRAD, stage, self._rank), self._device.free_ns)
-        self._reducing.append(row)
-
-    def _step(self, row: int) -> None:
-        """Once all gradients are reduced, one stage after the other, and all ranks have theirs where they are clipped."""
-        asked, done = time.perf_counter_ns(), 0
-        inbox = self._inboxes[self._rank]
-        for reduce in self._reducing:
-            stage = self._actions[reduce].stage
-            told = [inbox.take((Op.REDUCE_GRAD, stage, rank)) for rank in self._program.ranks_of(stage)]
-            done = max(done, *(ready for ready, _ in told)) + self._waits[reduce]
-            there = self._device.hold(done, late=any(late for _, late in told))
-            self._arrived[reduce] = there, time.perf_counter_ns() - asked
-            self._start[reduce] = there - self._waits[reduce]  # the last copy was complete, and the one before done
-        if self._program.clips:
-            ready = max(self._device.free_ns, done)
-            for other in self._inboxes:
-                other.put((Op.STEP, self._rank), ready)
-            for rank in range(self._program.ranks):
-                due, late = inbox.take((Op.STEP, rank))
-                self._device.hold(due, late=late)
-        self._start[row] = held = time.perf_counter_ns()
-        self._wait[row] = held - asked
-        self._device.compute(self._waits[row])
-
-
-def _incoming(actions: list[Action]) -> list[list[int]]:
-    """[rows of a rank] the receives whose messages each action takes."""
-    receives = defaultdict(list)
-    for row, action in enumerate(actions):
-        if action.op in RECEIVES:
-            forward, _, stage, mb = carried(action)
-            receives[forward, stage, mb].append(row)
-    takes = (Op.F, Op.B, Op.I)
-    return [receives[a.op == Op.F, a.stage, a.microbatch] if a.op in takes else [] for a in actions]
+    for row in rows.tolist():
+        if (flow := waits.flow(row)) >= 0:
+            start[row - first] = links.sent(flow)

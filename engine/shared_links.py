@@ -19,7 +19,7 @@ stream, so that they follow one another too; that several communicators share a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -90,6 +90,47 @@ class Network:
         first[of_kind[::-1]] = np.arange(len(self.rate))[::-1]
         return of_kind, first
 
+    def with_exchanges(self, exchange_s: Floats) -> Network:
+        """Return the same network with other ``exchange_s``; what is known of its ports is kept."""
+        found = replace(self, exchange_s=exchange_s)
+        found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
+        return found
+
+    @cached_property
+    def coupling(self) -> Network:
+        """The same network with the ports alone that can make flows wait for each other, each once.
+
+        A port that all connections together cannot fill is left out, and of several that the same flows pass with the
+        same shares of the capacity one stands for all: a mesh of 256 devices has hundreds of them.
+        """
+        if not len(self.ports) or not len(self.rate) or self.units.max() >= 0:
+            return self
+        kind = np.repeat(np.arange(len(self.rate)), np.diff(self.use_ptr))
+        share = self.use_weight / self.capacity[self.use_port]
+        lines = int(self.connection.max()) + 1
+        pair, place = np.unique(self.use_port * lines + self.connection[kind], return_inverse=True)
+        most = np.zeros(len(pair))
+        np.maximum.at(most, place.reshape(-1), share * self.rate[kind])
+        crowded = np.bincount(pair // lines, most, minlength=len(self.ports)) > FULL
+        marks = np.random.default_rng(0).random((2, len(self.rate)))  # equal sums: the same flows with the same shares
+        sums = np.stack([np.bincount(self.use_port, share * mark[kind], minlength=len(self.ports)) for mark in marks])
+        _, first = np.unique(sums, axis=1, return_index=True)
+        kept = np.zeros(len(self.ports), np.bool_)
+        kept[first] = True
+        kept &= crowded
+        number = np.cumsum(kept) - 1
+        uses = kept[self.use_port]
+        ports = np.flatnonzero(kept)
+        return replace(
+            self,
+            ports=tuple(self.ports[port] for port in ports.tolist()),
+            capacity=self.capacity[ports],
+            use_ptr=np.concatenate(([0], np.cumsum(np.bincount(kind[uses], minlength=len(self.rate))))),
+            use_port=number[self.use_port[uses]],
+            use_weight=self.use_weight[uses],
+            units=self.units[ports],
+        )
+
     def bytes_of(self, program: Program, seconds: Floats) -> Floats:
         """``[rows]`` bytes of the flow of each row, such that alone it takes ``seconds``; 0 where there is none."""
         size = np.zeros(len(program))
@@ -114,8 +155,9 @@ class Alone(NamedTuple):
 def is_contended(network: Network, alone: Alone) -> bool:
     """Return whether a flow waits for its connection, or a port is over its capacity.
 
-    Where nothing does while all move as if they were alone, that is how they move.
+    If not, the uncontended timeline is exact.
     """
+    network = network.coupling
     return _queues(network, alone) or any(peak > FULL for peak in _peaks(network, alone))
 
 

@@ -59,6 +59,7 @@ def play_shared(program: Program, durations: Floats, sizes: Floats, network: Net
         sizes: ``[rows]`` bytes of the flow of each row, those of a slot's second row added to its first.
         log_entries: how many changes of rates to note.
     """
+    network = network.coupling
     graph, tables = program.graph, _Tables.of(program)
     messages = tables.messages
     node_rows = np.concatenate(([0], graph.nodes))
@@ -144,7 +145,7 @@ def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> R
 
 
 def compile_loop() -> bool:
-    """Compile the loop, or load what numba keeps of it, so that the next play need not; whether that can be done."""
+    """Compile the event loop or load it from numba's cache. Return whether numba is available."""
     program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
     if compiled_module(_shared_links.__name__) is None:
         return False

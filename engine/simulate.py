@@ -86,7 +86,7 @@ def _play_alone(
         transfer = np.where(transfer >= 0, transfer, blocked)
     lag = np.zeros(len(transfer))
     lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
-    start, end = _play_levels(graph, _of_slots(program, seconds)[graph.nodes], lag)
+    start, end = _play_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
     by_edge = _causes(graph, start, end, lag)
     by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
     cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
@@ -128,7 +128,7 @@ def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
     return seconds
 
 
-def _of_slots(program: Program, values: Floats) -> Floats:
+def slot_sums(program: Program, values: Floats) -> Floats:
     """``[rows]`` the sum of both rows at the first of each slot of two."""
     fused = np.flatnonzero(program.fused)
     if fused.size:
@@ -165,32 +165,16 @@ def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np
 
 
 def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """``[rows]`` bytes of the flow of each row; a slot of two has one flow, which is that of its first row.
-
-    It takes alone as long as both: bytes of the second row count by the rate of the first.
-    """
-    sizes = network.bytes_of(program, seconds)
-    second = np.flatnonzero(program.fused & (network.row_kind >= 0))
-    sizes[second] *= _first_rate(network, second) / network.rate[network.row_kind[second]]
-    sizes = _of_slots(program, sizes)
-    sizes[program.fused] = 0.0
-    return sizes
+    """``[rows]`` bytes of the flow of each row; a slot of two has one flow, that of its first row."""
+    return slot_sums(program, network.bytes_of(program, seconds))
 
 
 def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
-    """``[rows]`` of each slot what is left without its flows."""
-    flowing = np.where(program.is_compute, network.exchange_s, seconds)
-    flowing[network.row_kind < 0] = 0.0
-    second = np.flatnonzero(program.fused & (network.row_kind >= 0))
-    sizes = network.bytes_of(program, seconds)[second]  # the latencies of a slot's second row stay in it
-    flowing[second] = np.where(_first_rate(network, second) > 0, sizes / network.rate[network.row_kind[second]], 0.0)
-    return np.maximum(0.0, _of_slots(program, seconds - flowing))
-
-
-def _first_rate(network: Network, second: Ints) -> Floats:
-    """Bytes/s of the flow of the row before each of some; 0 where that has none."""
-    kind = network.row_kind[second - 1]
-    return np.where(kind >= 0, network.rate[kind], 0.0)
+    """``[rows]`` seconds of each slot without its messages and exchanges."""
+    computing = seconds.copy()
+    flows = network.row_kind >= 0
+    computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
+    return np.maximum(0.0, slot_sums(program, computing))
 
 
 def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:

@@ -25,6 +25,7 @@ class Case:
     way: Way = "rehearsed"
     rivals: str = ""  # names the training, where others are the same one in other schedules
     scale: float | None = None  # of a rehearsal, where it is not for the bench to choose
+    on_hosts: bool = False  # over links that the kernel shapes
     tags: Mapping[str, Any] = field(default_factory=dict)  # what a table needs to find it
 
     def design(self, steps: int) -> Design:
@@ -66,14 +67,17 @@ def document(
     link: Document = LINK,
     between: Document | None = None,
     per_node: int | None = None,
+    devices: Sequence[Sequence[int]] | None = None,
     training: Document | None = None,
     **sections: Document,
 ) -> dict[str, Any]:
-    """A document on the bench's own cluster; ``between`` is its link between nodes of ``per_node`` devices."""
-    devices = iter(range(sum(dp * tp for dp, tp in meshes)))
+    """A document on the bench's own cluster; ``between`` is its link between nodes of ``per_node`` devices. ``devices``
+    are those of each mesh, where they are not taken in order."""
+    in_order = iter(range(sum(dp * tp for dp, tp in meshes)))
+    placed = devices or [[next(in_order) for _ in range(dp * tp)] for dp, tp in meshes]
     drawn = [
-        {"name": f"m{rank}", "devices": [next(devices) for _ in range(dp * tp)], "axes": {"dp": dp, "tp": tp}}
-        for rank, (dp, tp) in enumerate(meshes)
+        {"name": f"m{rank}", "devices": list(own), "axes": {"dp": dp, "tp": tp}}
+        for rank, ((dp, tp), own) in enumerate(zip(meshes, placed, strict=True))
     ]
     used = sum(len(mesh["devices"]) for mesh in drawn)
     nodes = used // per_node if per_node else 1
@@ -209,6 +213,82 @@ def _models() -> Iterator[Case]:
     yield Case("two nodes: interleaved 1f1b", "other", document(EVERY["interleaved 1f1b"], **nodes))
 
 
+# ---- shared links that the kernel shapes ----
+
+INSIDE = {"latency_s": 1e-5, "bandwidth": 6e7}
+"""Of a node: its latency is what this machine's own is."""
+SPREAD = ((1, 1),) * 4, [[0], [2], [1], [3]]
+"""Four meshes on nodes 0, 1, 0 and 1, so that every message passes the NICs."""
+
+
+def _nic(megabytes: float) -> Document:
+    return {"latency_s": 1e-5, "bandwidth": megabytes * 1e6}
+
+
+def _on_hosts(schedules: Iterable[tuple[str, Document]], training: str, group: str, **what: Any) -> Iterator[Case]:
+    """The same training in several schedules on two emulated hosts, unless ``per_node`` makes more."""
+    size = sum(dp * tp for dp, tp in what["meshes"])
+    for name, schedule in schedules:
+        drawn = document(schedule, link=INSIDE, **{"per_node": size // 2, **what})
+        yield Case(f"hosts, {training}: {name}", f"hosts, {group}", drawn, rivals=f"hosts, {training}", on_hosts=True)
+
+
+INTERLEAVED = {"schedule": "interleaved-1f1b", "chunks": 4}
+
+
+def on_hosts() -> Iterator[Case]:
+    """Designs whose flows share links, on emulated hosts: there the kernel shares them, whatever the model says."""
+    meshes, devices = SPREAD
+    some = _of("1f1b", "eager 1f1b", "interleaved 1f1b", "hanayo, 2 waves", "zb-h1")
+    yield from _on_hosts(some, "alternating, 8 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(8))
+    some = _of("gpipe", "1f1b", "eager 1f1b", "interleaved 1f1b")
+    yield from _on_hosts(some, "alternating, 3 MB/s", "alternating", meshes=meshes, devices=devices, between=_nic(3))
+    two = ((1, 1),) * 2
+    more = ("interleaved 1f1b, 4 chunks", INTERLEAVED)
+    some = (*_of("1f1b", "hanayo, 2 waves", "looped bfs"), more)
+    yield from _on_hosts(some, "one link, 2.5 MB/s", "one link", meshes=two, between=_nic(2.5))
+    some = (*_of("hanayo, 2 waves"), more)
+    yield from _on_hosts(some, "one link, 1.5 MB/s", "one link", meshes=two, between=_nic(1.5))
+    yield from _reductions_on_hosts()
+    yield from _exchanges_on_hosts()
+    yield from _resharding_on_hosts()
+
+
+def _reductions_on_hosts() -> Iterator[Case]:
+    """Gradients and transfers both pass the NICs: neighbours in a pipeline and in a ring are on different nodes."""
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "devices": [[0, 2], [3, 1]], "model": DEEP}
+    some = _of("1f1b", "interleaved 1f1b")
+    yield from _on_hosts(some, "2 meshes of dp 2", "data parallel", between=_nic(12), **pair)
+    four: dict[str, Any] = {"meshes": ((2, 1),) * 4, "devices": [[0, 4], [5, 1], [2, 6], [7, 3]], "model": DEEP}
+    yield from _on_hosts(_of("1f1b"), "4 meshes of dp 2", "data parallel", between=_nic(12), **four)
+    yield from _on_hosts(_of("chimera"), "replicas", "data parallel", meshes=((1, 1),) * 4, between=_nic(8))
+
+
+def _exchanges_on_hosts() -> Iterator[Case]:
+    """Collectives inside stages pass the NICs, beside each other and beside transfers."""
+    halves: dict[str, Any] = {"meshes": ((1, 2),) * 2, "model": DEEP, "between": _nic(24)}
+    some = _of("1f1b", "hanayo, 1 wave")
+    yield from _on_hosts(some, "2 meshes of tp 2", "tensor parallel", devices=[[0, 2], [1, 3]], **halves)
+    yield from _on_hosts(_of("zb-h1"), "tp 2, turned", "tensor parallel", devices=[[0, 2], [3, 1]], **halves)
+    experts: dict[str, Any] = {"model": {**DEEP, "layers": 8, "moe": MOE}, "between": _nic(16)}
+    pair: dict[str, Any] = {"meshes": ((2, 1),) * 2, "experts": {"ep": 2}, **experts}
+    some = _of("1f1b", "hanayo, 1 wave")
+    yield from _on_hosts(some, "experts on 2 meshes", "experts", devices=[[0, 2], [1, 3]], **pair)
+    yield from _on_hosts(_of("1f1b"), "experts, turned", "experts", devices=[[0, 2], [3, 1]], **pair)
+    alone: dict[str, Any] = {"meshes": ((4, 1),), "microbatches": 4, "experts": {"ep": 4}, **experts}
+    yield from _on_hosts(_of("1f1b"), "experts on 4 devices", "experts", **alone)
+
+
+def _resharding_on_hosts() -> Iterator[Case]:
+    """Boundaries at which tensors are cut and put together again, between nodes."""
+    eager, what = _of("eager 1f1b"), {"model": DEEP, "between": _nic(2.5)}
+    yield from _on_hosts(eager, "dp 2 to tp 2", "resharding", meshes=((2, 1), (1, 2)), **what)
+    shapes: dict[str, Any] = {"meshes": ((1, 1), (2, 1), (1, 1)), "devices": [[0], [2, 3], [1]]}
+    yield from _on_hosts(_of("eager 1f1b"), "1, 2 and 1 devices", "resharding", **shapes, **what)
+    shapes = {"meshes": ((1, 2), (2, 1), (2, 2)), "devices": [[0, 1], [4, 5], [2, 3, 6, 7]]}
+    yield from _on_hosts(_of("eager 1f1b"), "tp 2 to dp 2 to dp 2 x tp 2", "resharding", **shapes, **what)
+
+
 # ---- real compute: as many processes as there are cores ----
 
 PROFILE, TAUGHT = "accuracy-bench.json", "accuracy-bench-run.json"
@@ -277,4 +357,4 @@ def limits() -> Iterator[Case]:
 
 def accuracy() -> list[Case]:
     """All of ``meshwave bench accuracy``."""
-    return [*rehearsals(), *limits(), *real()]
+    return [*rehearsals(), *on_hosts(), *limits(), *real()]

@@ -20,6 +20,7 @@ from engine.design.cost import CalibratedCost
 from engine.errors import InputError, RunError
 from engine.launch import Launcher, Record, State, launchers
 from engine.launch.bundle import process_count
+from engine.launch.hosts import drawn, read_as_run
 from engine.launch.options import PLAIN, Options
 from engine.predict import Prediction, predict
 from engine.recording import read_recording
@@ -30,6 +31,8 @@ Say = Callable[[str], None]
 LONGEST_S = 2.0
 """What an iteration of a rehearsal should last at most; where many short computations are in the way of that, they are
 shorter than is true."""
+LONGEST_ON_HOSTS_S = 4.0
+"""The same on emulated hosts, whose links are slower the more time is stretched: what is sent takes the cores less then."""
 STEPS = {"rehearsed": 4, "measured": 6}
 """The first warms up; of a real run, one counts memory."""
 FRESH_S = 600.0
@@ -37,6 +40,8 @@ FRESH_S = 600.0
 CALIBRATED_S = 60.0
 """That blocks are measured in."""
 PATIENCE_S = 240.0
+DELAY, DRAWS = 0.01, 20
+"""How much longer a computation may take by chance on a machine that is not idle, and how often that is drawn."""
 STOLEN, TRIES = 0.01, 3
 """A run during which the host took more of the cores than this is done again, so often at most."""
 
@@ -66,8 +71,10 @@ class Bench:
         if case.way == "measured":
             _calibrated(self._say)
         prediction = predict(case.design(STEPS[case.way]))
-        scale = (case.scale or scale_of(prediction)) if case.way == "rehearsed" else None
-        options = Options(rehearse=Rehearsal(scale=scale)) if scale else PLAIN
+        longest = LONGEST_ON_HOSTS_S if case.on_hosts else LONGEST_S
+        scale = (case.scale or scale_of(prediction, longest)) if case.way == "rehearsed" else None
+        hosts = drawn(prediction.design) if case.on_hosts else None
+        options = Options(rehearse=Rehearsal(scale=scale), hosts=hosts) if scale else PLAIN
         busy = others()
         run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
         state = run.wait(timeout_s=PATIENCE_S)
@@ -75,8 +82,12 @@ class Bench:
             run.cancel()
             raise RunError(f"{case.name}: {run.reason or f'not over after {PATIENCE_S:.0f} s'}")
         note = next((each for each in run.notes() if each.startswith("messages are")), "")
+        if case.on_hosts:
+            prediction = read_as_run(run.folder).prediction  # for the links that it had
         found = compare(prediction, read_recording(run.folder))
         result = _result(case, found, scale, busy, note)
+        if case.on_hosts:
+            result = result.model_copy(update={"ranges": ranges_of(prediction)})
         if TEACHES in case.tags:
             keep(profile_of(found, case.name), TAUGHT)
             self._taught = True
@@ -96,11 +107,22 @@ def bench(say: Say) -> Iterator[Bench]:
         yield Bench(launcher, say)
 
 
-def scale_of(prediction: Prediction) -> float:
+def scale_of(prediction: Prediction, longest_s: float = LONGEST_S) -> float:
     """Seconds of the clock for each second or unit of a design: its shortest computations last as long as a rehearsal
-    is true, unless that makes an iteration longer than ``LONGEST_S``."""
+    is true, unless that makes an iteration longer than ``longest_s``; on emulated hosts just that long."""
     shortest, step = Lengths.of(prediction.program, prediction.costs)
-    return min(SHORTEST_S / shortest, LONGEST_S / step)
+    return longest_s / step if longest_s > LONGEST_S else min(SHORTEST_S / shortest, longest_s / step)
+
+
+def ranges_of(prediction: Prediction) -> tuple[float, float]:
+    """The shortest and the longest iteration where each computation is up to ``DELAY`` longer, by chance: so much may
+    depend on which of two messages comes first."""
+    rng, program, costs = np.random.default_rng(0), prediction.program, prediction.costs
+    took = [
+        costs.play(program, costs.seconds * np.where(program.is_compute, rng.uniform(1, 1 + DELAY, len(program)), 1.0))
+        for _ in range(DRAWS)
+    ]
+    return min(each.makespan for each in took), max(each.makespan for each in took)
 
 
 def _by_a_run(design: Design) -> float:

@@ -15,7 +15,7 @@ from engine.accuracy_bench.measure import bench
 from engine.accuracy_bench.picture import svg
 from engine.accuracy_bench.results import Result, Results, read, write
 from engine.accuracy_bench.summary import summary
-from engine.accuracy_bench.table import markdown, real, rehearsed
+from engine.accuracy_bench.table import emulated, markdown, real, rehearsed
 from engine.errors import InputError, MeshwaveError
 from engine.resources import home, see_writable, write_whole
 
@@ -36,7 +36,7 @@ class Measures(Protocol):
 
 
 def accuracy(only: Sequence[str], out: Path | None, say: Say) -> dict[str, Any]:
-    """rehearse and run more than sixty designs and hold them against their predictions; about ten minutes"""
+    """rehearse and run more than a hundred designs and hold them against their predictions; about half an hour"""
     return _part(cases.accuracy(), only, out, say)
 
 
@@ -119,7 +119,7 @@ def draw(results: Results, path: Path) -> None:
     """Write the page and the picture of a file of results beside it: of what stands in the file, where numbers are short."""
     results = read(path) or results
     write_whole(path.with_suffix(".md"), markdown(results).encode())
-    if shown := [*rehearsed(results), *real(results)]:
+    if shown := [*emulated(results), *rehearsed(results), *real(results)]:
         write_whole(path.with_suffix(".svg"), svg(shown).encode())
 
 
@@ -128,6 +128,7 @@ def _as_data(results: Results) -> dict[str, Any]:
     papers = [result for result in results.results if result.case in known]
     return {
         "machine": results.machine,
+        "on_hosts": summary(emulated(results)).as_data(),
         "rehearsals": summary(rehearsed(results)).as_data(),
         "real": summary(real(results)).as_data(),
         "papers": [each._asdict() for each in hanayo.speed_ups(papers)],
@@ -138,7 +139,8 @@ def _as_data(results: Results) -> dict[str, Any]:
 def to_text(figures: Mapping[str, Any]) -> list[str]:
     """The lines in which a terminal shows it: the page says the rest."""
     lines = [f"  measured on {figures['machine']}"]
-    for what, found in (("rehearsals", figures["rehearsals"]), ("real runs", figures["real"])):
+    parts = {"rehearsals on emulated hosts": "on_hosts", "rehearsals without": "rehearsals", "real runs": "real"}
+    for what, found in ((what, figures[key]) for what, key in parts.items()):
         if iteration := found["iteration"]:
             lines.append(
                 f"  {iteration['designs']} {what}: error {iteration['median']:.1%} at the median, {iteration['tail']:.1%} at the "

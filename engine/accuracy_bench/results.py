@@ -42,6 +42,9 @@ class Result(Part):
     """Of one iteration."""
     learned: float | None = None
     """The same, priced by what a run of another schedule took; null: there was none to learn from."""
+    ranges: tuple[float, ...] = ()
+    """Of the same prediction, where each computation is up to a percent longer by chance: from the shortest iteration to
+    the longest. Empty where nobody asked."""
     measured: float
     """Of one iteration: the median."""
     spread: float

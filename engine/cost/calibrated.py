@@ -303,8 +303,11 @@ class CalibratedModel(RooflineModel):
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
-    ) -> Network | None:
+    ) -> tuple[Network | None, Floats]:
         return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
+
+    def measures_collectives(self, design: Design) -> bool:
+        return bool(profile_of(design).collectives)
 
     def link_sharing(self, design: Design) -> LinkSharing:
         return link_sharing(profile_of(design))

@@ -18,7 +18,7 @@ from engine.design import Design
 from engine.program.program import Program
 from engine.registry import Registry
 from engine.shared_links import Network
-from engine.simulate import TransferModel, simulate
+from engine.simulate import TransferModel, simulate, slot_sums
 from engine.timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -50,10 +50,16 @@ class Costs:
     network: Network | None = None  # whose links are shared; None where no flow disturbs another
 
     def play(self, program: Program, seconds: Floats | None = None, meshes: tuple[str, ...] | None = None) -> Timeline:
-        """Simulate the program that was priced, with other ``seconds`` where some are given."""
-        return simulate(
-            program, self.seconds if seconds is None else seconds, self.transfer_model, meshes, network=self.network
-        )
+        """Simulate the program that was priced, with other ``seconds`` where some are given.
+
+        A computation that takes half of its seconds takes half of what it exchanges, too.
+        """
+        network, given = self.network, self.seconds if seconds is None else seconds
+        if network is not None and seconds is not None:
+            before, after = slot_sums(program, self.seconds), slot_sums(program, seconds)
+            ratio = np.divide(after, before, out=np.ones(len(program)), where=before > 0)
+            network = network.with_exchanges(network.exchange_s * ratio)
+        return simulate(program, given, self.transfer_model, meshes, network=network)
 
 
 class Slots(NamedTuple):
@@ -91,9 +97,10 @@ class CostModel(ABC):
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
-    ) -> Network | None:
-        """Return the network that flows which take ``seconds`` [kinds] alone share; None if they share nothing."""
-        return None
+    ) -> tuple[Network | None, Floats]:
+        """Return the network that flows which take ``seconds`` [kinds] alone share, None if they share nothing; and
+        [kinds] the seconds with what a port adds to a flow that is alone."""
+        return None, seconds
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         """``[slots]`` how long a forward and a backward take that share a slot: one after the other, unless the model
@@ -128,7 +135,9 @@ def estimate(design: Design, program: Program) -> Costs:
     of_kinds = model.seconds(design, program, distinct, layers, held)
     transfer_model: TransferModel = "batched" if program.batched else design.cost.transfer_model
     shares = transfer_model in ("shared-links", "link-serial")
-    network = model.network(design, program, distinct, layers, held, of_kinds) if shares else None
+    network = None
+    if shares:
+        network, of_kinds = model.network(design, program, distinct, layers, held, of_kinds)
     seconds = of_kinds[distinct.of_row]
     size = bytes_of_kinds(design, distinct, held)[distinct.of_row]
     return Costs(

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,9 @@ from engine.cost.alpha_beta import Message
 from engine.cost.contention import AS_DRAWN, LinkSharing
 from engine.cost.crossings import crossing_messages, is_direct, tensor_of
 from engine.cost.kinds import Kinds
-from engine.design import Cluster, Design
+from engine.design import Cluster, Design, Link
 from engine.program.action import Op
+from engine.program.program import Program
 from engine.shared_links import Network, Port
 
 Floats = NDArray[np.float64]
@@ -36,11 +39,13 @@ Usage = dict[Port, float]
 MEASURED_MOST = 2.0
 """Largest total rate that two simultaneous messages can show: a switch that carries both in full may carry more."""
 
-PARTS = 4
-"""Exchanges and computing alternate inside a computation at most so often: more of them take longer to play and change
-little, since what a stage exchanges is spread evenly over it either way."""
-SERIAL = 1e300
-"""Bytes/s, of a port that no flow can fill."""
+MAX_EXCHANGE_PHASES = 4
+"""Maximum number of phases in which exchanges and computing alternate inside an action. More phases cost simulation
+time and change the makespan little."""
+UNLIMITED_RATE = 1e300
+"""Bytes/s of a port that carries one flow at a time, whatever it holds."""
+SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
+"""Ports that carry one transfer at a time in the model link-serial."""
 
 
 # ---- what passes which ports ----
@@ -57,7 +62,6 @@ class Fabric:
         limit = together * cluster.intra_node.bandwidth if together and together < MEASURED_MOST else None
         drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
         self._switch = min(drawn, default=None)
-        self._ways: dict[str, tuple[Port, ...]] = {}
 
     def ports(self, source: int, target: int) -> tuple[Port, ...]:
         """The ports that a message from one device to another passes."""
@@ -101,6 +105,11 @@ class Fabric:
             "link-in": link,
         }[port.kind]
 
+    def link_of(self, port: Port) -> Link:
+        """Return the kind of link that a port belongs to: inside a node, or between nodes."""
+        near = port.kind in ("link-out", "link-in", "switch")
+        return self.cluster.intra_node if near else self.cluster.inter_node
+
     def usage(self, messages: Iterable[Message]) -> Usage:
         """Bytes that some messages between devices put on each port."""
         found: Usage = defaultdict(float)
@@ -134,67 +143,80 @@ def transfer_messages(design: Design, source: int, destination: int, tensors: in
 # ---- the network of a program ----
 
 
-class NetworkBuilder:
-    """Collects kinds of flows."""
+class Exchange(NamedTuple):
+    """Exchanges inside a kind of computation."""
 
-    def __init__(self, fabric: Fabric, kinds: Kinds, *, serial: bool = False) -> None:
-        """``serial``: a NIC carries one flow at a time, and a flow takes its seconds whatever it holds."""
-        self.fabric, self._serial = fabric, serial
+    usage: Usage  # bytes of all of them
+    seconds: float  # alone
+    phases: int  # in which they alternate with computing
+
+
+class NetworkBuilder:
+    """Collect the kinds of flows of a program, and raise the seconds of those that a port slows even when alone."""
+
+    def __init__(self, fabric: Fabric, kinds: Kinds, seconds: Floats, *, serial: bool = False) -> None:
+        """Start without flows.
+
+        Args:
+            seconds: [kinds] of each action alone.
+            serial: a NIC carries one flow at a time, and a flow takes its seconds whatever it holds.
+        """
+        self.fabric, self.seconds, self._serial = fabric, seconds.copy(), serial
         self._kinds = kinds
         self._ports: dict[Port, int] = {}
         self._capacity: list[float] = []
         self._units: list[int] = []
         self._flows: list[tuple[float, float, int]] = []  # latency, rate, connection
         self._uses: list[tuple[NDArray[np.int64], Floats]] = []
-        self._lines: dict[object, int] = {}
+        self._connections: dict[object, int] = {}
         self._of_kind = np.full(len(kinds), -1, np.int64)
-        self._exchange_s = np.zeros(len(kinds))
-        self._parts = np.ones(len(kinds), np.int64)
+        self._exchanges: dict[int, Exchange] = {}
 
-    def add(self, row: int, usage: Mapping[Port, float], seconds: float, connection: object) -> None:
-        """A flow of the kind of actions ``row``, which takes ``seconds`` alone and moves the bytes of ``usage``.
+    def add_transfer(self, row: int, usage: Usage, connection: object, *, direct_bytes: float = 0.0) -> None:
+        """Add the kind of SENDs ``row``; transfers of one ``connection`` go one after another.
 
-        Flows of one ``connection`` go one after another. What needs no port is not a flow.
+        A plan takes its price or what its ports need, whichever is longer. If ``direct_bytes``, bytes of each of several
+        messages without a plan, are given, it takes what its links and ports need.
         """
-        used = {port: size for port, size in usage.items() if size > 0}
-        if not used or seconds <= 0:
+        seconds = float(self.seconds[row])
+        if not self._serial and seconds > 0:
+            needed = self._latency(usage) + max(self._port_seconds(usage), self._link_seconds(usage, direct_bytes))
+            seconds = needed if direct_bytes else max(seconds, needed)
+            self.seconds[row] = seconds
+        self._of_kind[row] = self._append(usage, seconds, connection)
+
+    def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
+        """Add the kind of reductions ``row``. If its seconds were ``measured``, no port makes them longer."""
+        if usage and self.seconds[row] > 0:
+            if not measured:
+                self.seconds[row] = max(self.seconds[row], self._latency(usage) + self._port_seconds(usage))
+            self._of_kind[row] = self._append(usage, float(self.seconds[row]), connection)
+
+    def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
+        """Add the exchanges inside the kind of computations ``row``, which take ``seconds`` of it alone."""
+        if not usage or seconds <= 0:
             return
-        if self._serial:
-            self._append(row, used, np.ones(len(used)), (0.0, 1.0), connection)
-            return
-        latency = min(seconds, max(self._latency(port) for port in used))
-        size = max(used.values())
-        rate = size / (seconds - latency) if seconds > latency else SERIAL
-        weights = [  # what is priced faster than its port has all of it
-            min(part / size, self.fabric.capacity(port) / rate) for port, part in used.items()
-        ]
-        self._append(row, used, np.array(weights), (latency, rate), connection)
+        phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
+        needed = seconds if measured else max(seconds, phases * self._latency(usage) + self._port_seconds(usage))
+        self.seconds[row] += needed - seconds
+        self._exchanges[row] = Exchange(usage, needed, phases)
 
-    def _append(
-        self,
-        row: int,
-        ports: Iterable[Port],
-        weights: Floats,
-        latency_and_rate: tuple[float, float],
-        connection: object,
-    ) -> None:
-        self._flows.append((*latency_and_rate, self._lines.setdefault(connection, len(self._lines))))
-        self._uses.append((np.array([self._number(port) for port in ports], np.int64), weights))
-        self._of_kind[row] = len(self._flows) - 1
-
-    def add_exchange(self, row: int, usage: Mapping[Port, float], seconds: float, parts: int) -> None:
-        """The exchanges inside a kind of computation, which take ``seconds`` of it alone and come in ``parts``."""
-        parts = max(1, min(parts, PARTS))
-        self.add(row, {port: size / parts for port, size in usage.items()}, seconds / parts, ("inside", row))
-        if self._of_kind[row] >= 0:
-            self._exchange_s[row], self._parts[row] = seconds, parts
-
-    def built(self) -> Network | None:
-        """The network; None where nothing uses it."""
+    def build(self, program: Program) -> Network | None:
+        """Return the network; None where nothing uses it."""
+        of_row = self._kinds.of_row
+        exchange_s, phases = np.zeros(len(program)), np.ones(len(program), np.int64)
+        row_kind = self._of_kind[of_row]
+        for slot_kind, rows in self._slots(program):
+            found = [self._exchanges[kind] for kind in slot_kind if kind in self._exchanges]
+            if not found:
+                continue
+            joined = _joined(found)
+            parts = {port: size / joined.phases for port, size in joined.usage.items()}
+            row_kind[rows] = self._append(parts, joined.seconds / joined.phases, ("inside", slot_kind))
+            exchange_s[rows], phases[rows] = joined.seconds, joined.phases
         if not self._flows:
             return None
         latency, rate, line = (np.array(column) for column in zip(*self._flows, strict=True))
-        of_row = self._kinds.of_row
         return Network(
             ports=tuple(self._ports),
             capacity=np.array(self._capacity),
@@ -204,48 +226,93 @@ class NetworkBuilder:
             use_ptr=np.cumsum([0, *(len(ports) for ports, _ in self._uses)]),
             use_port=np.concatenate([ports for ports, _ in self._uses]),
             use_weight=np.concatenate([weights for _, weights in self._uses]),
-            row_kind=self._of_kind[of_row],
-            exchange_s=self._exchange_s[of_row],
-            parts=self._parts[of_row],
+            row_kind=row_kind,
+            exchange_s=exchange_s,
+            parts=phases,
             units=np.array(self._units, np.int64),
         )
+
+    def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+        """The kinds of the computations of each slot, one or two, and the first rows of such slots."""
+        if not self._exchanges:
+            return
+        of_row = self._kinds.of_row.astype(np.int64)
+        first = np.flatnonzero(program.is_compute & ~program.fused)
+        second = np.where(program.doubled[first], np.append(of_row, -1)[first + 1], -1)
+        pairs, number = np.unique(of_row[first] * (len(self._kinds) + 1) + second + 1, return_inverse=True)
+        order = np.argsort(number.reshape(-1), kind="stable")
+        bounds = np.searchsorted(number.reshape(-1)[order], np.arange(len(pairs) + 1))
+        for pair, (start, end) in zip(pairs.tolist(), pairwise(bounds.tolist()), strict=True):
+            one, other = divmod(pair, len(self._kinds) + 1)
+            yield ((one,) if other == 0 else (one, other - 1)), first[order[start:end]]
+
+    def _append(self, usage: Usage, seconds: float, connection: object) -> int:
+        """Append a kind of flows and return its number. One that uses no port is a delay."""
+        latency, used = min(seconds, self._latency(usage)), {port: size for port, size in usage.items() if size > 0}
+        if self._serial:
+            used = {port: size for port, size in used.items() if port.kind in SERIAL_PORTS}
+            latency, rate, weights = 0.0, 1.0, np.ones(len(used))
+        elif not used or seconds <= latency:
+            latency, rate, used, weights = seconds, 1.0, {}, np.zeros(0)
+        else:
+            largest = max(used.values())
+            rate = largest / (seconds - latency)
+            # Seconds that were measured may be shorter than a port allows; the flow then has all of the port.
+            limits = [self.fabric.capacity(port) / rate for port in used]
+            weights = np.minimum(np.array([size / largest for size in used.values()]), limits)
+        self._flows.append((latency, rate, self._connections.setdefault(connection, len(self._connections))))
+        self._uses.append((np.array([self._number(port) for port in used], np.int64), weights))
+        return len(self._flows) - 1
 
     def _number(self, port: Port) -> int:
         if port not in self._ports:
             self._ports[port] = len(self._ports)
-            self._capacity.append(SERIAL if self._serial else self.fabric.capacity(port))
+            self._capacity.append(UNLIMITED_RATE if self._serial else self.fabric.capacity(port))
             at_once = self.fabric.cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1
             self._units.append(at_once if self._serial else -1)
         return self._ports[port]
 
-    def _latency(self, port: Port) -> float:
-        cluster = self.fabric.cluster
-        near = port.kind in ("link-out", "link-in", "switch")
-        return (cluster.intra_node if near else cluster.inter_node).latency_s
+    def _port_seconds(self, usage: Usage) -> float:
+        return max((size / self.fabric.capacity(port) for port, size in usage.items()), default=0.0)
+
+    def _link_seconds(self, usage: Usage, size: float) -> float:
+        return size / min((self.fabric.link_of(port).bandwidth for port in usage), default=np.inf)
+
+    def _latency(self, usage: Usage) -> float:
+        return max((self.fabric.link_of(port).latency_s for port in usage), default=0.0)
 
 
-def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds, seconds: Floats) -> None:
-    """The messages between meshes. ``seconds``: [kinds] of each alone."""
+def _joined(found: Sequence[Exchange]) -> Exchange:
+    """Both exchanges of a slot, one after the other."""
+    usage = merged(each.usage for each in found)
+    return Exchange(usage, sum(each.seconds for each in found), max(each.phases for each in found))
 
-    @cache
-    def usage(source: int, destination: int, tensors: int) -> Usage:
-        return builder.fabric.usage(transfer_messages(design, source, destination, tensors))
 
+def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
+    """Add the messages between meshes."""
+    usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
     for row in kinds.sends.tolist():
-        ends = int(kinds.rank[row]), int(kinds.peer[row])
-        builder.add(row, usage(*ends, int(kinds.tensors[row])), float(seconds[row]), ends)
+        ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
+        source, target = (design.meshes[end] for end in ends)
+        direct_bytes = tensor_of(design, tensors).bytes / source.dp if is_direct(source, target) else 0.0
+        builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
 
 
 def add_reductions(
-    builder: NetworkBuilder, design: Design, kinds: Kinds, seconds: Floats, messages: Mapping[int, Sequence[Message]]
+    builder: NetworkBuilder,
+    design: Design,
+    kinds: Kinds,
+    messages: Mapping[int, Sequence[Message]],
+    *,
+    measured: bool = False,
 ) -> None:
-    """The reductions of gradients: each mesh that holds a stage sends what its own devices send of ``messages``,
+    """Add the reductions of gradients: each mesh that holds a stage sends what its own devices send of ``messages``,
     which are those of all reductions of a stage."""
     for row in kinds.of(Op.REDUCE_GRAD).tolist():
         rank = int(kinds.rank[row])
         mine = set(design.meshes[rank].devices)
         sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
-        builder.add(row, builder.fabric.usage(sent), float(seconds[row]), ("gradients", rank))
+        builder.add_collective(row, builder.fabric.usage(sent), ("gradients", rank), measured=measured)
 
 
 def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
@@ -257,23 +324,53 @@ def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
     return dict(total)
 
 
-def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]], layers: int) -> Usage:
-    """Bytes that so many layers of experts put on each port of a mesh. ``sent``: [inside the node, to other nodes]
-    [devices of a block] what each sends, to all others of its node, or of other nodes, alike."""
+def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]]) -> Usage:
+    """Bytes that a layer of experts puts on each port of a mesh.
+
+    The layer lies on blocks of devices, one after the other. ``sent``: [inside the node, to other nodes] [devices of a
+    block] bytes that each sends, to all others of its block there alike.
+    """
     found: Usage = defaultdict(float)
-    for place, device in enumerate(devices):
-        node = fabric.cluster.node_of(device)
-        near = [other for other in devices if other != device and fabric.cluster.node_of(other) == node]
-        far = [other for other in devices if fabric.cluster.node_of(other) != node]
-        for others, side in ((near, sent[0]), (far, sent[1])):
-            share = layers * side[place % len(side)] / max(1, len(others))
-            for port, size in fabric.usage(Message(device, other, share) for other in others if share).items():
-                found[port] += size
+    size = len(sent[0])
+    for first in range(0, len(devices), size):
+        _add_block(found, fabric, devices[first : first + size], *sent)
     return found
 
 
-def serial_network(design: Design, kinds: Kinds, seconds: Floats) -> Network | None:
-    """A network whose NICs carry one transfer at a time in each direction, and links inside a node likewise."""
-    builder = NetworkBuilder(Fabric(design.cluster), kinds, serial=True)
-    add_transfers(builder, design, kinds, seconds)
-    return builder.built()
+def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]) -> None:
+    """Add the bytes of one block, node by node: pairs of devices would be too many."""
+    nodes: dict[int, list[int]] = defaultdict(list)  # places in the block
+    for place, device in enumerate(block):
+        nodes[fabric.cluster.node_of(device)].append(place)
+    for places in nodes.values():
+        inside = sum(near[place] for place in places)
+        away = len(block) - len(places)
+        for place in places:
+            if len(places) > 1:
+                found[Port("link-out", block[place])] += near[place]
+                found[Port("link-in", block[place])] += (inside - near[place]) / (len(places) - 1)
+        for port in fabric.ports(block[places[0]], block[places[-1]]) if len(places) > 1 else ():
+            if port.kind == "switch":
+                found[port] += inside
+        for others in nodes.values():
+            if others is not places:
+                crossing = sum(far[place] for place in places) * len(others) / away
+                _add_crossing(found, fabric, [block[place] for place in places], [block[o] for o in others], crossing)
+
+
+def _add_crossing(found: Usage, fabric: Fabric, sources: Sequence[int], targets: Sequence[int], size: float) -> None:
+    """Add bytes from some devices of a node to some of another, evenly spread."""
+    for port in fabric.ports(sources[0], targets[0]):
+        if port.kind not in ("device-out", "device-in"):
+            found[port] += size
+            continue
+        devices = sources if port.kind == "device-out" else targets
+        for device in devices:
+            found[Port(port.kind, device)] += size / len(devices)
+
+
+def serial_network(design: Design, program: Program, kinds: Kinds, seconds: Floats) -> Network | None:
+    """Return a network whose NICs carry one transfer at a time in each direction, and links inside a node likewise."""
+    builder = NetworkBuilder(Fabric(design.cluster), kinds, seconds, serial=True)
+    add_transfers(builder, design, kinds)
+    return builder.build(program)

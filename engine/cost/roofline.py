@@ -223,14 +223,20 @@ class RooflineModel(CostModel):
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
-    ) -> Network | None:
+    ) -> tuple[Network | None, Floats]:
         if design.cost.transfer_model == "link-serial":
-            return serial_network(design, kinds, seconds)
-        builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds)
-        add_transfers(builder, design, kinds, seconds)
-        add_reductions(builder, design, kinds, seconds, reduction_messages(design, program, held))
-        add_exchanges(builder, design, program, kinds, layers, self.waits(design, program, kinds, layers))
-        return builder.built()
+            return serial_network(design, program, kinds, seconds), seconds
+        builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
+        measured = self.measures_collectives(design)
+        add_transfers(builder, design, kinds)
+        add_reductions(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
+        waits = self.waits(design, program, kinds, layers)
+        add_exchanges(builder, design, kinds, layers, waits, measured=measured)
+        return builder.build(program), builder.seconds
+
+    def measures_collectives(self, design: Design) -> bool:
+        """Return whether the seconds of collectives were measured, with whatever limits them."""
+        return False
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other

@@ -48,8 +48,8 @@ class UnitModel(CostModel):
 
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
-    ) -> Network | None:
-        return serial_network(design, kinds, seconds)
+    ) -> tuple[Network | None, Floats]:
+        return serial_network(design, program, kinds, seconds), seconds
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         cost = cast(UnitCost, design.cost)

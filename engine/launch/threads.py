@@ -26,7 +26,8 @@ from engine.launch.local import CLOSING_S, MOST_PROCESSES
 from engine.launch.options import Options
 from engine.launch.record import Record, State
 from engine.recording import Recorder
-from engine.rehearse import Lengths, Stopped, Waits, in_words, play
+from engine.rehearse import Lengths, Stopped, Waits, in_words
+from engine.thread_play import play
 
 LOOK_S = 0.05
 """How often it is looked whether somebody wishes it to end."""

@@ -5,7 +5,7 @@ from engine.moe._drops import dropped
 from engine.moe._layer import Homes, Layer, contiguous, shares
 from engine.moe._links import Fit, Line, Links
 from engine.moe._play import LAYER_OPS, Played, play
-from engine.moe._price import NO_COMPUTE, Collective, Costed, Price, Rates, chosen, held, price
+from engine.moe._price import NO_COMPUTE, Collective, Costed, Price, Rates, chosen, held, price, traffic
 from engine.moe._schedule import Choice, Costs, ExpertSchedule, by_age, expert_schedules, in_titles
 from engine.moe._steps import Step, StepOp, backward
 
@@ -43,4 +43,5 @@ __all__ = [
     "play",
     "price",
     "shares",
+    "traffic",
 ]

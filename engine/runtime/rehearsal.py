@@ -1,18 +1,15 @@
 """A rehearsal: the processes of a run play its program over the real wire, and wait where they would compute.
 
 Tensors have their true shapes and dtypes, as far as this machine can move them in the modelled time. Where the
-network is not emulated, a message that the drawn link would have brought later is held until then; who sends
-it says when that is on a :class:`Board` that all processes share.
+network is not emulated, a message that the drawn links would have brought later is held until then. What all processes
+have to know for that is on a :class:`~engine.runtime.held_messages.Board` that they share.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,36 +20,42 @@ from torch import Tensor
 from engine.cost import Costs, estimate
 from engine.cost.crossings import tensor_of
 from engine.design import Design
-from engine.program.action import SENDS, Action, Op, backward, carried, forward
+from engine.live_links import LiveLinks
+from engine.program.action import SENDS, Action, Op, backward, forward
 from engine.program.program import Program
-from engine.rehearse import Device, Lengths, Waits, come_first, in_words
-from engine.runtime.clock import Clock, HostClock, Stamp
+from engine.rehearse import Device, Lengths, Waits, come_first, in_words, note_starts
+from engine.runtime.clock import Clock, HostClock
 from engine.runtime.deferred import Due
 from engine.runtime.executor import Executor, Measured, Slot
+from engine.runtime.held_messages import (
+    CARRIED,
+    PART_OF_MEMORY,
+    Board,
+    HeldWire,
+    Reductions,
+    came_late,
+    memory_bytes,
+    rings_of,
+    synchronize,
+)
 from engine.runtime.job import Job
 from engine.runtime.layout import Layout
+from engine.runtime.stage_collectives import StageCollectives
 from engine.runtime.stages import MESSAGE_DTYPES, Saved, Tensors
 from engine.runtime.streams import Streams
 from engine.runtime.trainer import routes
-from engine.runtime.wire import Message, Pending, Wire
+from engine.runtime.wire import Message
 from engine.runtime.world import World
 from engine.units import quantity
 
-CARRIED = 5e8
-"""Bytes/s that the loopback of this machine surely brings from process to process, all of them together."""
 SMALLEST_BYTES = 2**14
 """A message that is this small costs no more than an empty one."""
 PART_OF_AN_ACTION = 0.01
 """How late a message may be that takes no time by the model, as a share of the shortest action."""
-PART_OF_MEMORY = 0.25
-"""Of this machine's memory, for the messages of all processes."""
+OWN_LATENCY_NS = 100_000
+"""What a small message takes from one emulated host to another."""
 AT_ONCE = 8
 """Messages that a process holds at once, at a guess."""
-ASKING_NS = 200_000
-"""A wait that is shorter may be the cost of asking, on a busy machine: the message may have been there for long."""
-PART_OF_BEING_DUE = 0.1
-"""So may one that is a smaller part of the time for which the message was due when it was asked for: hardly ever does a
-message come so soon after somebody turns to it who could have had it so long ago."""
 LEAD_NS = 500_000
 """From the word of the last process to the start of a step, for each process: all have heard it by then."""
 
@@ -80,43 +83,53 @@ class Rehearser:
         self._world, self._process = world, world.process
         lengths = Lengths.of(program, costs)
         smaller, sizes = as_far_as_they_fit(job, costs, self._scale, lengths)
-        self._device = Device(costs.transfer_model)
         rows = tensor_of(smaller).shape[0] // layout.shape(world.process).copies
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = Message(shape, MESSAGE_DTYPES[design.training.precision])
-        sharing = list(dict.fromkeys(layout.sharing()))
         routed = routes(smaller, layout)
-        wire = world.wire(layout, message, sharing, routed)
-        self._board = Board(folder / "board.bin", layout, wire.tags)
-        waits = Waits.of(program, costs, self._scale)
-        rank = layout.rank(world.process)
+        rings = rings_of(design, layout, costs.layers)
+        sharing = [(stage, members) for stage, its in rings.items() for members, _ in its]
+        wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routed)
+        lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
+        waits = self._waits = Waits.of(program, costs, self._scale, lanes)
+        self._board = Board(folder / "board.bin", layout, wire.tags, int(waits.flows.cells[-1]) if waits.flows else 0)
+        self._links = None
+        if waits.flows is not None and not job.shaped:
+            self._links = LiveLinks(waits.flows, self._board.flows, self._scale)
+        device = self._device = Device(costs.transfer_model, links=self._links, place=layout.lane(world.process))
+        self._rank = layout.rank(world.process)
         joined = {(source, target) for source, target, _ in routed}
-        own = waits.of_rank(rank)
-        held = HeldWire(wire, layout, world, self._device, own, self._board, joined)
-        stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(rank)}
-        reduced = Reductions(layout, world, wire, self._device, waits, self._board, costs, real=job.shaped)
+        held = HeldWire(wire, layout, world, device, waits, self._board, joined, real=job.shaped)
+        stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
+        reduced = Reductions(layout, world, wire, device, waits, self._board, rings, self._links, real=job.shaped)
+        ratio, exchanged = _share_of_exchanges(job, smaller, waits, lengths)
+        inside = StageCollectives(design, layout, costs.layers, world, ratio) if exchanged else None
         self._wire = wire
-        self._executor = WaitingExecutor(layout, world.process, stages, held, reduced, self._device, own)
+        self._executor = WaitingExecutor(layout, world, stages, held, reduced, device, waits, inside)
         nothing = torch.empty(0)
-        self._batch = dict.fromkeys(layout.microbatches(rank), (nothing, nothing))
+        self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
         self._start_ns = self._origin_ns = 0
-        self.notes = [
-            in_words(lengths, self._scale, costs.unit),
-            sizes,
-            *([] if come_first(_threads()) else [COMES_LAST]),
-        ]
+        notes = [in_words(lengths, self._scale, costs.unit), sizes, exchanged]
+        self.notes = [*filter(None, notes), *([] if come_first(_threads()) else [COMES_LAST])]
 
     def step(self) -> Rehearsed:
         """Play one step; all processes begin and end it together."""
         if not self._start_ns:
             self._meet()
             self._origin_ns = self._start_ns
+        if self._links is not None:
+            self._links.start(self._start_ns)
         self._device.start(self._start_ns)
-        began = self._start_ns
+        began, origin = self._start_ns, self._origin_ns
         measured = self._executor.run(self._batch)
-        origin = self._origin_ns
+        ended = self._meet()
+        if self._links is not None:
+            program = self._waits.program
+            rows = program.rows(self._rank)
+            sends = np.flatnonzero(program.is_send[rows]) + rows.start
+            note_starts(measured.start, self._links, self._waits, sends, first=rows.start)
         measured = replace(measured, start=measured.start - origin, end=measured.end - origin)
-        return Rehearsed((self._meet() - began) / 1e9 / self._scale, measured)
+        return Rehearsed((ended - began) / 1e9 / self._scale, measured)
 
     def _meet(self) -> int:
         """Wait for the others and agree on when the next step starts; returns when the last one was done."""
@@ -145,7 +158,7 @@ def as_far_as_they_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -
     largest = float(costs.bytes[sends].max(initial=0.0))
     if not largest:
         return job.design, "no mesh sends anything to another one"
-    held = PART_OF_MEMORY * _memory_bytes() / (AT_ONCE * largest * job.layout.processes)
+    held = PART_OF_MEMORY * memory_bytes() / (AT_ONCE * largest * job.layout.processes)
     design = _smaller(job.design, held if job.shaped else min(held, _carried(job, costs, scale, lengths, sends)))
     where = "links are emulated; " if job.shaped else ""
     if design is job.design:
@@ -169,6 +182,34 @@ def _carried(job: Job, costs: Costs, scale: float, lengths: Lengths, sends: NDAr
     return min(float(of_each.min()), CARRIED * scale * lengths.step / float(together.sum()))
 
 
+def _share_of_exchanges(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -> tuple[float, str]:
+    """The share of the bytes of the collectives inside stages that is sent, and what is to say of it; nothing where
+    there are none. Emulated links carry all of them."""
+    flows, program = waits.flows, job.program
+    rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
+    if flows is None or not rows.size:
+        return 1.0, ""
+    network, first = flows.network, flows.first[rows]
+    leaves = np.array([port.kind in ("link-out", "nic-out") for port in network.ports])[network.use_port]
+    sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
+    part = flows.size[first] * sent  # of all processes of a mesh
+    share = min(1.0, PART_OF_MEMORY * memory_bytes() / (2 * float(part.max()) * program.ranks))
+    if not job.shaped:
+        alone = flows.size[first] / network.rate[flows.kind[first]]
+        carried = CARRIED * waits.scale
+        share = min(
+            share, carried * float((alone / part).min()), tensor_of(smaller).bytes / tensor_of(job.design).bytes
+        )
+        share = min(share, carried * lengths.step / float((part * flows.parts[rows]).sum()))
+    largest = quantity(float(part.max()), "B")
+    if share >= 1:
+        return 1.0, f"collectives inside stages are as large as drawn, up to {largest} a mesh at once"
+    return share, (
+        f"collectives inside stages are smaller than drawn ({quantity(share * float(part.max()), 'B')} a mesh at once at "
+        f"most instead of {largest}), since this machine could not bring more of them in the modelled time"
+    )
+
+
 def _smaller(design: Design, ratio: float) -> Design:
     """A design whose messages hold no more than this share of the bytes."""
     if ratio >= 1:
@@ -177,126 +218,6 @@ def _smaller(design: Design, ratio: float) -> Design:
     hidden = max(1, int(model.hidden * ratio))
     sequence = max(1, int(model.sequence * min(1.0, ratio * model.hidden / hidden)))
     return design.model_copy(update={"model": model.with_message_unit(sequence, hidden)})
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-class Board:
-    """What all processes of a host can read at once: nanoseconds of the clock that they share, in a file.
-
-    Nothing has to be wiped from step to step: what is left of an earlier one is in the past.
-    """
-
-    def __init__(self, path: Path, layout: Layout, tags: int) -> None:
-        """``tags`` is how many messages a step can have."""
-        lanes, stages = max(len(layout.mesh(rank)) for rank in range(len(layout.shapes))), layout.program.stages
-        sizes = [tags * lanes, stages * layout.processes, layout.processes, layout.processes]
-        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-            os.ftruncate(file.fileno(), 8 * sum(sizes))  # to the same size by everybody
-            self._map = mmap.mmap(file.fileno(), 8 * sum(sizes))
-        arrives, reduced, norms, done = np.split(np.frombuffer(self._map, np.int64), np.cumsum(sizes)[:-1])
-        self.arrives = arrives.reshape(tags, lanes)  # when what each process of a mesh sends is there
-        self.reduced = reduced.reshape(stages, layout.processes)  # since when a copy's gradients are complete
-        self.norms = norms  # [processes] since when all gradients are reduced
-        self.done = done  # [processes] the end of a step
-
-
-class HeldWire:
-    """The real wire, whose messages are handed out when the drawn link would have brought them.
-
-    Emulated links take their own time, and more where several messages share one; what they lack of the drawn
-    latency is waited for.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        layout: Layout,
-        world: World,
-        device: Device,
-        waits: Sequence[int],
-        board: Board,
-        joined: set[tuple[int, int]],
-    ) -> None:
-        """``waits``: [rows of the rank].
-
-        What goes from one rank to another that are ``joined`` may come from any process of the first.
-        """
-        self._wire, self._board = wire, board
-        self._layout, self._world, self._device = layout, world, device
-        self._joined = joined
-        self._rank, self._lane = layout.rank(world.process), layout.lane(world.process)
-        rows = zip(layout.program.actions(self._rank), waits, strict=True)
-        self._takes = {carried(action): ns for action, ns in rows if action.op in SENDS}
-
-    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
-        send, device, took = self._wire.sender(made, rank), self._device, self._takes[_name(made)]
-        places, lane = self._board.arrives[self._wire.tag(made)], self._lane
-
-        def start(tensor: Tensor) -> None:
-            places[lane] = device.send(rank, took)  # before the message: who has it finds this there
-            send(tensor)
-
-        return start
-
-    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
-        receive, device, world = self._wire.receiver(made, rank), self._device, self._world
-        due = self._due(self._wire.tag(made), rank)
-        return lambda: _Held(receive(), device, world, due)
-
-    def _due(self, tag: int, source: int) -> Callable[[], int]:
-        """Asks when a message from a rank is there."""
-        lanes = slice(None) if (source, self._rank) in self._joined else slice(self._lane, self._lane + 1)
-        places = self._board.arrives[tag, lanes]
-        return lambda: int(places.max())
-
-    def flush(self) -> None:
-        self._wire.flush()
-
-
-def _name(made: Action) -> tuple[bool, int, int, int]:
-    """What :func:`carried` says of the message that carries something."""
-    onward = 1 if made.op == Op.F else -1
-    return made.op == Op.F, made.stage, made.other if made.other >= 0 else made.stage + onward, made.microbatch
-
-
-class _Held(Pending):
-    """Something on its way that is not there before it is ``due``, which is asked once it is.
-
-    Of a reduction, which begins when the last one is ready for it, ``took_ns`` says when that was.
-    """
-
-    def __init__(
-        self, pending: Pending, device: Device, world: World, due: Callable[[], int], took_ns: int | None = None
-    ) -> None:
-        self._pending, self._device, self._world, self._due, self._took_ns = pending, device, world, due, took_ns
-        self._there_ns = 0
-
-    def wait(self) -> Tensor:
-        asked = time.perf_counter_ns()
-        tensor = self._pending.wait()
-        if self._world.device.type == "cuda":  # NCCL lets a stream wait, and here it is the host that does
-            torch.cuda.current_stream(self._world.device).synchronize()
-        came, due = time.perf_counter_ns(), self._due()
-        self._there_ns = self._device.hold(due, late=came_late(due, asked, came))
-        return tensor
-
-    @property
-    def arrived(self) -> Stamp | None:
-        return self._there_ns or None
-
-    @property
-    def began(self) -> Stamp | None:
-        return self._there_ns - self._took_ns if self._there_ns and self._took_ns is not None else None
-
-
-def came_late(due_ns: int, asked_ns: int, came_ns: int) -> bool:
-    """Whether it came while it was waited for, and had not been there since it was due; 0 where nobody knows when it
-    was."""
-    was_due = asked_ns - due_ns if due_ns else 0
-    return came_ns - asked_ns > max(ASKING_NS, PART_OF_BEING_DUE * was_due)
 
 
 class WaitingStage:
@@ -338,22 +259,26 @@ class WaitingStage:
 
 
 class WaitingExecutor(Executor):
-    """Plays the same actions, and after each waits as long as it should have taken."""
+    """Plays the same actions, and after each waits as long as it should have taken.
+
+    A computation that exchanges inside waits part by part, and really exchanges after each.
+    """
 
     def __init__(
         self,
         layout: Layout,
-        process: int,
+        world: World,
         stages: Mapping[int, WaitingStage],
         wire: HeldWire,
         update: Reductions,
         device: Device,
-        waits: Sequence[int],
+        waits: Waits,
+        inside: StageCollectives | None,
     ) -> None:
-        """``waits``: [rows of the rank] nanoseconds."""
-        self._device, self._waits = device, waits
+        self._world, self._device, self._inside = world, device, inside
+        self._waits, self._first = waits, layout.program.rows(layout.rank(world.process)).start
         clock: Clock = HostClock()
-        super().__init__(layout, process, stages, wire, update, clock, Streams())
+        super().__init__(layout, world.process, stages, wire, update, clock, Streams())
 
     def _bind(self) -> list[Slot]:
         bind = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._waiting)
@@ -362,91 +287,56 @@ class WaitingExecutor(Executor):
         return [slot._replace(play=wrap(slot)) if wrap else slot for slot, wrap in bound]
 
     def _sending(self, slot: Slot) -> Callable[[], None]:
-        """A message sets out when what it carries should have been made, or when the link is free."""
+        """A message sets out when what it carries should have been made."""
         row, _, play = slot
 
         def sending() -> None:
             play()
-            self._start[row] = self._device.sent_ns
+            self._start[row] = self._device.free_ns
 
         return sending
 
     def _waiting(self, slot: Slot) -> Callable[[], None]:
         row, last, play = slot
-        device, took = self._device, self._waits[row]
+        device, compute = self._device, self._computing(slot)
 
         def waiting() -> None:
             if device.clear_to_send():
                 for each in (row, last):
                     self._start[each] = self._held[each] = self._stamp()
             play()
-            device.compute(took)
+            compute()
 
         return waiting
 
+    def _computing(self, slot: Slot) -> Callable[[], None]:
+        """Waits for the time of a computation, part by part where it exchanges in between."""
+        row = self._first + slot.row
+        device, took, sends = self._device, int(self._waits.ns[row]), self._waits.sent_by(row)
+        flows = self._waits.exchanges(row)
+        if not flows or self._inside is None:
+            return lambda: device.compute(took, sends)
+        part, runs = took // len(flows), self._inside.of(self._actions[slot.row : slot.last + 1], len(flows))
 
-class Reductions:
-    """In place of the update: gradients are reduced in the modelled time, by messages as large as fit into it."""
+        def computing() -> None:
+            for flow in flows:
+                device.compute(part, (flow,))
+                asked = time.perf_counter_ns()
+                for run in runs:
+                    run()
+                synchronize(self._world.device)
+                device.go_on_until(self._exchanged(flow, asked, time.perf_counter_ns()))
+            device.announce(sends)
 
-    def __init__(
-        self,
-        layout: Layout,
-        world: World,
-        wire: Wire,
-        device: Device,
-        waits: Waits,
-        board: Board,
-        costs: Costs,
-        *,
-        real: bool,
-    ) -> None:
-        """``real``: the links are as drawn, so that the messages are too, and nothing is held."""
-        self._layout, self._world, self._wire, self._device, self._board = layout, world, wire, device, board
-        self._real = real
-        program, mine = layout.program, layout.program.rows(layout.rank(world.process))
-        rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
-        self._took = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
-        shared = {stage: members for stage, members in layout.sharing() if world.process in members}
-        self._members = {stage: shared.get(stage, (world.process,)) for stage in self._took}
-        most = PART_OF_MEMORY * _memory_bytes() / (layout.processes * max(1, len(rows)))
-        self._flat = {
-            stage: torch.zeros(self._numbers(stage, min(most, float(costs.bytes[row]))), device=world.device)
-            for stage, row in zip(self._took, rows, strict=True)
-        }
-        self._reducing: list[tuple[int, Pending]] = []
-        self._done_ns = 0
+        return computing
 
-    def _numbers(self, stage: int, size: float) -> int:
-        """How many are summed up, of gradients of so many bytes."""
-        fits = CARRIED * self._took[stage] / 1e9 / (2 * len(self._members[stage]))
-        return max(1, int(size if self._real else min(size, fits)) // 4)
-
-    def reduce(self, stage: int) -> None:
-        """This copy of the stage is complete."""
-        self._board.reduced[stage, self._world.process] = self._device.free_ns
-        self._reducing.append((stage, self._wire.reduce(stage, self._members[stage], self._flat[stage])))
-
-    def collect(self) -> dict[int, Pending]:
-        """Wait until all are reduced, one after the other, and those of all processes where they are clipped."""
-        self._done_ns, found = 0, dict[int, Pending]()
-        for stage, pending in self._reducing:
-            took = None if self._real else self._took[stage]
-            found[stage] = _Held(pending, self._device, self._world, partial(self._due, stage), took)
-            found[stage].wait()
-        self._reducing.clear()
-        if self._layout.program.clips:
-            self._board.norms[self._world.process] = max(self._device.free_ns, self._done_ns)
-            self._wire.total([0.0])
-            self._device.hold(int(self._board.norms.max()), late=False)
-        return found
-
-    def _due(self, stage: int) -> int:
-        """Once every copy is complete and the reduction before is done, it takes its time."""
-        if self._real:
-            return 0
-        holders = [process for rank in self._layout.program.ranks_of(stage) for process in self._layout.mesh(rank)]
-        self._done_ns = max(self._done_ns, int(self._board.reduced[stage, holders].max())) + self._took[stage]
-        return self._done_ns
-
-    def apply(self) -> None:
-        """There are no weights."""
+    def _exchanged(self, flow: int, asked: int, came: int) -> int:
+        """When an exchange is over that was asked for and came: as the shared links say, or over emulated ones once what
+        they lack of the drawn latency is over too."""
+        if self._device.shares_links:
+            due = self._device.wait_for(flow)
+            return max(due, came) if came_late(due, asked, came) else due
+        flows = self._waits.flows
+        assert flows is not None, "an exchange is a flow"
+        latency_ns = float(flows.network.latency_s[flows.kind[flow]]) * self._waits.scale * 1e9
+        return came + max(0, round(latency_ns) - OWN_LATENCY_NS)

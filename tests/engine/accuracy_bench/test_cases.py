@@ -10,7 +10,9 @@ from engine.design import Design
 from engine.design.runnable import runnable
 from engine.papers.hanayo_bars import BASELINES, MEASURED
 from engine.papers.hanayo_fit import TRANSFERS, fit
+from engine.predict import predict
 from engine.schedules import schedules
+from engine.simulate import simulate
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,27 @@ def test_messages_are_as_large_as_their_names_say() -> None:
         "messages of 1 MiB": 2**20,
         "messages of 4 MiB": 2**22,
     }
+
+
+def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
+    """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
+    found = list(cases.on_hosts())
+    predictions = [predict(case.design(1)) for case in found]
+
+    assert len(found) >= 20
+    assert all(case.on_hosts and case.way == "rehearsed" for case in found)
+    assert {prediction.design.cluster.nodes for prediction in predictions} == {2}
+    assert {case.group for case in found} == {
+        "hosts, alternating",
+        "hosts, one link",
+        "hosts, data parallel",
+        "hosts, tensor parallel",
+        "hosts, experts",
+        "hosts, resharding",
+    }
+    alone = [simulate(each.program, each.costs.seconds, "latency").makespan for each in predictions]
+    longer = [each.timeline.makespan > 1.05 * least for each, least in zip(predictions, alone, strict=True)]
+    assert sum(longer) >= len(found) / 2
 
 
 def test_real_runs_have_a_core_for_each_process() -> None:

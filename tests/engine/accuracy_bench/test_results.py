@@ -202,12 +202,25 @@ def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -
 
     page = markdown(results(*found))
 
-    assert "| iteration time, median error of 3 rehearsals | 3% | 2.0% |" in page
+    assert "| iteration time, median error of 3 rehearsals without hosts | 3% | 2.0% |" in page
     assert "| the same, 90th percentile | 8% | 8.4% |" in page
     assert "2 cores of a test" in page
     assert f"| {names[2]} | 4 | 1 s | 1.1 s | +10.0% |" in page
     for absent in ("## Real runs", "## The Hanayo paper", "## What limits"):
         assert absent not in page
+
+
+def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_model() -> None:
+    shared, waited = next(iter(cases.on_hosts())), next(iter(cases.rehearsals()))
+    found = [result(shared.name, 1.0, 1.04, group=shared.group, ranges=(0.99, 1.05)), result(waited.name, 1.0, 1.01)]
+
+    page = markdown(results(*found))
+
+    assert "| iteration time, median error of 1 rehearsals on emulated hosts | 3% | 4.0% |" in page
+    assert "| iteration time, median error of 1 rehearsals without hosts | 3% | 1.0% |" in page
+    assert "| -1.0% to +5.0% |" in page
+    assert page.index(f"| {shared.group} | 1 |") < page.index("circular for transfers, see above")
+    assert page.index("## Every rehearsal on emulated hosts") < page.index("## Every rehearsal without")
 
 
 def test_the_page_says_what_limits_a_rehearsal() -> None:

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from engine.cost import estimate, layers_per_stage  # noqa: E402
 from engine.lowering import lower  # noqa: E402
 from engine.rehearse import Device, Waits  # noqa: E402
+from engine.runtime.held_messages import ASKING_NS, Board, HeldMessage, Reductions, came_late, rings_of  # noqa: E402
 from engine.runtime.job import Job  # noqa: E402
-from engine.runtime.rehearsal import ASKING_NS, Board, Reductions, _Held, came_late  # noqa: E402
 from engine.runtime.wire import Pending  # noqa: E402
 from tests.engine.launch.play import draw  # noqa: E402
 
@@ -67,7 +67,7 @@ def test_of_what_nobody_knows_when_it_was_due_every_wait_tells() -> None:
 def test_a_message_that_arrived_long_ago_is_recorded_so() -> None:
     device, due = Device("latency"), time.perf_counter_ns() - LONG_MS * MS
     device.start(due)
-    held = _Held(BusyMachine(), device, WORLD, lambda: due)
+    held = HeldMessage(BusyMachine(), device, WORLD, lambda: due)
 
     held.wait()
 
@@ -81,8 +81,9 @@ def test_a_reduction_over_real_links_takes_what_it_takes(real: bool, tmp_path: P
     program = lower(design)
     layout, costs = Job(design, program, layers_per_stage(design)).layout, estimate(design, program)
     device, wire = Device("latency"), cast(Any, SimpleNamespace(reduce=lambda *what: BusyMachine()))
+    rings = rings_of(design, layout, costs.layers)
     waits, board = Waits.of(program, costs, 1.0), Board(tmp_path / "board", layout, 1)
-    reductions = Reductions(layout, WORLD, wire, device, waits, board, costs, real=real)
+    reductions = Reductions(layout, WORLD, wire, device, waits, board, rings, real=real)
     device.start(time.perf_counter_ns())
     board.reduced[0, 1] = device.free_ns
 

@@ -1,0 +1,106 @@
+"""What a dry run sends inside stages is what the model of cost puts on the links."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from engine.accuracy_bench.cases import DEEP, EVERY, MOE, document  # noqa: E402
+from engine.cost import layers_per_stage  # noqa: E402
+from engine.cost.flows import blocks_of_stages, exchanged  # noqa: E402
+from engine.cost.network import Fabric  # noqa: E402
+from engine.design import Design, parse_design  # noqa: E402
+from engine.lowering import lower  # noqa: E402
+from engine.program.action import Action, Op  # noqa: E402
+from engine.runtime import stage_collectives  # noqa: E402
+from engine.runtime.groups import Group  # noqa: E402
+from engine.runtime.job import Job  # noqa: E402
+from engine.runtime.stage_collectives import StageCollectives  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+EXPERTS = {**DEEP, "layers": 8, "moe": MOE}
+DESIGNS: dict[str, dict[str, Any]] = {
+    "tp 2": {"meshes": ((1, 2),) * 2, "model": DEEP},
+    "tp 4 x dp 2": {"meshes": ((2, 4),), "model": DEEP},
+    "experts": {"meshes": ((2, 1),) * 2, "model": EXPERTS, "experts": {"ep": 2}},
+    "experts and tp": {"meshes": ((2, 2),), "model": EXPERTS, "experts": {"schedule": "parm-s1", "ep": 2, "esp": 2}},
+    "folded experts": {"meshes": ((1, 2),) * 2, "model": EXPERTS, "experts": {"schedule": "ppmoe"}},
+}
+RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+
+
+def drawn(name: str) -> Design:
+    return parse_design(document(EVERY["1f1b"], per_node=2, **DESIGNS[name]))
+
+
+class Recorder:
+    """Counts the bytes that leave a process, in place of sending them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sent = 0.0
+        for name in RINGS:
+            patch.setitem(stage_collectives.COLLECTIVES, name, partial(self._ring, name))  # type: ignore[arg-type]
+        patch.setattr(stage_collectives, "all_to_all", self._exchange)
+
+    def _ring(self, name: str, place: Any, items: int) -> None:
+        n = place.group.size
+        self.sent += RINGS[name] * (n - 1) / n * items * 4
+
+    def _exchange(self, group: Group, arriving: Any, leaving: Any, received: list[int], sent: list[int]) -> Any:
+        assert len(leaving) == sum(sent)
+        assert len(arriving) == sum(received)
+        assert sent[group.index] == received[group.index] == 0
+        self.sent += leaving.nbytes
+        return SimpleNamespace(wait=lambda: None)
+
+
+def collectives(design: Design, process: int, ratio: float = 1.0) -> StageCollectives:
+    program, layers = lower(design), layers_per_stage(design)
+    layout = Job(design, program, layers).layout
+
+    def groups(members: Any) -> dict[tuple[int, ...], Group]:
+        return {group: Group(group, group.index(process)) for group in members if process in group}
+
+    world = SimpleNamespace(process=process, device=torch.device("cpu"), groups=groups)
+    return StageCollectives(design, layout, layers, cast(Any, world), ratio)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("op", [Op.F, Op.B])
+@pytest.mark.parametrize("name", DESIGNS)
+def test_all_bytes_of_the_model_are_sent(monkeypatch: pytest.MonkeyPatch, name: str, op: Op, parts: int) -> None:
+    design, recorder = drawn(name), Recorder(monkeypatch)
+
+    for process in range(len(design.meshes[0].devices)):
+        for run in collectives(design, process).of([Action(op, 0, 0)], parts):
+            run()
+
+    layers = layers_per_stage(design)
+    stage = blocks_of_stages(design, layers)[0]
+    usage = exchanged(Fabric(design.cluster), design, design.meshes[0], stage)[op == Op.B]
+    modelled = sum(size for port, size in usage.items() if port.kind in ("link-out", "nic-out"))
+    assert modelled > 0
+    assert parts * recorder.sent == pytest.approx(modelled, rel=0.01)
+
+
+def test_smaller_messages_have_the_same_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    design, recorder = drawn("tp 2"), Recorder(monkeypatch)
+
+    sent = []
+    for ratio in (1.0, 0.25):
+        recorder.sent = 0.0
+        for run in collectives(design, 0, ratio).of([Action(Op.F, 0, 0)], 1):
+            run()
+        sent.append(recorder.sent)
+
+    assert sent[1] == pytest.approx(sent[0] / 4, rel=0.01)
+
+
+def test_a_weight_gradient_exchanges_nothing() -> None:
+    assert collectives(drawn("tp 2"), 0).of([Action(Op.W, 0, 0)], 1) == []
