@@ -247,19 +247,16 @@ def _ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
 
 def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
     """The rate of each class over time: as it is alone where nothing is ever shared."""
-    of_kind, first = network.classes
+    _, first = network.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}
     log = _whole_log(program, seconds, network)
-    of_entry = of_kind[log.kind]
-    order = np.argsort(of_entry, kind="stable")
-    bounds = np.searchsorted(of_entry[order], np.arange(len(first) + 1)).tolist()
+    coupled = network.coupling.classes[0]  # what the play tells apart: several classes there can be one
+    order = np.argsort(coupled[log.kind], kind="stable")
+    bounds = np.searchsorted(coupled[log.kind[order]], np.arange(int(coupled.max()) + 2)).tolist()
     time_s, rate = log.time_s[order].tolist(), log.rate[order].tolist()
-    return {
-        of: Steps(time_s[begin:end], rate[begin:end])
-        for of, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
-        if end > begin
-    }
+    slices = [slice(bounds[of], bounds[of + 1]) for of in coupled[first].tolist()]
+    return {of: Steps(time_s[each], rate[each]) for of, each in enumerate(slices) if each.stop > each.start}
 
 
 def _whole_log(program: Program, seconds: Floats, network: Network) -> RateLog:

@@ -13,8 +13,7 @@ import heapq
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -22,105 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine._shared_links import EVEN, has_units, share
-from engine.program.action import Op
-from engine.program.program import Program
-from engine.shared_links import Network
-from engine.simulate import flow_bytes
+from engine.flow_table import FlowTable
 
-Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 GRACE_NS = 20_000_000
 """How far the committed time lies behind the clock: a flow that is announced later than this is taken as ready at the
 committed time."""
 LOOK_NS = 4_000_000
-"""How long a process sleeps at most before it looks for flows that were announced meanwhile."""
+"""How long a process sleeps before it looks for flows that were announced meanwhile; longer as long as what it waits for
+is twice as far away."""
 NOT_READY_NS = 500_000
 """The same where the flow itself is not announced by all who take part in it."""
-
-
-# ---- the flows of a step ----
-
-
-@dataclass(frozen=True, eq=False)
-class FlowTable:
-    """The flows of one step of a program, and the cells of the board in which each is announced.
-
-    A row of the program has as many flows as it has parts. Each who takes part in a flow has a cell of it: the devices
-    of a mesh, and for a reduction those of all meshes that hold the stage.
-    """
-
-    network: Network
-    kind: Int64s  # [flows]
-    size: Floats  # [flows] bytes
-    is_message: NDArray[np.bool_]  # [flows]
-    after: Int64s  # [flows] the flow that ends before this one can be ready, -1 for none
-    first: Int64s  # [rows] the first flow of each row, -1 where it has none
-    parts: Int64s  # [rows] how many it has
-    group: Int64s  # [flows] who announce it: flows of one group share their cells
-    cells: Int64s  # [groups + 1] where the cells of each begin
-    made: Mapping[int, tuple[int, ...]]  # by slot, the flows of what it sends
-
-    @classmethod
-    def of(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
-        """``seconds``: [rows] as the simulator takes them. ``lanes``: [ranks] how many announce what a mesh sends."""
-        has_flow = (network.row_kind >= 0) & ~(program.is_compute & program.fused)
-        rows = np.flatnonzero(has_flow)
-        parts = np.where(has_flow, network.parts, 0)
-        row = np.repeat(rows, parts[rows])
-        first = np.where(has_flow, np.cumsum(parts) - parts, -1)
-        sizes = flow_bytes(program, seconds, network)
-        after, reduced = np.full(len(row), -1, np.int64), np.flatnonzero(program.op[row] == Op.REDUCE_GRAD)
-        same = np.flatnonzero(program.rank[row[reduced[1:]]] == program.rank[row[reduced[:-1]]])
-        after[reduced[same + 1]] = reduced[same]
-        group, members = _groups(program, row, lanes)
-        return cls(
-            network=network,
-            kind=network.row_kind[row],
-            size=sizes[row] / parts[row],
-            is_message=program.is_send[row],
-            after=after,
-            first=first.astype(np.int64),
-            parts=parts,
-            group=group,
-            cells=np.concatenate(([0], np.cumsum(members))).astype(np.int64),
-            made=_made(program, first),
-        )
-
-    def cell(self, flow: int, place: int) -> int:
-        """The cell of one of those who announce a flow, by its place among them."""
-        return int(self.cells[self.group[flow]]) + place
-
-    def of_row(self, row: int) -> range:
-        """The flows of a row, in order."""
-        first = int(self.first[row])
-        return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
-
-
-def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
-    """By the first row of each slot, the flows of the messages that it makes."""
-    found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
-    for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
-        if first[send] >= 0:
-            found[int(program.slot[maker])] += (int(first[send]),)
-    return dict(found)
-
-
-def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
-    """[flows] the group of each, and [groups] how many announce it: copies of a stage announce their reductions once,
-    for all of them."""
-    known: dict[object, int] = {}
-    members: list[int] = []
-    group = np.zeros(len(row), np.int64)
-    for flow, at in enumerate(row.tolist()):
-        is_reduction = program.op[at] == Op.REDUCE_GRAD
-        key: object = ("stage", int(program.stage[at])) if is_reduction else flow
-        if key not in known:
-            known[key] = len(known)
-            ranks = program.ranks_of(int(program.stage[at])) if is_reduction else [int(program.rank[at])]
-            members.append(sum(lanes[rank] for rank in ranks))
-        group[flow] = known[key]
-    return group, members
 
 
 # ---- the network as far as it is known ----
@@ -149,17 +61,20 @@ class LiveNetwork:
 
     def end(self, flow: int) -> float | None:
         """When a flow is complete, as far as is known; None where it is not announced, or one that comes before."""
-        return self._estimated().ends.get(flow)
+        found = self._committed.ends.get(flow)
+        return self._played(flow).ends.get(flow) if found is None else found
 
     def sent(self, flow: int) -> float:
         """When an announced flow sets out: once it is ready and, for a message, has its connection."""
-        return self._estimated().sent[flow]
+        found = self._played(flow).sent.get(flow)
+        return self._committed.sent[flow] if found is None else found
 
-    def _estimated(self) -> _State:
-        """The state once all flows that are known have ended."""
+    def _played(self, flow: int) -> _State:
+        """The state once a flow has ended, as far as all flows are known."""
         if self._ahead is None:
             self._ahead = self._committed.copy()
-            self._ahead.run(inf)
+        if flow not in self._committed.ends:
+            self._ahead.run(inf, flow)
         return self._ahead
 
 
@@ -218,24 +133,26 @@ class _Moving:
 class _State:
     """All flows of a step up to a time."""
 
-    def __init__(self, known: _Known) -> None:
-        self._known = known
+    def __init__(self, known: _Known, past: dict[int, float] | None = None) -> None:
+        """``past``: what has ended before this state begins."""
+        self._known, self._past = known, past or {}
         self.now = 0.0
         self.ends: dict[int, float] = {}
         self.sent: dict[int, float] = {}
         self._coming: list[tuple[float, float, int]] = []  # a heap: end of the latency, when it was ready, the flow
         self._held: dict[int, float] = {}  # ready, but for the flow that they come after
         self._lines: defaultdict[int, list[int]] = defaultdict(list)  # by connection, the flow that has it first
-        self._asked: dict[int, int] = {}  # the order in which flows asked for their connections
+        self._asked: dict[int, int] = {}  # the order in which flows asked for their connections, until they end
+        self._number = 0
         self._waiting: list[int] = []  # flows that have their connection and wait for units, in that order
         self._units = known.units[:]
         self._moving: list[_Moving] = []
 
     def copy(self) -> _State:
-        """The same, to be played ahead."""
-        other = _State(self._known)
-        other.now = self.now
-        other.ends, other.sent, other._held, other._asked = map(dict, (self.ends, self.sent, self._held, self._asked))
+        """The same, to be played ahead; what has ended and set out so far stays here."""
+        other = _State(self._known, self.ends)
+        other.now, other._number = self.now, self._number
+        other._held, other._asked = dict(self._held), dict(self._asked)
         other._coming, other._waiting, other._units = self._coming[:], self._waiting[:], self._units[:]
         other._lines.update((line, flows[:]) for line, flows in self._lines.items() if flows)
         other._moving = [_Moving(each.flow, each.left, each.since, each.rate, each.end) for each in self._moving]
@@ -244,32 +161,32 @@ class _State:
     def announce(self, flow: int, ready: float) -> None:
         known, self.sent[flow] = self._known, ready
         before = known.after[flow]
-        if before >= 0 and before not in self.ends:
+        if before >= 0 and before not in self.ends and before not in self._past:
             self._held[flow] = ready
         else:
             heapq.heappush(self._coming, (ready + known.latency[known.kind[flow]], ready, flow))
 
-    def run(self, until: float) -> None:
-        """Play what happens up to a time."""
-        while True:
+    def run(self, until: float, flow: int = -1) -> None:
+        """Play what happens up to a time, or until a flow has ended."""
+        while flow not in self.ends:
             first = min(self._moving, key=lambda each: each.end, default=None)
             soonest, coming = first.end if first else inf, self._coming[0][0] if self._coming else inf
             if (moment := min(soonest, coming)) > until or moment == inf:
                 break
             self.now = max(self.now, moment)
-            if first and soonest < coming:
+            if first and soonest <= coming:
                 self._finish(first)
             else:
                 self._ask(heapq.heappop(self._coming)[2])
-            self._begin(after_an_end=soonest < coming)
-            self._set_rates()
+            if self._begin(after_an_end=soonest <= coming) or soonest <= coming:
+                self._set_rates()
         if until < inf:
             self.now = max(self.now, until)
 
     def _ask(self, flow: int) -> None:
         """The latency of a flow is over: it stands in line for its connection."""
         line = self._lines[self._known.line[self._known.kind[flow]]]
-        self._asked[flow] = len(self._asked)
+        self._asked[flow] = self._number = self._number + 1
         line.append(flow)
         if line[0] == flow:
             self._waiting.append(flow)
@@ -277,6 +194,7 @@ class _State:
     def _finish(self, moving: _Moving) -> None:
         flow, known = moving.flow, self._known
         self._moving.remove(moving)
+        del self._asked[flow]
         self.ends[flow] = self.now
         self._count_units(flow, 1)
         line = self._lines[known.line[known.kind[flow]]]
@@ -288,9 +206,10 @@ class _State:
         if following in self._held:
             self.announce(following, max(self._held.pop(following), self.now))
 
-    def _begin(self, *, after_an_end: bool) -> None:
-        """Let the flows move that have their connection and, where ports carry few at once, find them free."""
-        known, waiting = self._known, self._waiting
+    def _begin(self, *, after_an_end: bool) -> bool:
+        """Let the flows move that have their connection and, where ports carry few at once, find them free; whether any
+        does."""
+        known, waiting, before = self._known, self._waiting, len(self._moving)
         self._waiting = []
         for flow in waiting:
             kind = known.kind[flow]
@@ -301,6 +220,7 @@ class _State:
             if after_an_end and known.is_message[flow]:
                 self.sent[flow] = self.now
             self._moving.append(_Moving(flow, known.size[flow], self.now, 0.0, inf))
+        return len(self._moving) > before
 
     def _count_units(self, flow: int, change: int) -> None:
         kind = self._known.kind[flow]
@@ -375,7 +295,7 @@ class LiveLinks:
             due, now = self._end(flow), time.perf_counter_ns()
             if due is not None and due <= now:
                 return due
-            wait_until(now + NOT_READY_NS if due is None else min(due, now + LOOK_NS))
+            wait_until(now + NOT_READY_NS if due is None else min(due, now + max(LOOK_NS, (due - now) // 2)))
 
     def sent(self, flow: int) -> int:
         """When a flow that is complete set out."""

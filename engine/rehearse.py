@@ -23,7 +23,8 @@ from pydantic import Field
 from engine.cost import Costs
 from engine.design import Design
 from engine.errors import InputError
-from engine.live_links import FlowTable, LiveLinks
+from engine.flow_table import FlowTable
+from engine.live_links import LiveLinks
 from engine.part import Part
 from engine.program.program import Program
 from engine.simulate import TransferModel, computing_seconds

@@ -17,16 +17,19 @@ HEAD = """\
 `meshwave bench accuracy --out docs/accuracy.json` measures the designs below, some minutes on a machine that has
 nothing else to do, and writes this page and its picture from what it measured. A *rehearsal* is a run whose stages
 wait for the time that the model gives them, while the messages between its processes are real: it says whether a
-program takes as long as it is predicted to, once the prices of its parts are right. Without emulated hosts a message
-is held until the model of shared links says that it has come, so that such a rehearsal is circular for transfers,
-reductions and the collectives inside stages: it says whether orders, dependencies and the machinery of messages are as
-predicted, and nothing of how links are shared. On *emulated hosts* the kernel shares links that are as slow as drawn, and
-no message waits for more than its latency and its bytes at the rate of its link: that is evidence of how links are
-shared, for gloo over TCP. A wait ends when it should have ended, so that a delay of this machine by less than a tenth of an action is made up for by the next wait; what is left
+program takes as long as it is predicted to, once the prices of its parts are right. A wait ends when it should have
+ended, so that a delay of this machine by less than a tenth of an action is made up for by the next wait; what is left
 are delays that others had to wait for. A *real run* computes, and is predicted from what was measured of this machine
 before. Iterations are medians; the first, which warms up, is left out. Errors are `measured / predicted - 1`: above 0
 where it took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others is done
 again, up to three times.
+
+Of how links are shared, only rehearsals on *emulated hosts* are evidence: there the kernel's queues share links that are
+as slow as drawn. Two things of the model enter even there. No message is handed out before the time that it takes
+alone by the model; and links serve connections in turns, which the model assumes of NICs and `docs/decisions/0007`
+gives the reason and the effect of. Rehearsals without emulated hosts are circular for transfers, reductions and the
+collectives inside stages: these are held until the model of shared links says that they are complete. Such a rehearsal
+says whether orders, dependencies and the machinery of messages are as predicted, and nothing of how links are shared.
 """
 
 WHY_REAL = """\
@@ -91,7 +94,7 @@ def _aims(results: Results) -> Iterator[str]:
     yield rows(("what", "aim", "here"), found)
     head = ("group", "designs", "median", "90th percentile", "worst", "bias")
     if shared:
-        yield "Rehearsals on emulated hosts, by what shares links (independent of the model of shared links):"
+        yield "Rehearsals on emulated hosts, by what shares links (there the kernel shares them):"
         yield rows(head, _groups(summary(shared)))
     if waited:
         yield "Rehearsals without emulated hosts, by what they stand for (circular for transfers, see above):"
@@ -312,10 +315,9 @@ def _every(results: Results) -> Iterator[str]:
 
 RANGES = (
     "*range*: of the predicted iteration, against the one that is printed, where each computation is up to 1% longer by "
-    "chance, as on a machine that is not idle. Where it is wide, which of two messages comes first decides what follows, "
-    "and an error within it says nothing against the model."
+    "chance. Where it is wide, which of two messages comes first decides what follows, and the prediction is one of "
+    "several that are as likely; an error beyond it has another cause."
 )
-EVERY_HEAD = ("design", "processes", "predicted", "rehearsed", "error", "spread", "scale", "shortest", "idle", "others")
 
 
 def _range(each: Result) -> list[str]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.live_links import GRACE_NS, FlowTable, LiveLinks, LiveNetwork
+from engine.flow_table import FlowTable
+from engine.live_links import GRACE_NS, LiveLinks, LiveNetwork
 from engine.program.action import Op
 from engine.program.program import Program, parse_program
 from engine.rehearse import wait_until
