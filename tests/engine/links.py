@@ -18,7 +18,7 @@ PLAYED = [name for name in schedules if name not in ("auto", "custom")]
 @st.composite
 def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") -> Prediction:
     """A step of any schedule whose meshes lie anywhere on nodes of two devices, at links slow or fast, with tp, dp or
-    neither: transfers, reductions and exchanges share NICs."""
+    neither, switches and uplinks drawn or not: transfers, reductions and exchanges share NICs."""
     drawn = draw(pipelines(draw(st.sampled_from(PLAYED)), ranks=4, microbatches=6))
     width = draw(st.sampled_from([1, 2]))
     axes = {"dp": 1, "tp": width} if draw(st.booleans()) else {"dp": width, "tp": 1}
@@ -27,12 +27,14 @@ def shared_predictions(draw: st.DrawFn, transfer_model: str = "shared-links") ->
         {"name": f"m{rank}", "devices": order[rank * width : (rank + 1) * width], "axes": axes}
         for rank in range(drawn.ranks)
     ]
+    bandwidth = draw(st.sampled_from([1e6, 1e7, 1e8, 1e10]))
+    cluster = nodes_of_two(drawn.ranks * width, bandwidth, draw(st.sampled_from([1, 2])))
+    if draw(st.booleans()):
+        cluster |= {"node_bandwidth": 12 * bandwidth, "uplink": {"nodes": 1, "bandwidth": 0.7 * bandwidth}}
     try:
         found = predict(
             drawn.design(
-                cluster=nodes_of_two(
-                    drawn.ranks * width, draw(st.sampled_from([1e6, 1e7, 1e8, 1e10])), draw(st.sampled_from([1, 2]))
-                ),
+                cluster=cluster,
                 meshes=meshes,
                 training={"micro_batch_size": 2},
                 cost={"kind": "roofline", "transfer_model": transfer_model},
