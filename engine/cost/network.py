@@ -342,31 +342,34 @@ def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequenc
     nodes: dict[int, list[int]] = defaultdict(list)  # places in the block
     for place, device in enumerate(block):
         nodes[fabric.cluster.node_of(device)].append(place)
-    for places in nodes.values():
+    each = {  # what each device of another node gets from a node
+        node: sum(far[place] for place in places) / max(1, len(block) - len(places)) for node, places in nodes.items()
+    }
+    for node, places in nodes.items():
         inside = sum(near[place] for place in places)
-        away = len(block) - len(places)
-        for place in places:
-            if len(places) > 1:
-                found[Port("link-out", block[place])] += near[place]
-                found[Port("link-in", block[place])] += (inside - near[place]) / (len(places) - 1)
-        for port in fabric.ports(block[places[0]], block[places[-1]]) if len(places) > 1 else ():
-            if port.kind == "switch":
-                found[port] += inside
-        for others in nodes.values():
-            if others is not places:
-                crossing = sum(far[place] for place in places) * len(others) / away
-                _add_crossing(found, fabric, [block[place] for place in places], [block[o] for o in others], crossing)
+        if len(places) > 1:
+            _add_inside(found, fabric, [block[place] for place in places], [near[place] for place in places], inside)
+        comes = sum(each.values()) - each[node]
+        for other, targets in nodes.items():
+            if other == node:
+                continue
+            for port in fabric.ports(block[places[0]], block[targets[0]]):
+                if port.kind not in ("device-out", "device-in"):
+                    found[port] += each[node] * len(targets)
+        if len(nodes) > 1 and fabric.cluster.nics_per_node > 1:
+            for place in places:
+                found[Port("device-out", block[place])] += far[place]
+                found[Port("device-in", block[place])] += comes
 
 
-def _add_crossing(found: Usage, fabric: Fabric, sources: Sequence[int], targets: Sequence[int], size: float) -> None:
-    """Add bytes from some devices of a node to some of another, evenly spread."""
-    for port in fabric.ports(sources[0], targets[0]):
-        if port.kind not in ("device-out", "device-in"):
-            found[port] += size
-            continue
-        devices = sources if port.kind == "device-out" else targets
-        for device in devices:
-            found[Port(port.kind, device)] += size / len(devices)
+def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
+    """Add what devices of a node send to each other."""
+    for device, size in zip(devices, sent, strict=True):
+        found[Port("link-out", device)] += size
+        found[Port("link-in", device)] += (total - size) / (len(devices) - 1)
+    for port in fabric.ports(devices[0], devices[1]):
+        if port.kind == "switch":
+            found[port] += total
 
 
 def serial_network(design: Design, program: Program, kinds: Kinds, seconds: Floats) -> Network | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from engine.cost.alpha_beta import Message, ring_all_reduce_seconds
 from engine.cost.contention import LinkSharing
 from engine.cost.crossings import tensor_of
-from engine.cost.network import Fabric, ring_messages, transfer_messages
+from engine.cost.network import Fabric, exchange_usage, ring_messages, transfer_messages
 from engine.design import Cluster, Design, parse_design
 from engine.predict import predict
 from engine.program.action import Op
 from engine.shared_links import Port
+from engine.simulate import simulate
 from engine.transfer.strategies import strategies
 from tests.engine.slow_network import SlowNetwork
 from tests.engine.test_simulate import spans_of
@@ -247,3 +249,115 @@ def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary
         for device in ends.devices:
             came = sum(each.bytes for each in messages if each.destination == device)
             assert came >= needed * (1 - 1e-9), (device, messages)
+
+
+# ---- flows that a port slows even when alone ----
+
+
+@pytest.mark.parametrize("bandwidth", [2.5e7, 2.5e6])
+def test_a_drawn_uplink_slows_what_passes_it(bandwidth: float) -> None:
+    """Two copies send at once through the uplink of their leaf."""
+    meshes = [([0, 1], 1), ([2, 3], 1)]
+    wide = cluster_of(nodes=4, per_node=1)
+    narrow = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": bandwidth})
+
+    free, slowed = (predict(design_of({"schedule": "gpipe"}, meshes, each)) for each in (wide, narrow))
+
+    sends = slowed.program.is_send & (slowed.program.rank == 0)
+    through = 2 * slowed.costs.bytes[sends].sum() / bandwidth
+    assert slowed.timeline.makespan >= through
+    assert slowed.timeline.makespan > free.timeline.makespan
+
+
+def test_a_drawn_switch_slows_the_collectives_of_its_node() -> None:
+    meshes = [([0, 1, 2, 3], 4)]
+    free, slowed = (
+        predict(design_of({"schedule": "gpipe"}, meshes, cluster_of(nodes=1, per_node=4, **more)))
+        for more in ({}, {"node_bandwidth": 1e7})
+    )
+
+    assert slowed.timeline.makespan > 2 * free.timeline.makespan
+
+
+def test_exchanges_of_experts_stay_in_their_block() -> None:
+    """Blocks of two devices below one leaf switch put nothing on its uplink."""
+    cluster = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": 1e6})
+
+    usage = exchange_usage(Fabric(cluster), [0, 1, 2, 3], [[0.0, 0.0], [100.0, 100.0]])
+
+    assert not any(port.kind.startswith("uplink") for port in usage)
+    assert usage[Port("nic-out", 2)] == 100.0
+
+
+def test_exchanges_of_a_block_are_those_of_its_pairs() -> None:
+    """Node by node or pair by pair, each port carries the same."""
+    cluster = cluster_of(nodes=2, per_node=3, nics_per_node=2, node_bandwidth=1e9)
+    fabric, block = Fabric(cluster), [0, 1, 3, 4, 5]
+    near, far = [30.0, 10.0, 8.0, 4.0, 2.0], [6.0, 12.0, 20.0, 40.0, 2.0]
+
+    pairs = []
+    for place, device in enumerate(block):
+        for others, size in (
+            ([o for o in block if o != device and cluster.node_of(o) == cluster.node_of(device)], near[place]),
+            ([o for o in block if cluster.node_of(o) != cluster.node_of(device)], far[place]),
+        ):
+            pairs += [Message(device, other, size / len(others)) for other in others]
+
+    assert exchange_usage(fabric, block, [near, far]) == pytest.approx(fabric.usage(pairs))
+
+
+def test_a_slot_of_two_has_the_exchanges_of_both() -> None:
+    """It takes what both take one after the other, and is never faster on shared links than on free ones."""
+    pipeline = {"schedule": "dualpipe", "microbatches": 8, "stages": [1, 7, 1, 7]}
+    meshes = [([0, 1], 2), ([2, 3], 2), ([4, 5], 2), ([6, 7], 2)]
+    cluster = cluster_of(nodes=8, per_node=1)
+
+    shared, free = (
+        predict(design_of(pipeline, meshes, cluster, cost={"kind": "roofline", "transfer_model": model}))
+        for model in ("shared-links", "latency")
+    )
+
+    assert shared.program.fused.any()
+    assert (shared.timeline.end >= free.timeline.end - 1e-9).all()
+    network = shared.costs.network
+    assert network is not None
+    second = np.flatnonzero(shared.program.fused)
+    assert (network.row_kind[second] < 0).all() and (network.exchange_s[second] == 0).all()
+    alone = [shared.costs.network.exchange_s[row - 1] for row in second]
+    assert min(alone) > 0
+
+
+def test_a_mesh_that_computes_faster_exchanges_less_where_that_is_asked() -> None:
+    """What-if questions shorten all of an action, what it exchanges included."""
+    prediction = predict(design_of({"schedule": "gpipe"}, [([0, 2], 2)]))
+    half = np.where(prediction.program.is_compute, 0.5, 1.0) * prediction.costs.seconds
+
+    answer = prediction.costs.play(prediction.program, half).makespan
+
+    assert answer < 0.6 * prediction.timeline.makespan
+
+
+def test_link_serial_knows_nics_and_links_alone() -> None:
+    cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
+    meshes = [([0], 1), ([1], 1), ([2], 1), ([3], 1)]
+    plain, drawn = (
+        predict(design_of({"schedule": "gpipe"}, meshes, cluster_of(nodes=4, per_node=1, **more), cost=cost))
+        for more in ({}, {"uplink": {"nodes": 1, "bandwidth": 1e9}, "node_bandwidth": 1e9})
+    )
+
+    assert plain.timeline.makespan == drawn.timeline.makespan
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_ports_that_couple_alike_are_played_as_one(name: str) -> None:
+    """Without the ports that nothing can fill, and with one of those that the same flows pass, times are the same."""
+    prediction = predict(DESIGNS[name])
+    network, program, seconds = prediction.costs.network, prediction.program, prediction.costs.seconds
+    assert network is not None
+
+    whole = replace(network)
+    whole.__dict__["coupling"] = whole  # nothing is left out
+    assert len(network.coupling.ports) <= len(network.ports)
+    played, every = (simulate(program, seconds, "shared-links", network=each) for each in (network, whole))
+
+    assert played.end == pytest.approx(every.end, rel=1e-9)
