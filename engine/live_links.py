@@ -25,10 +25,10 @@ from engine.flow_table import FlowTable
 
 Int64s = NDArray[np.int64]
 
-GRACE_NS = 20_000_000
+GRACE_NS = 8_000_000
 """How far the committed time lies behind the clock: a flow that is announced later than this is taken as ready at the
 committed time."""
-LOOK_NS = 4_000_000
+LOOK_NS = 10_000_000
 """How long a process sleeps before it looks for flows that were announced meanwhile; longer as long as what it waits for
 is twice as far away."""
 NOT_READY_NS = 500_000
@@ -53,7 +53,10 @@ class LiveNetwork:
     def announce(self, flow: int, ready: float) -> None:
         """A flow is, or will be, ready; one that should have been before the committed time is ready then."""
         self._committed.announce(flow, max(ready, self._committed.now))
-        self._ahead = None
+        if self._ahead is not None and ready > self._ahead.now:
+            self._ahead.announce(flow, ready)
+        else:
+            self._ahead = None
 
     def commit(self, until: float) -> None:
         """Flows that are announced from now on do not change what happened before a time."""

@@ -91,7 +91,9 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, program: Program, costs: Costs) -> Lengths:
-        took = np.sort(slot_seconds(program, costs.seconds)[program.is_compute & ~program.fused])
+        """A computation that exchanges inside waits part by part, and each of them has to be long enough."""
+        parts = 1 if costs.network is None else np.where(costs.network.row_kind >= 0, costs.network.parts, 1)
+        took = np.sort((slot_seconds(program, costs.seconds) / parts)[program.is_compute & ~program.fused])
         took = took[took > 0]
         step = costs.play(program).makespan
         if not took.size:

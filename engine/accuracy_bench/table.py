@@ -320,6 +320,9 @@ RANGES = (
 )
 
 
+EVERY_HEAD = ("design", "processes", "predicted", "rehearsed", "error", "spread", "scale", "shortest", "idle", "others")
+
+
 def _range(each: Result) -> list[str]:
     return [" to ".join(f"{end / each.predicted - 1:+.1%}" for end in each.ranges)] if each.ranges else []
 

@@ -52,6 +52,8 @@ SMALLEST_BYTES = 2**14
 """A message that is this small costs no more than an empty one."""
 PART_OF_AN_ACTION = 0.01
 """How late a message may be that takes no time by the model, as a share of the shortest action."""
+REDUCED = CARRIED / 2
+"""The same of collectives, whose members wait for each other, and sum up what they get."""
 OWN_LATENCY_NS = 100_000
 """What a small message takes from one emulated host to another."""
 AT_ONCE = 8
@@ -196,9 +198,10 @@ def _share_of_exchanges(job: Job, smaller: Design, waits: Waits, lengths: Length
     share = min(1.0, PART_OF_MEMORY * memory_bytes() / (2 * float(part.max()) * program.ranks))
     if not job.shaped:
         alone = flows.size[first] / network.rate[flows.kind[first]]
-        carried = CARRIED * waits.scale
+        carried = REDUCED * waits.scale
+        at_once = carried / program.ranks  # all meshes may exchange at the same time
         share = min(
-            share, carried * float((alone / part).min()), tensor_of(smaller).bytes / tensor_of(job.design).bytes
+            share, at_once * float((alone / part).min()), tensor_of(smaller).bytes / tensor_of(job.design).bytes
         )
         share = min(share, carried * lengths.step / float((part * flows.parts[rows]).sum()))
     largest = quantity(float(part.max()), "B")

@@ -71,6 +71,22 @@ def test_the_shortest_action_is_one_that_matters() -> None:
     assert Lengths.of(program, costs).shortest == 1.0
 
 
+def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> None:
+    design = draw(pp=1, pipeline={"schedule": "1f1b", "microbatches": 2})
+    halves = design.model_copy(
+        update={
+            "cluster": design.cluster.model_copy(update={"devices_per_node": 2}),
+            "meshes": (design.meshes[0].model_copy(update={"devices": (0, 1), "axes": {"tp": 2}}),),
+            "model": design.model.model_copy(update={"layers": 4}),
+        }
+    )
+    program = lower(halves)
+    costs = estimate(halves, program)
+    assert costs.network is not None
+    assert set(costs.network.parts[program.op == Op.F].tolist()) == {4}
+    assert Lengths.of(program, costs).shortest <= costs.seconds[program.op == Op.F].min() / 4
+
+
 def test_it_is_told_how_true_it_is() -> None:
     assert "each action waits 20 times its modelled time" in in_words(Lengths(1e-3, 0.1), 20.0, "s")
     assert "0.02 s for a unit" in in_words(Lengths(1.0, 30.0), 0.02, "units")

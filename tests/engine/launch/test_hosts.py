@@ -419,4 +419,4 @@ def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: No
     assert re.search(r"tbf .* dev e0 .*rate 32Mbit", shown), shown
     assert re.search(r"class htb 1:1 root rate 8Mbit ceil 8Mbit", shown), shown
     assert len(re.findall(r"class htb 1:1[01] parent 1:1 .*ceil 8Mbit", shown)) == 2, "its connections take turns"
-    assert re.findall(r"10[.]78\S+ dev e\d|default", shown) == ["10.78.0.0/16 dev e1", "10.78.1.0/24 dev e0"]
+    assert re.findall(r"10[.]78\S+ dev e\d|^ *default", shown, re.M) == ["10.78.0.0/16 dev e1", "10.78.1.0/24 dev e0"]
