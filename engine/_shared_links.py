@@ -69,7 +69,7 @@ class Result(NamedTuple):
 class Room(NamedTuple):
     """Working memory of the loop."""
 
-    counts: Table  # [7] see the numbers below
+    counts: Table  # [8] see the numbers below
     heap_time: Table  # [flows + 1] moments to come: a node has computed a part, or (nodes + flow) a latency is over
     heap_order: Table
     heap_code: Table
@@ -77,7 +77,7 @@ class Room(NamedTuple):
     first: Table  # [connections] the flow that each carries, -1 for none
     last: Table  # [connections] the last that waits for it
     waiting: Table  # [connections + 1] flows that have their connection, by the order in which they asked for it
-    asked: Table  # [flows] that order
+    asked: Table  # [flows] the order in which each asked for its connection
     heap_first: Table  # [classes] where the heap of the flows of each begins
     marks: Table  # at what is served each of them ends
     numbers: Table  # which flow that is
@@ -93,7 +93,7 @@ class Room(NamedTuple):
     shares: Table  # [ports]
     fair: Table  # [classes]
     found: Table  # [classes] whose rates may change now
-    seeds: Table  # [ports + 1] whose flows may
+    seeds: Table  # [ports + 1] ports from which changes of rates spread
     port_mark: Table  # [ports] the last moment at which each was met
     class_mark: Table  # [classes]
 

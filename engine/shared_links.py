@@ -172,7 +172,7 @@ def _queues(network: Network, alone: Alone) -> bool:
 
 
 def _peaks(network: Network, alone: Alone) -> Sequence[float]:
-    """``[ports]`` the most that flows would take of each port at once, as a share of its capacity."""
+    """Return the peak utilisation of the busiest port, as a list of one number."""
     counts = np.diff(network.use_ptr)[alone.kind]
     flow = np.repeat(np.arange(len(alone.kind)), counts)
     first = network.use_ptr[alone.kind[flow]]

@@ -83,7 +83,7 @@ class CostModel(ABC):
         return sizes(design, program, layers)
 
     def peak_flops(self, design: Design) -> float:
-        """FLOP/s of one device that utilisation is told against."""
+        """Peak FLOP/s of one device, the denominator of MFU."""
         return design.cluster.device.peak_flops
 
     @abstractmethod
@@ -164,7 +164,7 @@ def estimate(design: Design, program: Program) -> Costs:
 def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     """``[rows]`` of the seconds of a computation those in which it waits for messages inside it; 0 of all else.
 
-    Apart from :func:`estimate`, since who searches an order asks for that many times and never for this.
+    Separate from :func:`estimate`: a search for an order calls that often and never needs this.
     """
     distinct = kinds(program)
     return _cost_model(design).waits(design, program, distinct, layers)[distinct.of_row]

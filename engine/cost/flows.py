@@ -1,6 +1,6 @@
 """The collectives of a design as messages: what reductions of gradients and exchanges inside stages send.
 
-Their seconds are those of the model of cost; here is who sends how much to whom meanwhile.
+Their seconds come from the model of cost; this module returns the messages and their sizes.
 """
 
 from __future__ import annotations
