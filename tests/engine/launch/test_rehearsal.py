@@ -17,8 +17,10 @@ from engine.predict import Prediction, predict
 from engine.program.action import Op
 from engine.recording import Recording, read_recording
 from engine.rehearse import MADE_GOOD, Rehearsal, slot_seconds
+from engine.simulate import simulate
 from engine.timeline import overlay
 from tests.engine.launch.play import all_gone, draw
+from tests.engine.test_thread_play import slow_network
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform == "win32", reason="processes need POSIX")]
 
@@ -142,6 +144,35 @@ def _every_input_was_there(timeline: Any) -> None:
     took = [(timeline.start[i], arrived.get((int(timeline.stage[i]), int(timeline.microbatch[i])))) for i in forwards]
     assert any(came is not None for _, came in took)
     assert all(came is None or start >= came - 1e-9 for start, came in took)
+
+
+def test_processes_share_links_as_the_simulator_does(launcher: LocalLauncher) -> None:
+    design = slow_network("gpipe")
+    prediction = predict(design)
+    alone = simulate(prediction.program, prediction.costs.seconds, "latency").makespan
+
+    found = rehearse(launcher, design, 2.0 / prediction.timeline.makespan)
+
+    assert prediction.timeline.makespan > 1.1 * alone, "else nothing is shared that matters"
+    assert found.run.metrics()[0]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["tensor parallel", "experts"])
+def test_collectives_inside_stages_are_sent(launcher: LocalLauncher, name: str) -> None:
+    design = with_experts() if name == "experts" else in_halves()
+    prediction = predict(design)
+
+    found = rehearse(launcher, design, 1.0 / prediction.timeline.makespan)
+
+    assert any(note.startswith("collectives inside stages are ") for note in found.run.notes())
+    assert found.run.metrics()[1]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.15)
+
+
+def in_halves() -> Design:
+    document = draw(pp=2, dp=2, model=LAYERS, training={"steps": 2}).model_dump(mode="json")
+    for mesh in document["meshes"]:
+        mesh["axes"] = {"dp": 1, "tp": 2}
+    return parse_design(document)
 
 
 def test_what_no_machine_here_could_train_is_rehearsed(launcher: LocalLauncher) -> None:
