@@ -23,14 +23,13 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from engine.errors import InputError, MeshwaveError, RunError
-from engine.link_queues import MTU_BYTES, QUEUE_MS, Connection, bucket, burst_bytes, fair_bucket
 from engine.machine import import_path
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
@@ -39,14 +38,23 @@ LINUX = sys.platform.startswith("linux")
 CLONE_NEWUSER, CLONE_NEWNET, PR_SET_PDEATHSIG = 0x10000000, 0x40000000, 1  # from linux/sched.h, linux/prctl.h
 INTERFACE, ACROSS = "e0", "e1"
 """What a process calls its link, and the one to other nodes where that is another."""
+MTU_BYTES = 9000
+"""Of an Ethernet packet: a jumbo frame is mostly payload, and is handled once instead of six times."""
 PAYLOAD = (MTU_BYTES - 52) / (MTU_BYTES + 14)
 """Of what a link carries: the rest are headers, of TCP and IP 52 bytes and of Ethernet 14."""
+BURST_BYTES = 70_000
+"""What may pass at once after a pause: a little more than the largest packet that the kernel hands to
+a link in one piece. With less it cuts each into pieces, which costs more than all the rest."""
+BURST_S = 0.5e-3
+"""The longest that what may pass at once would take, which is how much a message can come too early: on
+slow links cutting costs little. One packet may always pass."""
+QUEUE_MS = 2000
+"""How long a packet may wait in a link's queue before it is dropped: so long that hardly any is, since
+the networks of clusters hold back a sender rather than lose what it sent."""
 SUBNET = "10.78.0.0/16"
 ROUTE = f"rto_min {QUEUE_MS}ms initcwnd 1000 initrwnd 1000"
 """What waits is not taken for lost, and a link is full from the start: those networks have no slow start,
 which here would wait for acknowledgements in the queue of the other direction."""
-GSO_BYTES = 65536
-"""The kernel's own limit of what TCP hands to a link in one piece."""
 SETTINGS = {
     "tcp_congestion_control": "reno",  # in every kernel, and the same everywhere; BBR probes for the rate first
     "tcp_slow_start_after_idle": "0",
@@ -339,19 +347,15 @@ def _link(topology: Topology, process: int, switches: int) -> int:
     ends = list(zip(devices, _ports(topology, process), strict=True))
     lines = ["link set lo up"]
     for device, port in ends:
-        largest = min(GSO_BYTES, burst_bytes(port.rate))  # of what TCP hands to the link in one piece
         lines += [
             _pair(device, port.name, there),
             f"addr add {address}/16 dev {device} noprefixroute",
-            f"link set {device} gso_max_size {largest:.0f} up",
+            f"link set {device} up",
             f"route add {devices[device]} dev {device} {ROUTE}",
         ]
     _ip(*lines)
-    _shape([(device, port.rate, port.comes) for device, port in ends])
+    _tc(*(_bucket(device, port.rate) for device, port in ends))
     return namespace
-
-
-Connections = tuple[Connection, ...]
 
 
 class Port(NamedTuple):
@@ -360,39 +364,24 @@ class Port(NamedTuple):
     name: str
     switch: str
     rate: float  # of its link
-    goes: Connections  # on the way from the switch
-    comes: Connections = ()  # on the way to it
-
-
-def _between(topology: Topology, sources: Iterable[int], targets: Iterable[int]) -> Connections:
-    pairs = ((source, target) for source in sources for target in targets if source != target)
-    return tuple(Connection(topology.address(source), topology.address(target)) for source, target in pairs)
 
 
 def _ports(topology: Topology, process: int) -> list[Port]:
     """Where the links of a process end: at the switch of its node and, where it has another, at its gate."""
-    node, everyone = topology.node_of[process], range(topology.processes)
-    near = [each for each in everyone if topology.node_of[each] == node or not topology.is_apart]
-    away = [each for each in everyone if each not in near]
-
-    def port(name: str, switch: str, rate: float, others: Sequence[int]) -> Port:
-        goes, comes = _between(topology, others, [process]), _between(topology, [process], others)
-        return Port(f"{name}{process}", f"{switch}{node}", rate, goes, comes)
-
-    inside = port("port", "node", topology.intra, near)
-    return [inside, port("far", "gate", topology.inter, away)] if topology.is_apart else [inside]
+    node = topology.node_of[process]
+    inside = Port(f"port{process}", f"node{node}", topology.intra)
+    return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.is_apart else [inside]
 
 
 def _uplinks(topology: Topology) -> list[Port]:
     """Both ends of the uplink of each node; none where there is but one."""
     leaves, rate = "gate" if topology.is_apart else "node", topology.inter * topology.nics
-    found: list[Port] = []
-    for node in range(topology.nodes if topology.nodes > 1 else 0):
-        here = [process for process, its in enumerate(topology.node_of) if its == node]
-        away = [process for process, its in enumerate(topology.node_of) if its != node]
-        found.append(Port(f"up{node}", f"{leaves}{node}", rate, _between(topology, here, away)))
-        found.append(Port(f"down{node}", "spine", rate, _between(topology, away, here)))
-    return found
+    nodes = range(topology.nodes if topology.nodes > 1 else 0)
+    return [
+        end
+        for node in nodes
+        for end in (Port(f"up{node}", f"{leaves}{node}", rate), Port(f"down{node}", "spine", rate))
+    ]
 
 
 def _connect(topology: Topology) -> None:
@@ -406,20 +395,18 @@ def _connect(topology: Topology) -> None:
         *(f"link set {port.name} master {port.switch}" for port in ports),
         *(f"link set {device} up" for device in (*switches, *(port.name for port in ports))),
     )
-    _shape([(port.name, port.rate, port.goes) for port in ports])
-
-
-def _shape(links: Sequence[tuple[str, float, Connections]]) -> None:
-    """Hold links to their rates; where this kernel has no queues that take turns, first in, first out."""
-    try:
-        _tc(*(line for link in links for line in fair_bucket(*link)))
-    except RunError:
-        _tc(*(line for device, rate, _ in links for line in bucket(device, rate)))
+    _tc(*(_bucket(port.name, port.rate) for port in ports))
 
 
 def _pair(near: str, far: str, there: str = "") -> str:
     """A link with two ends, of which the far one may be elsewhere."""
     return f"link add name {near} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES} {there}"
+
+
+def _bucket(device: str, rate: float) -> str:
+    """Hold what leaves ``device`` to ``rate`` bytes/s (which tc calls bps)."""
+    burst = min(BURST_BYTES, max(MTU_BYTES + 1000, rate * BURST_S))
+    return f"qdisc add dev {device} root tbf rate {rate:.0f}bps burst {burst:.0f} latency {QUEUE_MS}ms"
 
 
 def _ip(*lines: str) -> None:

@@ -25,11 +25,10 @@ where it took longer. A run during which the host of a virtual machine gave more
 again, up to three times.
 
 Of how links are shared, only rehearsals on *emulated hosts* are evidence: there the kernel's queues share links that are
-as slow as drawn. Two things of the model enter even there. No message is handed out before the time that it takes
-alone by the model; and links serve connections in turns, which the model assumes of NICs and `docs/decisions/0007`
-gives the reason and the effect of. Rehearsals without emulated hosts are circular for transfers, reductions and the
-collectives inside stages: these are held until the model of shared links says that they are complete. Such a rehearsal
-says whether orders, dependencies and the machinery of messages are as predicted, and nothing of how links are shared.
+as slow as drawn. One thing of the model enters even there: no message is handed out before the time that it takes
+alone by the model. Rehearsals without emulated hosts are circular for transfers, reductions and the collectives inside
+stages: these are held until the model of shared links says that they are complete. Such a rehearsal says whether
+orders, dependencies and the machinery of messages are as predicted, and nothing of how links are shared.
 """
 
 WHY_REAL = """\

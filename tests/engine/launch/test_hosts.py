@@ -410,13 +410,12 @@ def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: No
         "import subprocess; from engine.network import Topology, make\n"
         "def told(*command): return subprocess.run(command, capture_output=True, text=True, check=True).stdout\n"
         "network = make(Topology((0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
-        "assert not {'tbf', 'htb'} & {*told('tc', 'qdisc').split()}\n"
-        "network.enter(2); print(told('tc', 'qdisc'), told('tc', 'class', 'show', 'dev', 'e1'), told('ip', 'route'))"
+        "assert 'tbf' not in told('tc', 'qdisc')\n"
+        "network.enter(2); print(told('tc', 'qdisc'), told('ip', 'route'))"
     )
 
     shown = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert re.search(r"tbf .* dev e0 .*rate 32Mbit", shown), shown
-    assert re.search(r"class htb 1:1 root rate 8Mbit ceil 8Mbit", shown), shown
-    assert len(re.findall(r"class htb 1:1[01] parent 1:1 .*ceil 8Mbit", shown)) == 2, "its connections take turns"
-    assert re.findall(r"10[.]78\S+ dev e\d|^ *default", shown, re.M) == ["10.78.0.0/16 dev e1", "10.78.1.0/24 dev e0"]
+    assert re.search(r"tbf .* dev e1 .*rate 8Mbit", shown), shown
+    assert re.findall(r"10[.]78\S+ dev e\d|default", shown) == ["10.78.0.0/16 dev e1", "10.78.1.0/24 dev e0"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import cli, link_queues, network
+from engine import cli, network
 from engine.cost.profile import Profile, load_profile, parse_profile
 from engine.errors import InputError
 from engine.runtime.calibration import calibrate, cluster_of, to_text
@@ -92,7 +92,7 @@ def test_links_that_are_shaped_show_in_the_profile() -> None:
     found = calibrate(Cluster(2, 2, 4e7, 1e7), [(1, 2)], [1_000_000], rounds=1)
 
     ep = next(each for each in found.collectives if (each.collective, each.group) == ("all_to_all", "ep"))
-    bursts = 3 * link_queues.BURST_BYTES
+    bursts = 3 * network.BURST_BYTES
     assert ep.samples[0][1] > (1_000_000 - bursts) / 1e7  # half of each of two buffers leaves a node
     assert found.rates is not None
     assert (found.rates.intra, found.rates.inter) == (4e7, 1e7)

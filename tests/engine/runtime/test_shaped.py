@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import link_queues, network
+from engine import network
 from engine.errors import InputError, RunError
 from engine.runtime.shaped import LOG, Cluster, _raise_first_error, run
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
@@ -45,7 +45,7 @@ def test_every_process_returns_and_says_something_alone_in_its_network_on_links_
     assert sorted(heard) == [f"process {number}" for number in range(4)]
     assert str(Cluster(1, 3)) == "3 processes over this machine's loopback, not shaped"
     if not lacking:
-        taken, bursts = results[0], 3 * link_queues.BURST_BYTES
+        taken, bursts = results[0], 3 * network.BURST_BYTES
         assert (size - bursts) / RATES[0] < taken["inside"]
         assert (size - bursts) / RATES[1] < taken["across"]
         assert (2 * size - bursts) / RATES[1] < taken["shared"]
