@@ -115,6 +115,16 @@ GRID = {
 }
 
 
+def test_the_mark_is_small_and_in_colour(shell: Shell) -> None:
+    """A missing style sheet would fill the bar with a black square."""
+    mark = shell.page.locator(".mw-topbar .mw-brand svg")
+
+    box = mark.bounding_box()
+    assert box is not None
+    assert (box["width"], box["height"]) == (22, 22)
+    assert mark.locator("rect").evaluate("rect => getComputedStyle(rect).fill") != "rgb(0, 0, 0)"
+
+
 # ---- the form ----
 
 

@@ -73,6 +73,8 @@ def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable
     lab = shown(edits.as_link(document, "send-recv", "naive"))
     page = lab.page
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, naive")
+    mark = page.locator(".mw-brand svg").bounding_box()
+    assert mark is not None and mark["width"] == 22
     assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [1440, 900]
     assert lab.spec == (["S1", "R", "R"], ["S0", "R", "R"])
     lab.tasks(4)
