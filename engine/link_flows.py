@@ -74,8 +74,8 @@ class LinkFlows:
         return self.network.use_port[self.network.use_ptr[kind] : self.network.use_ptr[kind + 1]].tolist()
 
     def class_of(self, flow: int) -> int:
-        """The class of a flow: those of one class have the same rate."""
-        return int(self.network.classes[0][self.kind[flow]])
+        """Return the class of a flow in the play: flows of one class have the same rate."""
+        return int(self.network.coupling.classes[0][self.kind[flow]])
 
     def limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
         """Return the port that held a message or collective up most from ``start_s`` to ``end_s``.
@@ -122,7 +122,7 @@ class LinkFlows:
         flows, weights = self.passing[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
         flows, weights = flows[inside], weights[inside]
-        steps = {of: self.rates[of] for of in set(self.network.classes[0][self.kind[flows]].tolist())}
+        steps = {of: self.rates[of] for of in set(self.network.coupling.classes[0][self.kind[flows]].tolist())}
         times = np.concatenate((self.start_s[flows], self.end_s[flows], *(each.times for each in steps.values())))
         moments = np.unique(np.clip(np.append(times, (start_s, end_s)), start_s, end_s))
         middle, length = (moments[1:] + moments[:-1]) / 2, np.diff(moments)
@@ -225,7 +225,7 @@ def _exchanges(
         kind = network.row_kind[rows[here]]
         begin = at[here] + each[here] + network.latency_s[kind]
         end = np.empty(len(here))
-        of_class = network.classes[0][kind]
+        of_class = network.coupling.classes[0][kind]
         for of in np.unique(of_class).tolist():
             alike = of_class == of
             end[alike] = _ends(rates[of], begin[alike], size[here[alike]])
@@ -247,16 +247,18 @@ def _ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
 
 def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
     """The rate of each class over time: as it is alone where nothing is ever shared."""
-    _, first = network.classes
+    of_kind, first = network.coupling.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}
     log = _whole_log(program, seconds, network)
-    coupled = network.coupling.classes[0]  # what the play tells apart: several classes there can be one
-    order = np.argsort(coupled[log.kind], kind="stable")
-    bounds = np.searchsorted(coupled[log.kind[order]], np.arange(int(coupled.max()) + 2)).tolist()
+    order = np.argsort(of_kind[log.kind], kind="stable")
+    bounds = np.searchsorted(of_kind[log.kind[order]], np.arange(len(first) + 1)).tolist()
     time_s, rate = log.time_s[order].tolist(), log.rate[order].tolist()
-    slices = [slice(bounds[of], bounds[of + 1]) for of in coupled[first].tolist()]
-    return {of: Steps(time_s[each], rate[each]) for of, each in enumerate(slices) if each.stop > each.start}
+    return {
+        of: Steps(time_s[begin:end], rate[begin:end])
+        for of, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        if end > begin
+    }
 
 
 def _whole_log(program: Program, seconds: Floats, network: Network) -> RateLog:

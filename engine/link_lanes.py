@@ -67,7 +67,7 @@ def _passing(flows: LinkFlows, port: int) -> list[Passing]:
         return []
     here, weights = flows.passing[port]
     weights = weights / flows.at_capacity[port]
-    classes = flows.network.classes[0][flows.kind[here]]
+    classes = flows.network.coupling.classes[0][flows.kind[here]]
     parts: dict[tuple[int, float], Steps] = {}
     took = flows.end_s[here] - flows.start_s[here]
     mean = np.minimum(1.0, flows.bytes[here] * weights / np.where(took > 0, took, np.inf))

@@ -136,4 +136,4 @@ def test_ci_calls_the_test_command_of_the_readme() -> None:
     assert ci.rstrip().endswith("exec make test")
     planned = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "scripts/setup.py test" in planned
-    assert "-m pytest" in planned
+    assert "scripts/run_tests.py" in planned

@@ -512,7 +512,7 @@ def test_a_link_opens_exactly_this_view_and_holds_no_token(opened: Callable[[str
     drawn.until("chart.hits.total === 16")
     before = {name: drawn.ask(name) for name in ("view", "pinned", "marks", "kept", "flow")}
 
-    drawn.page.get_by_role("button", name="Link").click()
+    drawn.page.get_by_role("button", name="Link", exact=True).click()
     drawn.page.wait_for_function("location.hash.length > 1")
     link = drawn.page.url
 
