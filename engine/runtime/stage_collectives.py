@@ -1,7 +1,7 @@
 """The collectives inside the stages of a dry run: over the groups that training uses, with the bytes of the model.
 
 A stage of several layers sums and exchanges in each of them. A dry run does so as often as the model of cost has exchange
-and computing alternate (:data:`engine.cost.network.PARTS`), with the bytes of all layers spread evenly over these parts.
+and computing alternate (:data:`engine.cost.network.MAX_EXCHANGE_PHASES`), with the bytes of all layers spread evenly over these parts.
 Collectives of one part that go the same way over the same group are one.
 """
 
