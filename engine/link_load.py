@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine.cost import Costs
 from engine.program.program import Program
 from engine.shared_links import Network, Port, PortKind
-from engine.simulate import flow_bytes, simulate
+from engine.simulate import flow_bytes
 from engine.timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -171,7 +171,7 @@ def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[
     busy = timeline.busy
     mesh = int(np.argmax(busy))
     network_s = None if busiest is None else busiest.busy_s
-    alone_s = makespan if costs.network is None else simulate(program, costs.seconds).makespan
+    alone_s = makespan if costs.network is None else costs.play_alone(program).makespan
     found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical_path": alone_s}
     near = max(found.values()) - CLOSE * makespan
     binding = next(name for name, seconds in found.items() if seconds >= near)

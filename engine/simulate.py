@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ def simulate(
     transfer_model: TransferModel = "latency",
     meshes: tuple[str, ...] | None = None,
     network: Network | None = None,
+    alone: Timeline | None = None,
 ) -> Timeline:
     """Return the timeline of a sound program.
 
@@ -43,15 +45,16 @@ def simulate(
             then neither rank does anything else.
         meshes: a name for each rank.
         network: what is shared; where there is none, *shared-links* is *latency*.
+        alone: the timeline of the same seconds by *latency*, if it is known.
     """
     if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
         network = pair_network(program, half_duplex=transfer_model == "half-duplex")
     if transfer_model in ("latency", "sender-blocking", "batched") or network is None:
         return _play_alone(program, seconds, meshes, transfer_model)
-    alone = _play_alone(program, seconds, meshes)
+    alone = alone or _play_alone(program, seconds, meshes)
     sizes = flow_bytes(program, seconds, network)
     if not is_contended(network, _flows_of(program, network, sizes, alone)):
-        return alone
+        return replace(alone, meshes=meshes or alone.meshes)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
     return _timeline(program, play, meshes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -102,7 +103,7 @@ class Timeline:
         busy = self._by_rank(compute, (self.end - self.start)[compute])
         return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
 
-    @property
+    @cached_property
     def exposed_communication(self) -> Floats:
         """``[ranks]`` seconds in which a rank has nothing to do but wait for a transfer or a reduction
         that is under way; waiting for another rank to compute is bubble, not communication."""

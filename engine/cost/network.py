@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from engine.cost.kinds import Kinds
 from engine.design import Cluster, Design, Link
 from engine.program.action import Op
 from engine.program.program import Program
-from engine.shared_links import Network, Port
+from engine.shared_links import Network, Port, PortKind
 
 Floats = NDArray[np.float64]
 Usage = dict[Port, float]
@@ -88,6 +88,10 @@ class Fabric:
 
     def capacity(self, port: Port) -> float:
         """Bytes/s of a port."""
+        return self._capacity[port.kind]
+
+    @cached_property
+    def _capacity(self) -> dict[PortKind, float]:
         nic = self.cluster.inter_node.bandwidth
         nics = nic * max(float(self.cluster.nics_per_node), self._sharing.across_nodes_capacity)
         uplink = self.cluster.uplink.bandwidth if self.cluster.uplink else nic
@@ -103,7 +107,7 @@ class Fabric:
             "switch": self._switch or link,
             "link-out": link,
             "link-in": link,
-        }[port.kind]
+        }
 
     def link_of(self, port: Port) -> Link:
         """Return the kind of link that a port belongs to: inside a node, or between nodes."""
