@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from designer.server import served
-from engine.bench import Figures
-from engine.design import Design, parse_design
-from engine.doctor import CHROMIUM_REMEDY, find_chromium
-from engine.errors import InputError
+from meshwave.designer.server.serve import served
+from meshwave.engine.bench.speed import Figures
+from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
 
 FLAGS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 EDITS, FEW_EDITS, STEPS, SETTLES_MS = 15, 3, 12, 700

@@ -6,20 +6,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import bench, cli
+from meshwave.engine.bench import speed as bench
+from meshwave.engine.cli import main as cli
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
     if given[0] == "bench":
-        from designer.bench import page
+        from meshwave.designer.bench import page
 
         bench.PARTS["page"] = page
     return cli.main(given, serve=_serve)
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from designer.server import serve  # Panel takes most of a second to import
+    from meshwave.designer.server.serve import serve  # Panel takes most of a second to import
 
     return serve(options.design, port=options.port, home=options.home, show=not options.no_browser)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+import shutil
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 
@@ -18,7 +20,19 @@ def processor() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
-    """``PYTHONPATH`` of a process of ours: Meshwave, then ``folders``, then what ``given`` has, from any folder."""
-    others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return os.pathsep.join(map(str, [Path(__file__).parents[1], *folders, *others]))
+@cache
+def memory_bytes() -> float:
+    """The memory of this machine, or what its control group lets us have of it.
+
+    Not what is free just now: that is more a moment later, when caches make way.
+    """
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):  # another system, or no limit
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return float(min(sizes))
+
+
+@cache
+def has_gpu() -> bool:
+    """Whether runs may find a GPU: their tensors are then not in the machine's memory."""
+    return shutil.which("nvidia-smi") is not None and os.environ.get("CUDA_VISIBLE_DEVICES") != ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from typing import TypeVar
 
-from engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, nearest
 
 Member = TypeVar("Member")
 
@@ -18,7 +18,7 @@ class Registry(Mapping[str, Member]):
 
     A member is found because its file lies in ``package``; a name that starts with an
     underscore is a helper, not a member. Looking up an unknown name raises
-    :class:`~engine.errors.InputError` that names the nearest one.
+    :class:`~meshwave.engine.errors.InputError` that names the nearest one.
     """
 
     def __init__(self, kind: str, package: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from decimal import Decimal
 
-from engine.errors import InputError
+from meshwave.engine.errors import InputError
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
@@ -130,3 +131,10 @@ def _refuse_bits(number: str, typed: str, unit: str) -> None:
 def _cut(text: str) -> str:
     text = text.strip()
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+def when(seconds: float, *, exact: bool = False) -> str:
+    """A moment, in Unix seconds, as a person says it: 14:05 today, else 12 Mar 14:05; ``exact`` with its seconds."""
+    then, now = datetime.fromtimestamp(seconds), datetime.now()
+    time = f"{then:%H:%M:%S}" if exact else f"{then:%H:%M}"
+    return time if then.date() == now.date() else f"{then:%d %b} {time}"

@@ -37,7 +37,7 @@ NEEDS = ("torch", "numpy", "pydantic", "pytest", "hypothesis")
 TOLD = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """Packages whose versions are written down."""
 TESTS = ("test_gpu.py", "test_stages.py", "test_gpu_bench.py")
-BENCH = "engine.runtime.gpu_bench"
+BENCH = "meshwave.engine.runtime.benchmarks.gpu"
 LARGE = "1.3 B parameters"
 FIRST = ("the device and its clock", LARGE, f"{LARGE}, compiled")
 """Pieces of the bench that are measured before all else that takes long."""
@@ -184,7 +184,13 @@ def play_all(checks: Checks, cpu: bool, only: Sequence[str], folder: Path) -> No
         if name not in found:
             found[name] = play(_piece(name, small))
         if found[name] and name in designs:
-            play(Part(f"prediction of {name}", _engine("engine.cli", "simulate", designs[name], "--json"), 60))
+            play(
+                Part(
+                    f"prediction of {name}",
+                    _engine("meshwave.engine.cli.main", "simulate", designs[name], "--json"),
+                    60,
+                )
+            )
     checks.results["summary"] = summary(found, checks.results["parts"])
     checks.write()
 
@@ -193,7 +199,9 @@ def first(cpu: bool) -> Iterator[Part]:
     if not cpu:
         asked = "name,memory.total,driver_version,clocks.max.sm,clocks.sm,temperature.gpu,power.limit"
         yield Part("driver", ["nvidia-smi", f"--query-gpu={asked}", "--format=csv"], 30)
-    yield Part("doctor", _engine("engine.cli", "doctor", "--json"), 90, done=(0, 1))  # 1: it found something missing
+    yield Part(
+        "doctor", _engine("meshwave.engine.cli.main", "doctor", "--json"), 90, done=(0, 1)
+    )  # 1: it found something missing
 
 
 def middle(cpu: bool) -> Iterator[Part]:
@@ -205,10 +213,16 @@ def middle(cpu: bool) -> Iterator[Part]:
     )
     for name, *how in (("03-gpt-on-two-cores",), ("20-unequal-meshes",), ("02-two-waves", "--rehearse")):
         yield Part(
-            " ".join(["run", name, *how]), _engine("engine.cli", "run", name, "--steps", "4", *how, "--json"), 90
+            " ".join(["run", name, *how]),
+            _engine("meshwave.engine.cli.main", "run", name, "--steps", "4", *how, "--json"),
+            90,
         )
     seconds = "1" if cpu else "30"
-    yield Part("profile", _engine("engine.cli", "calibrate", "--parts", "blocks", "--seconds", seconds, "--json"), 200)
+    yield Part(
+        "profile",
+        _engine("meshwave.engine.cli.main", "calibrate", "--parts", "blocks", "--seconds", seconds, "--json"),
+        200,
+    )
 
 
 def _piece(name: str, small: Sequence[str]) -> Part:
@@ -225,7 +239,7 @@ def _engine(module: str, *arguments: str) -> list[str]:
 def summary(found: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
     """Of each training what it reached, and how near the predictions of time and memory came."""
     try:
-        from engine.runtime.gpu_bench import utilisation
+        from meshwave.engine.runtime.benchmarks.gpu import utilisation
     except ImportError:
         return {}
     device = found.get(FIRST[0]) or {"failed": "not measured"}

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.papers.hanayo_page import refresh  # noqa: E402
+from meshwave.engine.bench.papers.hanayo_page import refresh  # noqa: E402
 
 PAGE = ROOT / "docs" / "papers.md"
 

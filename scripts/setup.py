@@ -150,7 +150,7 @@ def install_meshwave(goal: str) -> None:
     say("installing Meshwave and what it needs, which takes a minute")
     pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}[test]" if goal == "test" else ROOT)
     say("compiling the simulation of shared links, which takes some seconds once")
-    run([PYTHON, "-m", "engine.shared_play"], check=False)
+    run([PYTHON, "-m", "meshwave.engine.program.shared_links_simulation"], check=False)
 
 
 def constraints() -> list[str]:
@@ -161,7 +161,7 @@ def constraints() -> list[str]:
 
 def find_chromium() -> str:
     """The browser that the tests will open; empty if there is none."""
-    return ask_for([PYTHON, "-c", "from engine.doctor import find_chromium; print(find_chromium() or '')"])
+    return ask_for([PYTHON, "-c", "from meshwave.engine.cli.doctor import find_chromium; print(find_chromium() or '')"])
 
 
 def install_chromium() -> None:
@@ -172,7 +172,7 @@ def install_chromium() -> None:
             subprocess.run(list(map(str, command)), cwd=ROOT, check=False)
         if find_chromium():
             return
-    remedy = ask_for([PYTHON, "-c", "from engine.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"])
+    remedy = ask_for([PYTHON, "-c", "from meshwave.engine.cli.doctor import CHROMIUM_REMEDY; print(CHROMIUM_REMEDY)"])
     say(f"there is no Chromium and none could be installed, so the browser tests will fail. What to do: {remedy}")
 
 

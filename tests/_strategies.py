@@ -15,13 +15,13 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.design import Design, parse_design
-from engine.lowering.transfers import add_transfers
-from engine.lowering.updates import add_updates
-from engine.program.action import Action, Op
-from engine.program.program import Program, build, format_program
-from engine.schedules import Pipe, schedules
-from engine.transfer import orderings, strategies
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.lowering.updates import add_updates
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program, build, format_program
+from meshwave.engine.resharding import orderings, strategies
+from meshwave.engine.schedules import Pipe, schedules
 
 LINK = {"latency_s": 1e-5, "bandwidth": 25e9}
 A100 = {"name": "A100", "peak_flops": 312e12, "memory_bytes": 80e9, "memory_bandwidth": 2e12, "efficiency": 0.5}

@@ -81,7 +81,7 @@ def meshwave_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium that starts. A missing one fails the test: nobody should ship an unseen page."""
-    from engine.doctor import CHROMIUM_REMEDY, find_chromium
+    from meshwave.engine.cli.doctor import CHROMIUM_REMEDY, find_chromium
 
     found = find_chromium()
     if found is None:

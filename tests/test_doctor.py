@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from engine import doctor
-from engine.doctor import Finding
+from meshwave.engine.cli import doctor
+from meshwave.engine.cli.doctor import Finding
 
 
 def found(findings: list[Finding], name: str) -> Finding:
@@ -32,7 +32,7 @@ def test_this_machine_is_told_what_it_can_do(tmp_path: Path) -> None:
 
 
 def test_the_doctor_itself_imports_no_torch() -> None:
-    program = "import sys, engine.doctor as d; d.doctor(); print('torch' in sys.modules)"
+    program = "import sys, meshwave.engine.cli.doctor as d; d.doctor(); print('torch' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.design import load_design
-from engine.lowering import lower
-from engine.predict import predict
-from engine.program.verify import verify
-from engine.resources import examples
+from meshwave.engine.document import load_design
+from meshwave.engine.files import examples
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.verification import verify
 
 every_example = pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
 

@@ -79,6 +79,6 @@ def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> N
 
 
 def test_the_page_finds_its_files_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
-    program = "import designer, designer.app; print(designer.__file__)"
+    program = "import designer, meshwave.designer.pages.design_page; print(designer.__file__)"
 
     assert str(installed.parents[1]) in run(installed.parent / "python", "-c", program, folder=tmp_path)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import param
 
-from designer import edits
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas, Edit
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas, Edit
+from meshwave.designer.state import _edit, mesh_edits
 
 NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
 
@@ -27,7 +27,7 @@ class ClusterCanvas(Canvas):
     meshes = param.List(default=[], doc="In pipeline order: name, devices, dp, tp and the ways to factor them.")
     links = param.Dict(default={}, doc="What is written at the links: intra and inter, as text.")
     limits = param.Dict(
-        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": edits.NAME_LENGTH},
+        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": _edit.NAME_LENGTH},
         doc="The most of a stepper, and the letters of a mesh's name.",
     )
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
@@ -46,7 +46,7 @@ class ClusterCanvas(Canvas):
         super().__init__(on_edit, **params)
         self._to_pane = on_pane
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
-        self._meshes: edits.Meshes = ()
+        self._meshes: _edit.Meshes = ()
 
     def show(self, document: Mapping[str, Any]) -> None:  # type: ignore[override]  # Panel's own serves a page
         """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
@@ -67,63 +67,63 @@ class ClusterCanvas(Canvas):
             self._to_pane(str(gesture["pane"]))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        meshes = edits.draw(self._meshes, self._cluster, _ints(gesture["devices"]))
+        meshes = mesh_edits.draw(self._meshes, self._cluster, _ints(gesture["devices"]))
         self._put(meshes, f"draw mesh {meshes[-1]['name']}")
         self.selected = len(self._meshes) - 1
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
         rank = int(gesture["mesh"])
-        meshes = edits.move(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        meshes = mesh_edits.move(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
         self._put(meshes, f"move mesh {meshes[rank]['name']}")
 
     def _on_resize(self, gesture: Mapping[str, Any]) -> None:
         rank = int(gesture["mesh"])
-        meshes = edits.resize(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        meshes = mesh_edits.resize(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
         self._put(meshes, f"resize mesh {meshes[rank]['name']}")
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
         rank = int(gesture["mesh"])
-        meshes = edits.delete(self._meshes, rank)
+        meshes = mesh_edits.delete(self._meshes, rank)
         name = self._meshes[rank]["name"]
         self.selected = -1
         self._put(meshes, f"delete mesh {name}")
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
         rank = int(gesture["mesh"])
-        meshes = edits.rename(self._meshes, rank, str(gesture["name"]))
+        meshes = mesh_edits.rename(self._meshes, rank, str(gesture["name"]))
         self._put(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
 
     def _on_axes(self, gesture: Mapping[str, Any]) -> None:
         rank, dp, tp = (int(gesture[key]) for key in ("mesh", "dp", "tp"))
-        meshes = edits.set_axes(self._meshes, rank, dp, tp)
+        meshes = mesh_edits.set_axes(self._meshes, rank, dp, tp)
         self._put(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
 
     def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
         mesh, rank = int(gesture["mesh"]), int(gesture["rank"])
-        meshes = edits.reorder(self._meshes, mesh, rank)
+        meshes = mesh_edits.reorder(self._meshes, mesh, rank)
         self._put(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
         self.selected = rank
 
     def _on_tile(self, gesture: Mapping[str, Any]) -> None:
         pp, dp, tp = _tiling(gesture)
         self.selected = -1
-        self._put(edits.tile(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
+        self._put(mesh_edits.tile(self._cluster, pp, dp, tp), f"tile {pp} x {dp} x {tp}")
 
     def _on_try_tile(self, gesture: Mapping[str, Any]) -> None:
         """Say what a tiling would do while its numbers are typed; nothing is edited."""
-        possible, words = edits.describe_tile(self._cluster, *_tiling(gesture))
+        possible, words = mesh_edits.describe_tile(self._cluster, *_tiling(gesture))
         self._send_msg({"type": "tile", "possible": possible, "words": words})
 
     def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
-        cluster, _ = edits.set_nodes(self._meshes, self._cluster, int(gesture["value"]))
+        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, int(gesture["value"]))
         self._edit("cluster.nodes", cluster["nodes"], f"{cluster['nodes']} nodes")
 
     def _on_devices_per_node(self, gesture: Mapping[str, Any]) -> None:
-        cluster, meshes = edits.set_devices_per_node(self._meshes, self._cluster, int(gesture["value"]))
+        cluster, meshes = mesh_edits.set_devices_per_node(self._meshes, self._cluster, int(gesture["value"]))
         changes = {"cluster": cluster, "meshes": _listed(meshes)}
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
-    def _put(self, meshes: edits.Meshes, label: str) -> None:
+    def _put(self, meshes: _edit.Meshes, label: str) -> None:
         self._edit("meshes", _listed(meshes), label)
 
 
@@ -156,7 +156,7 @@ def format_rate(bandwidth: float) -> str:
 def _drawn(mesh: Mapping[str, Any]) -> dict[str, Any]:
     devices = list(mesh["devices"])
     axes = {axis: mesh["axes"].get(axis, 1) for axis in ("dp", "tp")}
-    return {"name": mesh["name"], "devices": devices, **axes, "ways": edits.factors(len(devices))}
+    return {"name": mesh["name"], "devices": devices, **axes, "ways": mesh_edits.factors(len(devices))}
 
 
 def _listed(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

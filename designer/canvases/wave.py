@@ -10,20 +10,21 @@ import numpy as np
 import param
 from pydantic import ValidationError
 
-from designer import edits
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas, Edit
-from designer.canvases.wave_skips import skips
-from engine.cost import Costs
-from engine.design import Design
-from engine.errors import InputError, MeshwaveError
-from engine.lowering.transfers import add_transfers
-from engine.palette import OPS, shades
-from engine.predict import Prediction
-from engine.program.action import Op
-from engine.program.program import Program
-from engine.schedules import Pipe, by_age, schedules
-from engine.simulate import simulate
+from meshwave.designer.canvases.wave_skips import skips
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas, Edit
+from meshwave.designer.state import _edit
+from meshwave.designer.state import design_edits as edits
+from meshwave.engine.costs import Costs
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.exports.pictures.palette import OPS, shades
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.schedules import Pipe, by_age, schedules
 
 THUMBNAIL = Pipe(ranks=4, microbatches=8)
 
@@ -194,7 +195,7 @@ def controls(design: Design) -> dict[str, Any]:
         "schedule": name,
         "title": schedules[name].title,
         "microbatches": _pipeline(design).microbatches,
-        "most_microbatches": edits.most(type(_pipeline(design)), "microbatches"),
+        "most_microbatches": _edit.most(type(_pipeline(design)), "microbatches"),
         "balanced": _pipeline(design).stages is None,
         "dial": dial(design),
         "toggles": _toggles(design),
@@ -245,7 +246,7 @@ def dial(design: Design) -> dict[str, Any] | None:
             continue
         layers = design.model.layers
         reason = f"{more} stages need {more} layers; the model has {layers}" if more > layers else None
-        most = now if reason else min(now + 64, edits.most(schedules[name], key))
+        most = now if reason else min(now + 64, _edit.most(schedules[name], key))
         return {"key": key, "label": key, "value": now, "most": most, "reason": reason}
     return None
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.cost import Costs
-from engine.cost.sizes import workload
-from engine.design import Design
-from engine.lowering.skips import between_stages
-from engine.program.action import Op
-from engine.program.program import Program
-from engine.units import duration, quantity
+from meshwave.engine.costs import Costs
+from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.document import Design
+from meshwave.engine.lowering.transfers import between_stages
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.units import duration, quantity
 
 
 def skips(design: Design, program: Program, costs: Costs) -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@
 functions. Only the order of the sections, the units and a few spellings are written down here.
 """
 
-from designer.forms.changes import change, read
-from designer.forms.fields import Field, fields
-from designer.forms.form import Form, at_fields, field_of
-from designer.forms.words import plain, titled
+from meshwave.designer.forms.changes import change, read
+from meshwave.designer.forms.fields import Field, fields
+from meshwave.designer.forms.form import Form, at_fields, field_of
+from meshwave.designer.forms.values import plain, titled
 
 __all__ = ["Field", "Form", "at_fields", "change", "field_of", "fields", "plain", "read", "titled"]

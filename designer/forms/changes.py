@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from designer import edits, expert_edits
-from designer.forms import schema
-from designer.forms.fields import EXPERTS_SWITCH, Field, cluster_presets
-from designer.forms.words import READERS, as_text, humanised, inner
-from engine.cost.profile import USUAL, profiles
-from engine.design import Design
-from engine.design.moe_problems import expert_problems
-from engine.errors import InputError
-from engine.schedules import schedules
-from engine.units import amount
+from meshwave.designer.forms import schema
+from meshwave.designer.forms.fields import EXPERTS_SWITCH, Field, cluster_presets
+from meshwave.designer.forms.values import READERS, as_text, humanised, inner
+from meshwave.designer.state import design_edits as edits
+from meshwave.designer.state import expert_edits, mesh_edits
+from meshwave.engine.costs.profile_store import USUAL, profiles
+from meshwave.engine.document import Design
+from meshwave.engine.document.expert_problems import expert_problems
+from meshwave.engine.errors import InputError
+from meshwave.engine.schedules import schedules
+from meshwave.engine.units import amount
 
 Edit = tuple[str, Any, str]
 """The path, value and label of one edit of the session."""
@@ -69,13 +70,13 @@ def _preset(design: Design, path: str, value: Any, label: str) -> Edit:
 
 
 def _nodes(design: Design, path: str, value: Any, label: str) -> Edit:
-    cluster, _ = edits.set_nodes(*_drawn(design), value)
+    cluster, _ = mesh_edits.set_nodes(*_drawn(design), value)
     return path, cluster["nodes"], label
 
 
 def _devices_per_node(design: Design, path: str, value: Any, label: str) -> Edit:
     """Devices are numbered through all nodes, so the meshes' lists change with them."""
-    cluster, meshes = edits.set_devices_per_node(*_drawn(design), value)
+    cluster, meshes = mesh_edits.set_devices_per_node(*_drawn(design), value)
     return "", {"cluster": cluster, "meshes": [dict(mesh) for mesh in meshes]}, label
 
 

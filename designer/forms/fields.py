@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NotRequired, TypedDict, get_args
 
-from designer import expert_edits
-from designer.forms import schema
-from designer.forms.schema import LISTS, Json, Kind, line
-from designer.forms.words import as_text, humanised, named, titled, word
-from engine.cost.presets import presets
-from engine.cost.profile import profiles
-from engine.design import Design
-from engine.moe import expert_schedules
-from engine.transfer import orderings, strategies
+from meshwave.designer.forms import schema
+from meshwave.designer.forms.schema import LISTS, Json, Kind, line
+from meshwave.designer.forms.values import as_text, humanised, named, titled, word
+from meshwave.designer.state import expert_edits
+from meshwave.engine.costs.presets import presets
+from meshwave.engine.costs.profile_store import profiles
+from meshwave.engine.document import Design
+from meshwave.engine.experts import expert_schedules
+from meshwave.engine.resharding import orderings, strategies
 
 SECTIONS = ("model", "experts", "training", "pipeline", "transfer", "cluster", "cost")
 LONGEST_LIST = 2_000  # entries; a longer one is no longer read by a person and stays out of the form

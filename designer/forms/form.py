@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas
-from designer.forms.changes import change
-from designer.forms.fields import Field, fields
-from designer.session import Session
-from engine.errors import DesignError, InputError, Problem
+from meshwave.designer.forms.changes import change
+from meshwave.designer.forms.fields import Field, fields
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.errors import DesignError, InputError, Problem
 
 
 def field_of(where: str, paths: Collection[str]) -> str | None:

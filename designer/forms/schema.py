@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
-from engine.design import Design
+from meshwave.engine.document import Design
 
 Kind = Literal["integer", "number", "text", "choice", "switch", "list", "numbers", "lines", "rows"]
 LISTS: tuple[Kind, ...] = ("list", "numbers", "lines", "rows")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.expert_grid import CLUSTERS, GRID, OWN, PRINTED, SPREAD, Grid, GridCluster, grid
-from engine.moe import expert_schedules
+from meshwave.engine.experts import expert_schedules
+from meshwave.engine.predict.expert_map import CLUSTERS, GRID, OWN, PRINTED, SPREAD, Grid, GridCluster, grid
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
 """The axes of the rows; the others are those of the columns."""

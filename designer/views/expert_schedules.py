@@ -10,21 +10,21 @@ import numpy as np
 import panel as pn
 import param
 
-from designer import expert_edits as edits
-from designer.assets import module, read_static
-from designer.canvases.experts import FIGURE_HELP, Known, terms
-from designer.search import Stopped
-from designer.session import Session
-from designer.views._overlay import Overlay
-from designer.views.expert_map import LINKS, map_of_layers
-from engine.design import Design
-from engine.design.experts import Experts
-from engine.errors import InputError
-from engine.expert_grid import GridCluster, cluster_called
-from engine.moe import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
-from engine.palette import OPS
-from engine.schedules import watched
-from engine.units import quantity
+from meshwave.designer.canvases.expert_figures import FIGURE_HELP, Known, terms
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.state import expert_edits as edits
+from meshwave.designer.state.background_search import Stopped
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.expert_map import LINKS, map_of_layers
+from meshwave.engine.document import Design
+from meshwave.engine.document.experts import Experts
+from meshwave.engine.errors import InputError
+from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
+from meshwave.engine.exports.pictures.palette import OPS
+from meshwave.engine.predict.expert_map import GridCluster, cluster_called
+from meshwave.engine.schedules import watched
+from meshwave.engine.units import quantity
 
 KINDS = {
     "experts": (StepOp.EXPERTS,),

@@ -18,19 +18,20 @@ import numpy as np
 import panel as pn
 import param
 
-from designer.assets import module, read_static
-from designer.search import Stopped
-from designer.session import Session
-from designer.views._overlay import Overlay
-from engine.design import Design
-from engine.errors import InputError
-from engine.gallery import Entry, Refused, Variant, gallery, notes, with_variant
-from engine.palette import OPS, WORDS, shades
-from engine.predict import predict
-from engine.program.action import Op
-from engine.schedules import watched
-from engine.timeline import Timeline
-from engine.units import duration, quantity
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.state.background_search import Stopped
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports.pictures.palette import OPS, shades
+from meshwave.engine.predict.gallery import Entry, Refused, Variant, gallery, with_variant
+from meshwave.engine.predict.gallery_notes import notes
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import WORDS, Op
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.schedules import watched
+from meshwave.engine.units import duration, quantity
 
 EXACT = 1_500
 """Computations of a picture that is drawn block by block; of a larger one columns and lanes are drawn."""

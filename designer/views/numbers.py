@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import param
 
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas
-from designer.search import RUNS, STOPPED
-from designer.session import Session
-from engine.predict import Prediction
-from engine.units import duration, quantity
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.state.background_search import RUNS, STOPPED
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.units import duration, quantity
 
 Values = Mapping[str, Any]
 Verdict = Literal["better", "worse", "same"]

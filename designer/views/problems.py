@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 
 import param
 
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas
-from designer.search import CODES, Outcome, Search
-from designer.session import Session
-from engine.design import Design, parse_design
-from engine.errors import DesignError, InputError, Problem
-from engine.gallery import of_search, searched
-from engine.predict import Prediction, predict
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.state.background_search import CODES, Outcome, Search
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.predict.gallery import searched
+from meshwave.engine.predict.gallery_notes import of_search
+from meshwave.engine.predict.prediction import Prediction, predict
 
 
 def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:

@@ -3,58 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
-import numpy as np
 import param
 
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas
-from designer.session import Session
-from designer.views._compared import as_shown, history_shown
-from designer.views._launch_bar import LaunchBar
-from designer.words import when
-from engine.accuracy import compare
-from engine.cost import layers_per_stage
-from engine.design import Design, parse_design
-from engine.errors import InputError, MeshwaveError, Problem
-from engine.launch import (
-    Bundle,
-    Entry,
-    Launcher,
-    Options,
-    Record,
-    Run,
-    State,
-    launchers,
-    loss_in_words,
-    loss_of,
-    reconcile,
-    step_time,
-)
-from engine.launch.bundle import read_drawn
-from engine.launch.compared import STEERS, comparison_of, history, keep_profile
-from engine.launch.hosts import drawn, meets, predicted_for, read_as_run
-from engine.launch.options import PLAIN, REHEARSAL
-from engine.launch.texts import LARGEST_UPLOAD_BYTES, keep_text
-from engine.launch.threads import usual_rehearser
-from engine.predict import Prediction
-from engine.recording import Recording, read_recording
-from engine.rehearse import shortened
-from engine.timeline import Timeline
-from engine.units import quantity
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.designer.views.run_comparison import history_shown
+from meshwave.designer.views.run_data import _Shown
+from meshwave.designer.views.run_text import SHOWN_RUNS, _manner, _stages
+from meshwave.engine.document import parse_design
+from meshwave.engine.errors import InputError, MeshwaveError, Problem
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
+from meshwave.engine.runs.dry_run import shortened
+from meshwave.engine.runs.emulation.hosts import drawn
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers.threads import usual_rehearser
+from meshwave.engine.runs.options import PLAIN, REHEARSAL
+from meshwave.engine.runs.run_comparison import history, keep_profile
+from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
+from meshwave.engine.units import quantity, when
 
-SHOWN_RUNS, SHOWN_LINES, SHOWN_LOSSES = 30, 60, 600
 LOOK_EVERY_S = 0.15
 LOOK_AROUND_EVERY_S = 2.0
 """How often it is asked whether what launched a run is still there, and what this machine can do."""
-READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
-"""A live timeline is read anew so often, and never for more than this share of the time: each
-reading takes in all spans so far."""
-
-MEANS = ("model", "meshes", "pipeline", "training")
 
 
 class RunsPanel(Canvas):
@@ -63,7 +40,9 @@ class RunsPanel(Canvas):
     run = param.Dict(default={})
     losses = param.List(default=[], doc="At most SHOWN_LOSSES, evenly over the steps; None where it is no number.")
     log = param.String(default="")
-    comparison = param.Dict(default={}, doc="As designer.views._compared tells it, and whether it is laid over.")
+    comparison = param.Dict(
+        default={}, doc="As meshwave.designer.views.run_comparison tells it, and whether it is laid over."
+    )
     outcomes = param.List(default=[], doc="How the predictions of the design of the run came out, run by run.")
     runs = param.List(default=[])
     hosts = param.Dict(
@@ -320,260 +299,3 @@ class RunsPanel(Canvas):
         }
         if shown.is_over and not self.outcomes:
             self.outcomes = history_shown(history(self._record, shown.run.entry), shown.run.id)
-
-
-class _Shown:
-    """A run that is followed: what was read of it so far, each part once."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.recording: Recording | None = None
-        self.measured: Timeline | None = None  # the typical step so far
-        self.summary: dict[str, Any] = {}
-        self.status: dict[str, Any] = {}
-        self.losses: list[float | None] = []  # as they are drawn
-        self.log = ""
-        self._losses: list[float | None] = []  # of every step
-        self._last: dict[str, Any] | None = None
-        self.is_over = False
-        self._spans = _Spans(run)
-        self._design: Design | None = None
-        self._bundle: Bundle | None = None
-        self._asked: tuple[Any, ...] = ()
-        self._compared: dict[str, Any] = {}
-
-    def read(self) -> None:
-        """Take in what is new since the last look; a run that is over is read to its end once."""
-        if self.is_over:
-            return
-        entry = self.run.entry  # first: what is read after its end is all there is
-        fresh = self.run.metrics(since=len(self._losses))
-        if fresh:
-            self._losses += [_number(row.get("loss")) for row in fresh]
-            self._last = fresh[-1]
-            self.losses = reduced(self._losses) if "loss" in self._last else []  # a rehearsal has none
-        lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
-        self.log = "\n".join(map(str, lines))  # its end is what is followed: process 0 tells of the steps
-        self.summary = self._summary(entry)
-        self.status = {
-            "running": not entry.state.is_over,
-            "share": len(self._losses) / max(entry.steps, 1),
-            "words": _status(entry, len(self._losses), self._last),
-        }
-        self.is_over = entry.state.is_over
-
-    def _summary(self, entry: Entry) -> dict[str, Any]:
-        done = len(self._losses)
-        return {
-            "id": self.run.id,
-            "name": entry.name,
-            "manner": entry.manner,
-            "state": str(entry.state),
-            "reason": entry.reason,
-            "done": done,
-            "total": entry.steps,
-            "figures": _figures(self._last, done, entry.steps, self._typical_s(entry)),
-            "notes": [*(_diverged(self._losses) if self.losses else []), *self.run.notes()],
-        }
-
-    def read_spans(self) -> bool:
-        """Read the timeline of a step where there is more to read; whether there was."""
-        if not self._losses or not self._spans.is_due(self.is_over):
-            return False
-        found = self._spans.read()
-        if found is not None:
-            self.recording, self.measured = found, found.timeline()
-            self.summary = self._summary(self.run.entry)
-        return found is not None
-
-    def _typical_s(self, entry: Entry) -> float | None:
-        """The step of a run that is over as its comparison tells it; None while it runs, or where none is recorded."""
-        if self.recording is None or not entry.state.is_over:
-            return None
-        return float(np.median(self.recording.seconds))
-
-    def compared(self, expected: Prediction) -> dict[str, Any]:
-        """What was measured so far beside a prediction, as it is shown."""
-        asked = (self.recording, expected, self.is_over)
-        if asked != self._asked:
-            with self._spans.slowly():
-                self._asked, self._compared = asked, self._compare(expected)
-        return self._compared
-
-    def _compare(self, expected: Prediction) -> dict[str, Any]:
-        """Of a run that is over it is also kept how its own prediction came out."""
-        assert self.recording is not None, "spans were read"
-        own, bundle = self.prediction, self.bundle
-        try:
-            if self.is_over and own is not None and bundle is not None:
-                comparison_of(self.run, bundle, self.recording)
-            links = predicted_for(bundle) if bundle is not None and expected is own else ""
-            return as_shown(compare(expected, self.recording, links))
-        except MeshwaveError:
-            return {"rows": []}  # this version makes another program of that design than the one that launched it
-
-    def is_of(self, prediction: Prediction) -> bool:
-        """Whether the measured step is the predicted one: the program, what its actions compute, and its links."""
-        return self.plays(prediction) and self.meets(prediction.design)
-
-    def plays(self, prediction: Prediction) -> bool:
-        """Whether the measured step is the predicted one, over whatever links: the program, and what its actions compute."""
-        if self.measured is None or self.measured.digest != prediction.program.digest:
-            return False
-        return self.computes(prediction.design)
-
-    def meets(self, design: Design) -> bool:
-        """Whether its links were those that a design is predicted for, where they were emulated."""
-        return self.bundle is None or meets(self.bundle, design)
-
-    def computes(self, design: Design) -> bool:
-        """Whether a step of the run is a step of a design; that of a rehearsal takes what it was priced at."""
-        if self.design is None or _meaning(self.design) != _meaning(design):
-            return False
-        if not self.is_rehearsal:
-            return True
-        bundle = self.bundle
-        priced = self.design if bundle is None or bundle.design.cost.kind == "unit" else bundle.design
-        return (priced.cost, priced.cluster) == (design.cost, design.cluster)
-
-    @property
-    def is_rehearsal(self) -> bool:
-        return self.run.entry.is_rehearsal
-
-    @property
-    def design(self) -> Design | None:
-        """What was drawn when the run was launched."""
-        if self._design is None:
-            try:
-                self._design = read_drawn(self.run.folder)
-            except (OSError, MeshwaveError):
-                return None  # gone, or of another version
-        return self._design
-
-    @property
-    def bundle(self) -> Bundle | None:
-        """What the run was launched with."""
-        if self._bundle is None:
-            try:
-                self._bundle = read_as_run(self.run.folder)
-            except MeshwaveError:
-                return None  # gone, or of another version
-        return self._bundle
-
-    @property
-    def prediction(self) -> Prediction | None:
-        """That of the run's own design, on the links that it has."""
-        try:
-            return None if self.bundle is None else self.bundle.prediction
-        except MeshwaveError:
-            return None  # its profile is gone
-
-
-class _Spans:
-    """The recorded spans of a run, read only where they have grown, and the rarer the longer it takes."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._size = 0
-        self._next_s = 0.0
-
-    def is_due(self, is_over: bool) -> bool:
-        return (is_over or time.monotonic() >= self._next_s) and self._bytes() != self._size
-
-    def read(self) -> Recording | None:
-        """What was recorded so far; None if nothing whole is written."""
-        with self.slowly():
-            self._size = self._bytes()  # before the reading: what comes meanwhile is read next time
-            try:
-                found = read_recording(self._run.folder)
-            except MeshwaveError:
-                return None
-            return found if found.steps else None  # the run may have ended before its first step
-
-    @contextmanager
-    def slowly(self) -> Iterator[None]:
-        """The longer something takes, the later spans are read anew."""
-        began = time.monotonic()
-        yield
-        took = time.monotonic() - began
-        self._next_s = max(self._next_s, time.monotonic() + max(READ_SPANS_EVERY_S, took / SPANS_SHARE))
-
-    def _bytes(self) -> int:
-        return sum(path.stat().st_size for path in self._run.folder.glob("spans-*.bin"))
-
-
-def reduced(losses: Sequence[float | None], most: int = SHOWN_LOSSES) -> list[float | None]:
-    """At most ``most`` of the values, evenly over all, that draw the same line.
-
-    Of every stretch the lowest and the highest stay, as they came; the first and the last value stay too.
-    """
-    if len(losses) <= most:
-        return list(losses)
-    kept: list[float | None] = []
-    stretches = most // 2
-    for number in range(stretches):
-        stretch = losses[number * len(losses) // stretches : (number + 1) * len(losses) // stretches]
-        known = [(value, place) for place, value in enumerate(stretch) if value is not None]
-        ends = sorted((min(known), max(known)), key=lambda end: end[1]) if known else ((None, 0), (None, 0))
-        kept += [value for value, _ in ends]
-    return [losses[0], *kept[1:-1], losses[-1]]
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _meaning(design: Design) -> dict[str, Any]:
-    """What a step computes."""
-    document = design.model_dump(mode="json", include=set(MEANS))
-    document["training"] = {key: value for key, value in document["training"].items() if key not in STEERS}
-    return document
-
-
-def _stages(design: Design, ran: Prediction) -> list[int] | None:
-    """The layers of each stage: open as before where that comes to what ran, else written down."""
-    given = design.pipeline.stages
-    if given:
-        return list(given)
-    return None if layers_per_stage(design) == ran.costs.layers else list(ran.costs.layers)
-
-
-def _figures(last: Mapping[str, Any] | None, done: int, total: int, typical_s: float | None) -> list[list[str]]:
-    """Each a value and its name: the step is the last one until a typical one is known."""
-    if last is None:
-        return [["-", "loss"], ["-", "steps"], ["-", "last step"], ["-", "tokens/s"]]
-    step = last
-    if typical_s:
-        step = {**last, "seconds": typical_s, "tokens_per_s": last["tokens_per_s"] * last["seconds"] / typical_s}
-    return [
-        [loss_in_words(last["loss"]), "loss"] if "loss" in last else ["rehearsed", "no loss"],
-        [f"{done} of {total}", "steps"],
-        [step_time(step), "typical step" if typical_s else "last step"],
-        [quantity(step["tokens_per_s"], ""), "tokens/s" if last.get("unit", "s") == "s" else "tokens a unit"],
-    ]
-
-
-def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
-    """One line beside the launch button."""
-    state = entry.state
-    if state is State.STARTING or (state is State.RUNNING and last is None):
-        return "starting ..."
-    manner = _manner(entry)
-    if state is State.RUNNING:
-        return f"{manner}step {done} of {entry.steps}{loss_of(last)}"
-    if state is State.SUCCEEDED:
-        return f"{manner}done: {done} steps{loss_of(last)}"
-    word = str(state).lower()
-    return entry.reason if entry.reason.startswith(word) else f"{word}: {entry.reason}".removesuffix(": ")
-
-
-def _manner(entry: Entry) -> str:
-    """How a run differs from plain training, before what else is said of it."""
-    return f"{entry.manner}: " if entry.manner else ""
-
-
-def _diverged(losses: Sequence[float | None]) -> list[str]:
-    if not losses or losses[-1] is not None:
-        return []
-    since = next((step for step in range(len(losses) - 1, -1, -1) if losses[step] is not None), -1) + 1
-    return [f"the loss is not a number since step {since + 1}: try a smaller training.lr, or a training.clip_norm"]

@@ -13,17 +13,17 @@ import param
 from numpy.typing import NDArray
 from panel.custom import JSComponent
 
-from designer.assets import module, read_static
-from designer.views.links import pack_links
-from engine.cost import Costs
-from engine.errors import InputError, MeshwaveError
-from engine.inspect import Inspector, Work, what_ifs
-from engine.link_flows import LinkFlows
-from engine.link_lanes import LinkLanes
-from engine.palette import as_data, shades, tints
-from engine.program.action import Action, Op
-from engine.program.program import Program
-from engine.timeline import Floats, Timeline
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.views.timeline_links import pack_links
+from meshwave.engine.costs import Costs
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.exports.pictures.palette import as_data, shades, tints
+from meshwave.engine.predict.link_flows import LinkFlows
+from meshwave.engine.predict.link_lanes import LinkLanes
+from meshwave.engine.predict.questions import Inspector, Work, what_ifs
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.timeline import Floats, Timeline
 
 FORMAT = "meshwave-timeline-view/1"
 TICKS = 2**32 - 1  # of the axis: a start or end is an unsigned 32-bit part of the longest timeline

@@ -10,16 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import param
 
-from designer.assets import module, read_static
-from designer.canvases._canvas import Canvas
-from designer.edits import most
-from designer.session import Session
-from engine.design import Design, load_design, parse_design
-from engine.errors import DesignError, InputError, Problem
-from engine.export import exports
-from engine.resources import example, examples
-from engine.schedule_csv import NO_ROOM, Imported, import_schedule
-from engine.schedules import schedules
+from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.state._edit import most
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example, examples
+from meshwave.engine.imports.torch_csv import NO_ROOM, Imported, import_schedule
+from meshwave.engine.schedules import schedules
 
 LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 LONGEST_NAME = most(Design, "name")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.design import Design
-from engine.errors import Problem
-from engine.program.action import Action, Op, parse_cells
-from engine.program.words import actions_in, by_mesh_names
+from meshwave.engine.document import Design
+from meshwave.engine.errors import Problem
+from meshwave.engine.program.action import Action, Op, parse_action, parse_cells
 
 Cell = tuple[int, int]
 """The mesh whose order it stands in, and where."""
@@ -18,7 +17,7 @@ _IDLE = re.compile(r"rank (\d+) computes nothing")
 
 
 def as_problems(design: Design, faults: Sequence[str]) -> list[Problem]:
-    """Each sentence of :mod:`engine.program.verify` at the cell that it is about."""
+    """Each sentence of :mod:`meshwave.engine.program.verification` at the cell that it is about."""
     orders = design.pipeline.actions or ()
     cells = _cells_of(orders, {action for fault in faults for action in _about(fault)})
     meshes = [mesh.name for mesh in design.meshes]
@@ -57,3 +56,23 @@ def _where(cells: dict[Action, list[Cell]], fault: str, orders: int) -> str:
         return f"pipeline.actions[{rank}][{number}]"
     home = next((f"[{cells[action][0][0]}]" for action in kin if action in cells), "")
     return f"pipeline.actions{home}"
+
+
+_MESSAGE_OR_COMPUTATION = re.compile(r"\b\d+(?:SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)\d+(?:(?:TO|FROM)\d+)?\b")
+
+
+def by_mesh_names(words: str, meshes: Sequence[str]) -> str:
+    """``mesh C waits for ever at 2B0`` for ``rank 2 waits ...``: a program knows ranks, a person meshes."""
+
+    def name(number: re.Match[str]) -> str:
+        return meshes[int(number[0])] if int(number[0]) < len(meshes) else number[0]
+
+    def named(found: re.Match[str]) -> str:
+        return f"mesh{'es' if found[1] else ''} {re.sub(r'[0-9]+', name, found[2])}"
+
+    return re.sub(r"\brank(s?) (\d+(?:(?:, | and )\d+)*)\b", named, words)
+
+
+def actions_in(words: str) -> Iterator[Action]:
+    """The computations and messages that a sentence names, in its order."""
+    return (parse_action(match[0]) for match in _MESSAGE_OR_COMPUTATION.finditer(words))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import RECEIVES, SENDS, Op
-from engine.program.batches import batch_messages
-from engine.program.program import Program
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.document import Design
+from meshwave.engine.program.action import RECEIVES, SENDS, Op
+from meshwave.engine.program.batches import batch_messages
+from meshwave.engine.program.program import Program
 
 LOOKAHEAD = 2
 """A receive is posted this many computations ahead of the one that takes it (Hanayo, section 4:
@@ -31,7 +36,7 @@ def add_transfers(program: Program, skips: Skips = (), onward: Sequence[int] = (
     same gap, because gloo carries both directions at once only then. What skips stages follows what
     goes to the next one, which is needed sooner. ``onward`` are the units that each stage hands to the next; 1 each
     where it is empty. If ``batched``, a receive that forms a batch with a send stands next to it
-    (:mod:`engine.program.batches`); every other receive is posted ahead.
+    (:mod:`meshwave.engine.program.batches`); every other receive is posted ahead.
     """
     program = replace(
         program,
@@ -135,3 +140,44 @@ def _slots(program: Program, producer: Rows, consumer: Rows, in_batch: NDArray[n
     slot = np.empty_like(consumer)
     slot[order] = np.maximum.accumulate(np.where(in_batch[order], latest, ahead) + apart) - apart
     return program.slot[slot]
+
+
+Skip = tuple[int, int]
+"""A block and a later one that takes what it makes."""
+
+
+def skips_of(design: Design) -> tuple[tuple[int, int, int], ...]:
+    """Stages (from, to) and how many units of a microbatch skip from one to the other, ascending.
+
+    Raises:
+        InputError: there are more stages than layers.
+    """
+    skips = design.model.skips
+    found = between_stages(skips, layers_per_stage(design)) if skips else {}
+    units = design.model.skip_units
+    return tuple((*pair, sum(units(source) for source, _ in blocks)) for pair, blocks in found.items())
+
+
+def onward_of(design: Design) -> tuple[int, ...]:
+    """[stages - 1] how many units of a microbatch each stage hands to the next one, besides what skips.
+
+    Empty where all hand on one, as those of a language model do, so that the layers need not be known.
+
+    Raises:
+        InputError: there are more stages than layers.
+    """
+    model = design.model
+    if model.has_equal_blocks:
+        return ()
+    ends = accumulate(layers_per_stage(design)[:-1])
+    return tuple(model.onward_units(end - 1) for end in ends)
+
+
+def between_stages(skips: Sequence[Skip], layers: Sequence[int]) -> dict[tuple[int, int], list[Skip]]:
+    """The skips of blocks from one stage to another, ascending, by those stages, with the ``layers`` of each stage;
+    those within a stage are its own business."""
+    ends = list(accumulate(layers))
+    found: dict[tuple[int, int], list[Skip]] = defaultdict(list)
+    for source, target in sorted(skips):
+        found[bisect_right(ends, source), bisect_right(ends, target)].append((source, target))
+    return {pair: found[pair] for pair in sorted(found) if pair[0] != pair[1]}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.design import Design
-from engine.moe import expert_schedules
-from engine.program.action import Op
-from engine.program.program import Program
+from meshwave.engine.document import Design
+from meshwave.engine.experts import expert_schedules
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
 
 
 def sharers(design: Design) -> tuple[int, ...]:

@@ -10,12 +10,12 @@ stands at the other end; tensors that skip stages on their way name it: ``0SEND_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from engine.errors import InputError
+from meshwave.engine.errors import InputError
 
 
 class Op(IntEnum):
@@ -171,3 +171,15 @@ def format_cells(actions: Iterable[tuple[int, int, int, int, int]]) -> list[str]
         else:
             cells.append(cell if other < 0 else _cell(op, stage, microbatch, other))
     return cells
+
+
+WORDS: Mapping[str, str] = {
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "SEND_F": "activation",
+    "SEND_B": "gradient",
+    "REDUCE_GRAD": "gradient reduction",
+    "STEP": "optimizer step",
+}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.answers import messages_of
+from meshwave.engine.program.acknowledgements import messages_of
 
 if TYPE_CHECKING:
-    from engine.program.program import Program
+    from meshwave.engine.program.program import Program
 
 Rows = NDArray[np.int64]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Op
+from meshwave.engine.program.action import Op
 
 if TYPE_CHECKING:
-    from engine.program.program import Program
+    from meshwave.engine.program.program import Program
 
 Rows = NDArray[np.int64]
 
@@ -83,7 +83,7 @@ def find_tables(program: Program) -> Tables:
 
 
 def find_skipping(program: Program) -> Skipping:
-    """Those with both ends; what else is wrong with a message is :mod:`engine.program.verify`'s to say."""
+    """Those with both ends; what else is wrong with a message is :mod:`meshwave.engine.program.verification`'s to say."""
     table, rows = program.tables, np.flatnonzero(program.other >= 0)
     stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
     rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]

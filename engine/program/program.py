@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
-from engine.program.action import Action, Op, format_cells, parse_cell
-from engine.program.batches import find_batches
-from engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
+from meshwave.engine.program.batches import find_batches
+from meshwave.engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
 
@@ -266,7 +266,7 @@ def from_columns(
 
 def _read_skips(rows: NDArray[np.int32], other: Ints, stages: int) -> Ints:
     """``[pairs, 3]`` the stages that messages beyond the next stage name: one tensor each, as nothing says more.
-    Those that cannot be are left to :mod:`engine.program.verify`."""
+    Those that cannot be are left to :mod:`meshwave.engine.program.verification`."""
     forward = (other >= 0) & ((rows[:, 0] == Op.SEND_F) | (rows[:, 0] == Op.RECV_B))  # of the stage that they lead from
     named = np.where(forward, [rows[:, 1], other], [other, rows[:, 1]])[:, other >= 0]
     pairs = np.unique(named.T, axis=0)
@@ -289,7 +289,7 @@ def _read_placement(rows: NDArray[np.int32], offsets: NDArray[np.int64]) -> tupl
     """Which rank holds which stage, read off where the computations stand.
 
     The ranks that a microbatch passes are its route; each different route is a replica.
-    A stage that no computation names is -1, which :mod:`engine.program.verify` reports.
+    A stage that no computation names is -1, which :mod:`meshwave.engine.program.verification` reports.
     """
     rank = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
     compute = (rows[:, 0] <= Op.W) & (rows[:, 2] >= 0)

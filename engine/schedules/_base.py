@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.part import Part
-from engine.program.action import Action, Op
-from engine.program.program import Program, as_columns, from_columns
-from engine.registry import Registry
+from meshwave.engine.frozen import Part
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program, as_columns, from_columns
+from meshwave.engine.registry import Registry
 
 Count = Annotated[int, Field(ge=1, le=4096)]
 """An option that multiplies what a schedule orders; far above what any paper draws."""
@@ -97,7 +97,7 @@ class Schedule(Part):
         return cleandoc(cls.__doc__ or "")
 
 
-schedules: Registry[type[Schedule]] = Registry("schedule", "engine.schedules")
+schedules: Registry[type[Schedule]] = Registry("schedule", "meshwave.engine.schedules")
 
 
 def by_age() -> list[str]:

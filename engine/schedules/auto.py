@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.program.program import Program, build, from_columns
-from engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
-from engine.schedules._repeat import lengthened, short_step
-from engine.schedules._search import (
+from meshwave.engine.program.program import Program, build, from_columns
+from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
+from meshwave.engine.schedules._order_search import (
     Habit,
     Orders,
     Shop,
@@ -28,8 +27,9 @@ from engine.schedules._search import (
     roomier,
     within,
 )
-from engine.schedules._watch import go_on, tell
-from engine.units import quantity
+from meshwave.engine.schedules._progress import go_on, tell
+from meshwave.engine.schedules._steady_state import lengthened, short_step
+from meshwave.engine.units import quantity
 
 SEARCHED = 20_000
 """Computations of the largest step that is searched as it is; of a larger one a shorter step is, and its pattern

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Op
-from engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
 
 
 @schedules.register("chimera")

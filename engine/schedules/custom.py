@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InputError
-from engine.program.action import Action, parse_cells
-from engine.program.program import Program, build
-from engine.schedules._base import Pipe, Schedule, schedules
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import Action, parse_cells
+from meshwave.engine.program.program import Program, build
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 LARGEST_TABLE = 4_000_000
 """Stages x microbatches: beyond, one cell such as 999999F999999 would ask for terabytes."""

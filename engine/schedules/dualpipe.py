@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from engine.program.action import Action
-from engine.schedules._base import Pipe, Schedule, schedules, too_few
-from engine.schedules.dualpipe_v import Chunk, both_ways
+from meshwave.engine.program.action import Action
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.schedules.dualpipe_v import Chunk, both_ways
 
 
 @schedules.register("dualpipe")

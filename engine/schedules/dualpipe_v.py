@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from engine.program.action import Action, backward, forward, input_gradient, overlapped, weight_gradient
-from engine.schedules._base import Pipe, Schedule, folded, schedules, too_few
+from meshwave.engine.program.action import Action, backward, forward, input_gradient, overlapped, weight_gradient
+from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules, too_few
 
 
 @schedules.register("dualpipe-v")

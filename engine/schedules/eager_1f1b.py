@@ -4,8 +4,8 @@ Zhuang et al., arXiv:2211.05322, section 4)."""
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from engine.program.action import Action, backward, forward, input_gradient, weight_gradient
-from engine.schedules._base import Pipe, Schedule, schedules
+from meshwave.engine.program.action import Action, backward, forward, input_gradient, weight_gradient
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules
 
 
 @schedules.register("eager-1f1b")

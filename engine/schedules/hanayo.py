@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.program.action import Action, Op, backward, forward, input_gradient, weight_gradient
-from engine.schedules._base import Count, Pipe, Schedule, by_slot, folded, schedules
+from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient, weight_gradient
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, by_slot, folded, schedules
 
 Slots = NDArray[np.int64]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar
 
-from engine.program.action import Action, forward, input_gradient, weight_gradient
-from engine.schedules._base import Count, Pipe, Schedule, schedules
+from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 
 @schedules.register("interleaved-zb")

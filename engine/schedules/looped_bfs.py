@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from engine.program.action import Action, backward, forward
-from engine.schedules._base import Count, Pipe, Schedule, schedules
+from meshwave.engine.program.action import Action, backward, forward
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
 
 
 @schedules.register("looped-bfs")

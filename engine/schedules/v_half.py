@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from engine.schedules._base import schedules
-from engine.schedules._blocks import Block, BlockSchedule
+from meshwave.engine.schedules._base import schedules
+from meshwave.engine.schedules._building_blocks import Block, BlockSchedule
 
 
 @schedules.register("v-half")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import ClassVar
 
-from engine.program.action import Action, forward, input_gradient, weight_gradient
-from engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
 
 
 @schedules.register("zb-h1")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from engine.program.action import Action
-from engine.schedules._base import Pipe, Schedule, schedules, too_few
-from engine.schedules.zb_h1 import split_1f1b
+from meshwave.engine.program.action import Action
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.schedules.zb_h1 import split_1f1b
 
 
 @schedules.register("zb-h2")

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, repeat
 from typing import ClassVar
 
-from engine.program.action import Action, forward, input_gradient, weight_gradient
-from engine.schedules._base import Pipe, Schedule, folded, schedules
+from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
+from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules
 
 
 @schedules.register("zb-v")

@@ -103,7 +103,7 @@ def test_imports_point_down() -> None:
         str(found)
         for found in imports()
         if is_ours(found.name)
-        and part(found.name) in LEVEL  # not engine.__version__
+        and part(found.name) in LEVEL  # not meshwave.engine.__version__
         and part(found.module) != part(found.name)
         and LEVEL[part(found.module)] <= LEVEL[part(found.name)]
     ]
@@ -113,7 +113,9 @@ def test_imports_point_down() -> None:
 
 def test_only_the_runtime_imports_torch() -> None:
     elsewhere = [
-        str(found) for found in imports() if found.package == "torch" and not found.module.startswith("engine.runtime")
+        str(found)
+        for found in imports()
+        if found.package == "torch" and not found.module.startswith("meshwave.engine.runtime")
     ]
 
     assert elsewhere == []

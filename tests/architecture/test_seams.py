@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import engine
-from engine.registry import Registry
+from meshwave import engine
+from meshwave.engine.registry import Registry
 
 
 def registries(*, of_runtime: bool) -> Iterator[Registry[Any]]:
     """The registries of the packages of ``engine``; those of the runtime need torch."""
     seen: set[int] = set()
     for module in pkgutil.walk_packages(engine.__path__, "engine."):
-        if module.name.startswith("engine.runtime") == of_runtime and module.ispkg:
+        if module.name.startswith("meshwave.engine.runtime") == of_runtime and module.ispkg:
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Registry) and id(value) not in seen:
                     seen.add(id(value))
@@ -55,7 +55,7 @@ def test_every_model_is_one_file_in_its_folder() -> None:
 
 
 def test_every_file_among_the_schedules_is_a_schedule() -> None:
-    from engine import schedules
+    from meshwave.engine import schedules
 
     files = {module.name for module in pkgutil.iter_modules(schedules.__path__) if not module.name.startswith("_")}
     members = {inspect.getmodule(member) for member in schedules.schedules.values()}

@@ -34,9 +34,9 @@ def python(program: str) -> str:
 
 def test_the_planning_half_imports_without_torch_and_panel() -> None:
     program = """
-        import engine
+        from meshwave import engine
         for module in pkgutil.walk_packages(engine.__path__, "engine.", onerror=lambda name: None):
-            if not module.name.startswith("engine.runtime"):
+            if not module.name.startswith("meshwave.engine.runtime"):
                 importlib.import_module(module.name)
         print("all")
     """
@@ -46,8 +46,8 @@ def test_the_planning_half_imports_without_torch_and_panel() -> None:
 
 def test_the_planning_commands_work_without_torch_and_panel() -> None:
     program = """
-        from engine import cli
-        from engine.resources import examples
+        from meshwave.engine import cli
+        from meshwave.engine.resources import examples
         name = next(iter(examples()))
         for command in (["check", name], ["program", name], ["schema"], ["simulate", name, "--json"]):
             assert cli.main(command) == 0, command
@@ -59,7 +59,7 @@ def test_the_planning_commands_work_without_torch_and_panel() -> None:
 def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
     program = """
         import sys
-        from designer.main import main
+        from meshwave.designer.main import main
         assert main(["examples"]) == 0
         print([name for name in ("torch", "panel", "bokeh", "pandas") if name in sys.modules])
     """
@@ -70,7 +70,7 @@ def test_the_command_meshwave_imports_neither_torch_nor_panel() -> None:
 def test_the_designer_never_imports_torch() -> None:
     program = """
         import importlib, pkgutil, sys
-        import designer
+        from meshwave import designer
         for module in pkgutil.walk_packages(designer.__path__, "designer."):
             importlib.import_module(module.name)
         print("torch" in sys.modules)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from panel.viewable import Viewable
     from playwright.sync_api import Browser, Page
 
-    from engine.design import Design
+    from meshwave.engine.document import Design
 
 FAILED = pytest.StashKey[bool]()
 KNOWN = "() => { Bokeh.documents[0]._new_models.add = () => {} }"
@@ -48,8 +48,8 @@ class Stage:
     """
 
     def __init__(self, browser: Browser, serve: Callable[..., str]) -> None:
-        import designer.app  # a server knows the routes, and a page the widgets, that were there when it was made
-        import designer.lab.page  # noqa: F401
+        import meshwave.designer.pages.design_page  # a server knows the routes, and a page the widgets, that were there when it was made
+        import meshwave.designer.pages.transfer_page  # noqa: F401
 
         self.complaints: list[str] = []
         self.context = new_context(browser)
@@ -101,7 +101,7 @@ class Stage:
     def _app(self) -> Viewable:
         import panel as pn
 
-        from designer.assets import read_static
+        from meshwave.designer.kit.assets import read_static
 
         pn.config.raw_css = [read_static("app.css")]
         column = pn.Column(sizing_mode="stretch_both", margin=0)
@@ -181,9 +181,11 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """
     import panel as pn
 
-    from designer.app import LOOK_EVERY_S, Studio, Widgets
-    from designer.session import Session
-    from engine.launch import launchers
+    from meshwave.designer.pages.design_page import Widgets
+    from meshwave.designer.pages.studio import Studio
+    from meshwave.designer.state.design_session import Session
+    from meshwave.designer.views.runs import LOOK_EVERY_S
+    from meshwave.engine.runs.launchers._base import launchers
 
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
 
@@ -220,7 +222,7 @@ def drawn(stage: Stage) -> Drawn:
     pins: list[Any] = []
 
     def chart() -> Any:
-        from designer.views.timeline import TimelineChart
+        from meshwave.designer.views.timeline import TimelineChart
 
         made.append(TimelineChart(on_pin=pins.append, sizing_mode="stretch_both", min_height=SIZE["height"]))
         return made[-1]

@@ -12,7 +12,7 @@ from tests.designer.timelines import critical, memory, one_f_one_b
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from designer.views.timeline import Pin, TimelineChart
+    from meshwave.designer.views.timeline import Pin, TimelineChart
 
 SIZE = {"width": 1440, "height": 460}
 
@@ -59,7 +59,7 @@ class Drawn:
 
 
 def layer(ranks: int, microbatches: int, label: str = "Open design", **known: Any) -> Any:
-    from designer.views.timeline import Layer
+    from meshwave.designer.views.timeline import Layer
 
     timeline = one_f_one_b(ranks, microbatches)
     standing = {

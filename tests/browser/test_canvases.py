@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.gestures import centre, drag, eventually, press_and_drag
 
 if TYPE_CHECKING:
-    from designer.session import Session
+    from meshwave.designer.state.design_session import Session
     from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
@@ -54,8 +54,8 @@ def draw(stage: Stage, page: Page) -> Callable[..., Session]:
     """Show both canvases on a document; the session tells what became of it."""
 
     def show(design: dict[str, Any]) -> Session:
-        from designer.session import Session
-        from engine.design import parse_design
+        from meshwave.designer.state.design_session import Session
+        from meshwave.engine.document import parse_design
 
         session = Session(parse_design(design))
         stage.show(lambda: _canvases(session))
@@ -69,8 +69,8 @@ def draw(stage: Stage, page: Page) -> Callable[..., Session]:
 def _canvases(session: Session) -> Any:
     import panel as pn
 
-    from designer.canvases.cluster import ClusterCanvas
-    from designer.canvases.wave import WaveCanvas
+    from meshwave.designer.canvases.cluster import ClusterCanvas
+    from meshwave.designer.canvases.wave import WaveCanvas
 
     cluster = ClusterCanvas(session.edit, width=560, height=300)
     wave = WaveCanvas(session.edit, width=860, height=300)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from designer.app import layers
-from designer.drawing import Drawing
-from designer.session import Session
-from designer.views.timeline import TimelineChart
-from engine.design import parse_design
-from engine.program.program import format_program
+from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.order_edits import Drawing
+from meshwave.designer.views.timeline import TimelineChart
+from meshwave.engine.document import parse_design
+from meshwave.engine.program.program import format_program
 from tests._strategies import document
 from tests.browser.gestures import eventually
 
 if TYPE_CHECKING:
-    from engine.design import Design
+    from meshwave.engine.document import Design
     from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from engine.moe import by_age
+from meshwave.engine.experts import by_age
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 from tests.browser.legible import faint
 from tests.browser.test_canvases import document
 
 if TYPE_CHECKING:
-    from designer.session import Session
+    from meshwave.designer.state.design_session import Session
     from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
@@ -84,8 +84,8 @@ class Shown:
 @pytest.fixture
 def shown(stage: Stage) -> Callable[..., Shown]:
     def show(design: dict[str, Any]) -> Shown:
-        from designer.session import Session
-        from engine.design import parse_design
+        from meshwave.designer.state.design_session import Session
+        from meshwave.engine.document import parse_design
 
         session = Session(parse_design(design, draft=True))
         page = stage.show(lambda: _canvas(session), {"width": 1120, "height": 300})
@@ -99,7 +99,7 @@ def shown(stage: Stage) -> Callable[..., Shown]:
 def _canvas(session: Session) -> Any:
     import panel as pn
 
-    from designer.canvases.experts import ExpertsCanvas
+    from meshwave.designer.canvases.experts import ExpertsCanvas
 
     canvas = ExpertsCanvas(session.edit, width=1120, height=300)
     session.param.watch(lambda *_: canvas.show(session.design), "design")
@@ -338,7 +338,7 @@ def test_without_experts_one_click_adds_some(shown: Callable[..., Shown]) -> Non
 @pytest.fixture
 def whole(whole_page: Callable[..., Page]) -> Whole:
     """Show all of the designer on a document."""
-    from engine.design import parse_design
+    from meshwave.engine.document import parse_design
 
     return lambda document, **how: whole_page(parse_design(document), **how)
 
@@ -371,8 +371,8 @@ def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
 @pytest.fixture
 def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the map with seconds that are found at once; tests/designer/test_experts.py has the true ones."""
-    from designer.views import expert_map, expert_schedules
-    from engine import expert_grid
+    from meshwave.designer.views import expert_map, expert_schedules
+    from meshwave.engine.predict import expert_map as expert_grid
 
     points = np.array(list(product(*expert_grid.GRID.values())))
     axes = dict(zip(expert_grid.GRID, points.T, strict=True))
@@ -495,7 +495,7 @@ def test_a_small_run_of_experts_is_launched_and_seen_training(whole: Whole) -> N
     """Launched by hand: its loss falls, it lies over the prediction, inside its blocks too, and its load is offered."""
     import json
 
-    from engine.resources import example
+    from meshwave.engine.files import example
 
     design = json.loads(example("17-experts-on-two-cores").read_text())
     design["training"]["steps"] = 5

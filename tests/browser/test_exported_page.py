@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.export import exports
-from engine.predict import predict
+from meshwave.engine.exports import exports
+from meshwave.engine.predict.prediction import predict
 from tests._strategies import Drawn
 
 if TYPE_CHECKING:

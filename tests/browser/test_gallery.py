@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from designer.session import Session
-from designer.views.comparison import Comparison
-from designer.views.gallery import Gallery
-from designer.views.numbers import Numbers
-from designer.views.topbar import TopBar
-from engine import gallery as engine_gallery
-from engine.design import load_design
-from engine.resources import example
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.design_comparison import Comparison
+from meshwave.designer.views.gallery import Gallery
+from meshwave.designer.views.numbers import Numbers
+from meshwave.designer.views.topbar import TopBar
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.predict import gallery as engine_gallery
 from tests.browser.gestures import eventually, focused
 
 if TYPE_CHECKING:

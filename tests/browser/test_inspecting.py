@@ -20,10 +20,10 @@ pytestmark = pytest.mark.browser
 
 def predicted(name: str = "03-gpt-on-two-cores", **pipeline: Any) -> Any:
     """The layer of an example, as the page shows it; with another pipeline where one is given."""
-    from designer.app import _layer
-    from engine.design import parse_design
-    from engine.predict import predict
-    from engine.resources import find_design
+    from meshwave.designer.pages.timeline_layers import _layer
+    from meshwave.engine.document import parse_design
+    from meshwave.engine.files import find_design
+    from meshwave.engine.predict.prediction import predict
 
     document = parse_design(find_design(name).read_bytes()).model_dump(mode="json")
     document["pipeline"] = pipeline or document["pipeline"]
@@ -199,11 +199,11 @@ def test_a_line_stands_at_the_block_that_keys_walk_to(drawn: Drawn) -> None:
 
 
 def test_lanes_inside_a_block_that_are_too_low_for_their_names_are_named_by_their_device(drawn: Drawn) -> None:
-    from designer.views.layers import inside_of
-    from engine.design import load_design
-    from engine.predict import predict
-    from engine.program.action import forward
-    from engine.resources import example
+    from meshwave.designer.views.block_layers import inside_of
+    from meshwave.engine.document import load_design
+    from meshwave.engine.files import example
+    from meshwave.engine.predict.prediction import predict
+    from meshwave.engine.program.action import forward
 
     design = load_design(example("15-bert-base-moe"))
     layers, _ = inside_of(predict(design), 0, forward(0, 0))
@@ -473,7 +473,7 @@ def opened(page: Page, serve: Callable[..., str], visit: Callable[[str], Page]) 
     """Open a page of a timeline at what follows its address."""
     import panel as pn
 
-    from designer.views.timeline import TimelineChart
+    from meshwave.designer.views.timeline import TimelineChart
 
     charts: list[TimelineChart] = []
 

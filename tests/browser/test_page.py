@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from designer.server import read_design, served
-from engine.launch import launchers
+from meshwave.designer.server.serve import read_design, served
+from meshwave.engine.runs.launchers._base import launchers
 from tests.browser.gestures import eventually, painted
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]

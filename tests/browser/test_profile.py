@@ -9,17 +9,17 @@ import panel as pn
 import pytest
 from playwright.sync_api import expect
 
-from designer.calibrating import Calibrating
-from designer.forms import Form
-from designer.session import Session
-from designer.views.profile import Profiles
-from engine.cost.profile import keep
-from engine.design import load_design
-from engine.resources import example
-from engine.runtime.calibration import Wanted, calibrate_machine
-from engine.runtime.shaped import Cluster
+from meshwave.designer.forms import Form
+from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.profiles import Profiles
+from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runtime.calibration import Wanted, calibrate_machine
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 from tests.browser.gestures import eventually
-from tests.engine.cost.profiles import contention, known
+from tests.engine.costs.profiles import contention, known
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Stage

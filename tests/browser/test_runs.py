@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from designer.server import read_design, served
-from designer.session import Session
-from designer.views import runs
-from designer.views.runs import SHOWN_LOSSES, RunsPanel
-from engine.design import load_design, parse_design
-from engine.launch import Record, State, write_bundle
-from engine.launch._process import own_handle
-from engine.launch.local import LocalLauncher
-from engine.launch.texts import LARGEST_UPLOAD_BYTES, texts_folder
-from engine.predict import predict
-from engine.resources import example
-from tests.engine.recorded import record as record_timeline
+from meshwave.designer.server.serve import read_design, served
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import runs
+from meshwave.designer.views.run_text import SHOWN_LOSSES
+from meshwave.designer.views.runs import RunsPanel
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State, write_bundle
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, texts_folder
+from tests.engine.runs.recorded import record as record_timeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from engine.design import Design, parse_design
+from meshwave.engine.document import Design, parse_design
 from tests._strategies import document
 
 pytestmark = pytest.mark.browser

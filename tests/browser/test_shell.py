@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from designer.forms import Form
-from designer.session import Session
-from designer.views.numbers import Numbers
-from designer.views.problems import Problems
-from designer.views.topbar import TopBar
-from engine.design import load_design, parse_design
-from engine.export import exports
-from engine.resources import example
+from meshwave.designer.forms import Form
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.numbers import Numbers
+from meshwave.designer.views.problems import Problems
+from meshwave.designer.views.topbar import TopBar
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example
 from tests.browser.gestures import eventually
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from designer.canvases.wave import WaveCanvas
-from designer.session import Session
-from engine.design import load_design
-from engine.resources import example
+from meshwave.designer.canvases.wave import WaveCanvas
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
 from tests.browser.gestures import eventually
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def test_fast_keys_are_as_many_steps(page: Page, slow: Slow) -> None:
 
 
 def test_what_is_refused_is_taken_back(page: Page, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.errors import InputError
+    from meshwave.engine.errors import InputError
 
     def refuse(path: str, value: Any, label: str) -> None:
         time.sleep(ANSWERS_AFTER_S)

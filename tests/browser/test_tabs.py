@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from designer.app import IsShown, Studio, page
-from engine.design import load_design
-from engine.launch import launchers
-from engine.resources import example
+from meshwave.designer.pages.design_page import page
+from meshwave.designer.pages.studio import IsShown, Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers._base import launchers
 from tests.browser.gestures import eventually
 from tests.conftest import IDLE, serving
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.drawn import Drawn, layer
 from tests.browser.gestures import eventually, focused, painted
 from tests.designer.timelines import one_f_one_b
-from tests.engine.test_link_load import two_nodes
+from tests.engine.predict.test_link_load import two_nodes
 
 pytestmark = pytest.mark.browser
 
@@ -53,7 +53,7 @@ def test_many_blocks_are_shares_in_which_forward_and_backward_can_be_told_apart(
 
 def shares(drawn: Drawn) -> dict[str, float]:
     """How much of the middle of the picture is near the colour of an op."""
-    from engine.palette import OPS, rgb
+    from meshwave.engine.exports.pictures.palette import OPS, rgb
 
     code = """async ([colours]) => {
       const image = await createImageBitmap(await window.meshwaveTimeline.picture());
@@ -141,7 +141,7 @@ def test_hovering_tells_everything_about_a_block(drawn: Drawn) -> None:
 
 
 def test_hovering_tells_what_a_block_computes_sends_and_holds(drawn: Drawn) -> None:
-    from engine.inspect import Work
+    from meshwave.engine.predict.questions import Work
 
     flops = np.full((4, 1, 4), 3e12)
     drawn.show(layer(4, 8, work=Work(np.arange(4, dtype=np.int32)[None], flops)))
@@ -217,8 +217,8 @@ def test_hovering_tells_of_messages_idle_time_and_memory(drawn: Drawn) -> None:
 
 
 def test_a_click_pins_a_block_with_its_causes_and_effects(drawn: Drawn) -> None:
-    from designer.views.timeline import Pin
-    from engine.program.action import backward
+    from meshwave.designer.views.timeline import Pin
+    from meshwave.engine.program.action import backward
 
     drawn.show(layer(4, 8))
 
@@ -316,7 +316,7 @@ def test_two_designs_lie_one_above_the_other_on_one_axis(drawn: Drawn) -> None:
 
 
 def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
-    from designer.views.timeline import Layer
+    from meshwave.designer.views.timeline import Layer
 
     predicted = layer(4, 8)
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True)
@@ -334,7 +334,7 @@ def test_measured_lies_below_predicted_in_the_same_lane(drawn: Drawn) -> None:
 
 
 def test_measured_over_unit_costs_is_compared_by_its_order_alone(drawn: Drawn) -> None:
-    from designer.views.timeline import Layer
+    from meshwave.designer.views.timeline import Layer
 
     measured = Layer(one_f_one_b(4, 8, source="measured", slower=0.1), "Run 1", over=True, unit="units")
     drawn.show(layer(4, 8, unit="units"), measured)

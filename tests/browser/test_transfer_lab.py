@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from designer.server import read_design
-from engine.transfer import orderings, strategies
+from meshwave.designer.server.serve import read_design
+from meshwave.engine.resharding import orderings, strategies
 from tests.browser.gestures import centre, drag, eventually, focused, painted, press_and_drag
 
 if TYPE_CHECKING:
-    from designer.views.transfer import TransferView
-    from engine.design import Design
+    from meshwave.designer.canvases.transfer import TransferView
+    from meshwave.engine.document import Design
     from tests.browser.conftest import Stage
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ class Shown:
 @pytest.fixture
 def shown(stage: Stage) -> Callable[[str], Shown]:
     def open_lab(fragment: str = "") -> Shown:
-        from designer.lab.page import lab
+        from meshwave.designer.pages.transfer_page import lab
 
         views: list[TransferView] = []
 
@@ -67,7 +67,7 @@ def shown(stage: Stage) -> Callable[[str], Shown]:
 
 
 def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable[..., Shown]) -> None:
-    from designer.lab import edits
+    from meshwave.designer.state import transfer_links as edits
 
     _, document = edits.cases()["case-5"]
     lab = shown(edits.as_link(document, "send-recv", "naive"))
@@ -223,7 +223,7 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
 
 
 def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., Shown]) -> None:
-    from designer.lab import edits
+    from meshwave.designer.state import transfer_links as edits
 
     _, document = edits.cases()["uneven"]
     document["destination"]["spec"] = ["S7", "R"]
@@ -278,7 +278,7 @@ def test_what_is_not_looked_at_can_be_read_and_the_letters_of_a_spec_are_explain
 
 
 def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Callable[..., Shown]) -> None:
-    from designer.lab import edits
+    from meshwave.designer.state import transfer_links as edits
 
     document = edits.case([4], [4], [3, 4], ("S0 R", "R S0"), per_host=2)
     document["destination"] |= {"ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1]}  # the same devices, cut otherwise
@@ -298,7 +298,7 @@ def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Call
 
 
 def test_very_many_tasks_are_one_picture_in_which_each_can_be_pointed_at(shown: Callable[..., Shown]) -> None:
-    from designer.lab import edits
+    from meshwave.designer.state import transfer_links as edits
 
     page = shown().page
     document = edits.case([32], [32], [64, 64], ("S0 R", "R S0"))

@@ -14,10 +14,10 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from designer.access import TokenAccess, new_token
-from designer.app import Studio
-from designer.assets import HEAD
-from designer.server import read_design, start_somewhere
+from meshwave.designer.kit.assets import HEAD
+from meshwave.designer.pages.studio import Studio
+from meshwave.designer.server.access import TokenAccess, new_token
+from meshwave.designer.server.serve import read_design, start_somewhere
 
 TOKEN = "a-token-for-tests"
 

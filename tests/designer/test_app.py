@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from designer.app import DRAFTS_KEPT_S, Draft, Studio, warm_up
-from designer.main import main
-from engine.design import load_design
-from engine.launch import launchers
-from engine.resources import example
+from meshwave.designer.main import main
+from meshwave.designer.pages.design_page import warm_up
+from meshwave.designer.pages.studio import DRAFTS_KEPT_S, Draft, Studio
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers._base import launchers
 
 GIVEN = "0123456789ab"
 

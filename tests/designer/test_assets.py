@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from designer.assets import HEAD, linked, module
-from designer.views.timeline import TimelineChart
-from engine.errors import MeshwaveError
+from meshwave.designer.kit.assets import HEAD, linked, module
+from meshwave.designer.views.timeline import TimelineChart
+from meshwave.engine.errors import MeshwaveError
 
 
 def test_a_module_comes_after_those_that_it_imports_and_gives_what_it_exports() -> None:

@@ -12,16 +12,17 @@ import pytest
 from bokeh.document import Document
 from panel.io.state import set_curdoc
 
-from designer.lab import edits
-from designer.lab.bench import Bench
-from designer.search import Stopped
-from designer.session import Session
-from designer.views import expert_schedules, transfer
-from engine import expert_grid
-from engine.design import load_design
-from engine.design.transfer_spec import TransferSpec, parse_transfer
-from engine.resources import example
-from engine.schedules import go_on, watched
+from meshwave.designer.canvases import transfer
+from meshwave.designer.state import transfer_links as edits
+from meshwave.designer.state.background_search import Stopped
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.views import expert_schedules
+from meshwave.engine.document import load_design
+from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
+from meshwave.engine.files import example
+from meshwave.engine.predict import expert_map as expert_grid
+from meshwave.engine.schedules import go_on, watched
 from tests.conftest import PATIENCE_S
 
 

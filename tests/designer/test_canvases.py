@@ -8,18 +8,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from designer import edits
-from designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
-from designer.canvases.wave import WaveCanvas, choices, stages, thumbnail
-from designer.session import Session
-from engine.cost.crossings import crossing_bytes, crossing_seconds
-from engine.design import Design, Training, parse_design
-from engine.design import Mesh as MeshPart
-from engine.errors import InputError
-from engine.lowering import lower
-from engine.predict import predict
-from engine.schedules import schedules
-from engine.units import quantity
+from meshwave.designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
+from meshwave.designer.canvases.wave import WaveCanvas, choices, stages, thumbnail
+from meshwave.designer.state import _edit, mesh_edits
+from meshwave.designer.state import design_edits as edits
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.costs.boundary_transfers import crossing_bytes, crossing_seconds
+from meshwave.engine.document import Design, Training, parse_design
+from meshwave.engine.document import Mesh as MeshPart
+from meshwave.engine.errors import InputError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.schedules import schedules
+from meshwave.engine.units import quantity
 
 CLUSTER = {"nodes": 2, "devices_per_node": 4}
 sizes = st.integers(1, 6)
@@ -59,7 +60,7 @@ def document(**pipeline: Any) -> dict[str, Any]:
 
 
 def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
-    meshes = edits.draw((A, B), CLUSTER, [2, 3, 6, 7])
+    meshes = mesh_edits.draw((A, B), CLUSTER, [2, 3, 6, 7])
 
     assert meshes == (A, B, {"name": "C", "devices": (2, 3, 6, 7), "axes": {"dp": 4, "tp": 1}})
 
@@ -76,42 +77,42 @@ def test_a_drawn_mesh_is_the_last_rank_and_takes_the_next_letter() -> None:
 )
 def test_what_cannot_be_drawn_is_refused_in_words(devices: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        edits.draw((A, B), CLUSTER, devices)
+        mesh_edits.draw((A, B), CLUSTER, devices)
 
 
 def test_a_moved_mesh_keeps_its_axes_and_may_overlap_its_old_place() -> None:
-    assert edits.move((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
+    assert mesh_edits.move((mesh("A", 0, 1, tp=2),), CLUSTER, 0, [1, 2]) == (
         {"name": "A", "devices": (1, 2), "axes": {"dp": 1, "tp": 2}},
     )
     with pytest.raises(InputError, match="device 4 belongs to mesh B"):
-        edits.move((A, B), CLUSTER, 0, [4, 5])
+        mesh_edits.move((A, B), CLUSTER, 0, [4, 5])
     with pytest.raises(InputError, match="cannot move onto 1; resize it"):
-        edits.move((A, B), CLUSTER, 0, [2])
+        mesh_edits.move((A, B), CLUSTER, 0, [2])
 
 
 @pytest.mark.parametrize(("devices", "axes"), [([0, 1, 2, 3], (2, 2)), ([0, 1, 2], (3, 1)), ([0], (1, 1))])
 def test_a_resized_mesh_keeps_as_much_tp_as_divides_it(devices: list[int], axes: tuple[int, int]) -> None:
-    (resized,) = edits.resize((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
+    (resized,) = mesh_edits.resize((mesh("A", 0, 1, tp=2),), CLUSTER, 0, devices)
 
     assert (resized["axes"]["dp"], resized["axes"]["tp"]) == axes
 
 
 def test_meshes_are_renamed_reordered_and_deleted() -> None:
-    assert [m["name"] for m in edits.reorder((A, B), 0, 1)] == ["B", "A"]
-    assert edits.rename((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
-    assert edits.delete((A, B), 0) == (B,)
+    assert [m["name"] for m in mesh_edits.reorder((A, B), 0, 1)] == ["B", "A"]
+    assert mesh_edits.rename((A, B), 0, "  first  stage ")[0]["name"] == "first stage"
+    assert mesh_edits.delete((A, B), 0) == (B,)
     with pytest.raises(InputError, match="rank 1 is called B already"):
-        edits.rename((A, B), 0, "B")
+        mesh_edits.rename((A, B), 0, "B")
     with pytest.raises(InputError, match="the only mesh"):
-        edits.delete((A,), 0)
+        mesh_edits.delete((A,), 0)
     with pytest.raises(InputError, match="needs a name"):
-        edits.rename((A, B), 0, "   ")
+        mesh_edits.rename((A, B), 0, "   ")
 
 
 def test_axes_that_do_not_use_the_devices_name_those_that_do() -> None:
-    assert edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
+    assert mesh_edits.set_axes((A,), 0, 1, 2)[0]["axes"] == {"dp": 1, "tp": 2}
     with pytest.raises(InputError, match="use 2 x 1, 1 x 2"):
-        edits.set_axes((A,), 0, 2, 2)
+        mesh_edits.set_axes((A,), 0, 2, 2)
 
 
 @given(nodes=sizes, per_node=sizes, pp=sizes, dp=st.integers(1, 4), tp=st.integers(1, 4))
@@ -119,18 +120,18 @@ def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
     nodes: int, per_node: int, pp: int, dp: int, tp: int
 ) -> None:
     cluster = {"nodes": nodes, "devices_per_node": per_node}
-    possible, words = edits.describe_tile(cluster, pp, dp, tp)
+    possible, words = mesh_edits.describe_tile(cluster, pp, dp, tp)
     if not possible:
         with pytest.raises(InputError) as refusal:
-            edits.tile(cluster, pp, dp, tp)
+            mesh_edits.tile(cluster, pp, dp, tp)
         assert str(refusal.value) == words
         return
 
-    meshes = edits.tile(cluster, pp, dp, tp)
+    meshes = mesh_edits.tile(cluster, pp, dp, tp)
 
     redrawn: tuple[Any, ...] = ()
     for tiled in meshes:  # drawing refuses overlaps and what is no rectangle
-        redrawn = edits.draw(redrawn, cluster, tiled["devices"], tiled["name"])
+        redrawn = mesh_edits.draw(redrawn, cluster, tiled["devices"], tiled["name"])
     assert len(meshes) == pp
     assert all(tiled["axes"] == {"dp": dp, "tp": tp} and len(tiled["devices"]) == dp * tp for tiled in meshes)
 
@@ -138,22 +139,22 @@ def test_a_tiling_is_of_disjoint_rectangles_or_says_why_not(
 @given(nodes=sizes, per_node=sizes, pp=sizes, tp=sizes)
 def test_a_tiling_keeps_tensor_parallel_inside_a_node_where_it_can(nodes: int, per_node: int, pp: int, tp: int) -> None:
     assume(pp <= nodes * (per_node // tp))
-    for tiled in edits.tile({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
+    for tiled in mesh_edits.tile({"nodes": nodes, "devices_per_node": per_node}, pp, 1, tp):
         assert len({device // per_node for device in tiled["devices"]}) == 1
 
 
 def test_a_tiling_says_what_it_does() -> None:
-    assert edits.describe_tile(CLUSTER, 2, 2, 1) == (True, "2 meshes of 2 devices, 4 unused")
-    assert edits.describe_tile(CLUSTER, 4, 2, 2) == (False, "4 x 2 x 2 needs 16 devices; the cluster has 8")
-    assert edits.describe_tile(CLUSTER, 2, 3, 1)[0]
-    assert edits.describe_tile(CLUSTER, 1, 5, 1) == (
+    assert mesh_edits.describe_tile(CLUSTER, 2, 2, 1) == (True, "2 meshes of 2 devices, 4 unused")
+    assert mesh_edits.describe_tile(CLUSTER, 4, 2, 2) == (False, "4 x 2 x 2 needs 16 devices; the cluster has 8")
+    assert mesh_edits.describe_tile(CLUSTER, 2, 3, 1)[0]
+    assert mesh_edits.describe_tile(CLUSTER, 1, 5, 1) == (
         False,
         "1 rectangle of 5 devices do not fit on 2 x 4; use another dp x tp",
     )
 
 
 def test_meshes_stay_where_they_are_drawn_when_devices_are_added() -> None:
-    cluster, meshes = edits.set_devices_per_node((A, B), CLUSTER, 6)
+    cluster, meshes = mesh_edits.set_devices_per_node((A, B), CLUSTER, 6)
 
     assert cluster["devices_per_node"] == 6
     assert [m["devices"] for m in meshes] == [(0, 1), (6, 7)]
@@ -161,16 +162,16 @@ def test_meshes_stay_where_they_are_drawn_when_devices_are_added() -> None:
 
 def test_devices_that_carry_a_mesh_do_not_go() -> None:
     with pytest.raises(InputError, match="node 1 carries mesh B"):
-        edits.set_nodes((A, B), CLUSTER, 1)
+        mesh_edits.set_nodes((A, B), CLUSTER, 1)
     with pytest.raises(InputError, match="device 1 of node 0 carries mesh A"):
-        edits.set_devices_per_node((A, B), CLUSTER, 1)
+        mesh_edits.set_devices_per_node((A, B), CLUSTER, 1)
 
 
 def test_names_go_on_after_z() -> None:
-    meshes = edits.tile({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
+    meshes = mesh_edits.tile({"nodes": 4, "devices_per_node": 8}, 28, 1, 1)
 
     assert [m["name"] for m in meshes[24:]] == ["Y", "Z", "AA", "AB"]
-    assert edits.next_name(meshes[1:]) == "A"
+    assert mesh_edits.next_name(meshes[1:]) == "A"
 
 
 # the pipeline
@@ -238,7 +239,7 @@ def test_paths_are_compared_only_where_the_layers_allow_the_stages() -> None:
     ("part", "field", "bound"), [(Design, "name", 200), (MeshPart, "name", 60), (Training, "micro_batch_size", 10**6)]
 )
 def test_limits_are_those_of_the_document(part: Any, field: str, bound: int) -> None:
-    assert edits.most(part, field) == bound
+    assert _edit.most(part, field) == bound
 
 
 # the widgets' Python side, on a session

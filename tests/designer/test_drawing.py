@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from designer import edits
-from designer.drawing import Drawing, edited, start_of
-from designer.session import Session
-from engine.design import parse_design
-from engine.errors import InputError
-from engine.lowering import order
-from engine.program.program import format_program
+from meshwave.designer.state import design_edits as edits
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.order_edits import Drawing, edited, start_of
+from meshwave.engine.document import parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.lowering.lower import order
+from meshwave.engine.program.program import format_program
 from tests._strategies import document
 
 F, B = 0, 1

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from designer.session import Session
-from designer.views import expert_map, expert_schedules
-from designer.views.expert_map import map_of_layers
-from designer.views.expert_schedules import ExpertSchedules
-from engine.design import load_design
-from engine.expert_grid import CLUSTERS, OWN, GridCluster, cluster_of, grid
-from engine.resources import example
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import expert_map, expert_schedules
+from meshwave.designer.views.expert_map import map_of_layers
+from meshwave.designer.views.expert_schedules import ExpertSchedules
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.expert_map import CLUSTERS, OWN, GridCluster, cluster_of, grid
 
 
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from designer import expert_edits as edits
-from designer.canvases.experts import ExpertsCanvas, Known, picture_of
-from designer.forms import change, fields
-from designer.session import Session
-from designer.views.expert_schedules import ExpertSchedules, card, cards
-from engine.design import Design, load_design, parse_design
-from engine.errors import InputError
-from engine.moe import by_age, dropped
-from engine.predict import predict
-from engine.resources import example
-from engine.units import quantity
+from meshwave.designer.canvases.expert_figures import Known
+from meshwave.designer.canvases.experts import ExpertsCanvas, picture_of
+from meshwave.designer.forms import change, fields
+from meshwave.designer.state import expert_edits as edits
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.expert_schedules import ExpertSchedules, card, cards
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.experts import by_age, dropped
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.units import quantity
 
 NAMES = [f"device {place}" for place in range(4)]
 HOMES = ((0, 1), (2, 3), (4, 5), (6, 7))

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-import designer.views.gallery as module
-from designer.app import layers
-from designer.session import MOST_PINNED, Session
-from designer.views.comparison import Comparison, columns
-from designer.views.gallery import COLUMNS, LANES, Gallery, about, axis, card, picture
-from engine import gallery as engine_gallery
-from engine.design import Design, load_design, parse_design
-from engine.errors import InputError
-from engine.gallery import Entry, judge, variants
-from engine.predict import predict
-from engine.resources import example
+import meshwave.designer.views.gallery as module
+from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.state.design_session import MOST_PINNED, Session
+from meshwave.designer.views.design_comparison import Comparison, columns
+from meshwave.designer.views.gallery import COLUMNS, LANES, Gallery, about, axis, card, picture
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example
+from meshwave.engine.predict import gallery as engine_gallery
+from meshwave.engine.predict.gallery import Entry, judge, variants
+from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")

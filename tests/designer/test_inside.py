@@ -7,17 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from designer.app import _of_pin
-from designer.session import Session
-from designer.views.layers import KINDS, MeasuredBlock, inside_of
-from designer.views.timeline import Layer, Pin, TimelineChart, pack
-from engine.design import parse_design
-from engine.errors import InputError
-from engine.lowering.layers import inside, measured_inside
-from engine.moe import LAYER_OPS
-from engine.predict import Prediction
-from engine.program.action import Action, Op
-from engine.recording import STEP, MeasuredInside
+from meshwave.designer.pages.timeline_layers import _of_pin
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.block_layers import KINDS, MeasuredBlock, inside_of
+from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
+from meshwave.engine.document import parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.experts import LAYER_OPS
+from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.runs.accuracy.measured_block import measured_inside
+from meshwave.engine.runs.recording import STEP, MeasuredInside
 from tests.designer.test_experts import design
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from designer.app import layers
-from designer.session import Session
-from designer.views.links import links_of
-from designer.views.timeline import TICKS, Layer, TimelineChart, pack
-from engine.design import parse_design
-from engine.link_lanes import LinkLanes
-from engine.predict import Prediction, predict
-from engine.program.action import Op
+from meshwave.designer.pages.timeline_layers import layers
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.timeline import TICKS, Layer, TimelineChart, pack
+from meshwave.designer.views.timeline_links import links_of
+from meshwave.engine.document import parse_design
+from meshwave.engine.predict.link_lanes import LinkLanes
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.action import Op
 from tests._strategies import document
 from tests.designer.test_timeline_view import ask, asked
-from tests.engine.test_link_load import two_nodes
+from tests.engine.predict.test_link_load import two_nodes
 
 
 def unpacked(packed: bytes) -> tuple[dict[str, Any], dict[str, Any]]:

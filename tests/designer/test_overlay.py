@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from designer.lab.over import Crossings
-from designer.session import Session
-from designer.views._overlay import Overlay
-from designer.views.comparison import Comparison
-from designer.views.expert_schedules import ExpertSchedules
-from designer.views.gallery import Gallery
-from engine.design import load_design
-from engine.program.action import Action, Op
-from engine.resources import example
+from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.pages.transfer_page import Crossings
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.design_comparison import Comparison
+from meshwave.designer.views.expert_schedules import ExpertSchedules
+from meshwave.designer.views.gallery import Gallery
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.program.action import Action, Op
 
 Opened = tuple[Overlay, Callable[[], None]]
 

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from designer import calibrating as beside
-from designer.calibrating import Calibrating
-from designer.forms import Field, change, fields
-from designer.session import Session
-from designer.views.profile import Profiles, axis, charts, listed, machine_words
-from engine.cost.profile import Measured, Profile, elsewhere, keep, profiles
-from engine.design import Design, load_design
-from engine.errors import InputError
-from engine.machine import processor
-from engine.resources import example
-from engine.runtime.calibration import Told, Wanted
-from tests.engine.cost.profiles import contention, known, of_a_run
+from meshwave.designer.forms import Field, change, fields
+from meshwave.designer.state import background_calibration as beside
+from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.profiles import Profiles, axis, charts, listed, machine_words
+from meshwave.engine.costs.profile import Measured, Profile
+from meshwave.engine.costs.profile_store import elsewhere, keep, profiles
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example
+from meshwave.engine.machine import processor
+from meshwave.engine.runtime.calibration import Told, Wanted
+from tests.engine.costs.profiles import contention, known, of_a_run
 
 PATIENCE_S = 30.0
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from designer.canvases.experts import ExpertsCanvas
-from designer.routed import Routings
-from designer.session import Session
-from engine.design import Design, load_design
-from engine.launch import Record, State, write_bundle
-from engine.predict import predict
-from engine.recording import write_routing
-from engine.resources import example
+from meshwave.designer.canvases.experts import ExpertsCanvas
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.measured_load import Routings
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, State, write_bundle
+from meshwave.engine.runs.recording import write_routing
 
 
 @pytest.fixture

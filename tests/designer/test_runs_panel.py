@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from designer.session import Session
-from designer.views import runs
-from designer.views.runs import RunsPanel, reduced
-from engine.design import Design, load_design, parse_design
-from engine.errors import RunError
-from engine.launch import Hosts, Options, Record, State, write_bundle
-from engine.launch._launcher import settled
-from engine.launch._process import own_handle
-from engine.launch.local import LocalLauncher
-from engine.launch.texts import texts_folder
-from engine.predict import predict
-from engine.recording import Recorder, read_recording
-from engine.resources import example
-from engine.units import quantity
-from tests.engine.launch.play import until
-from tests.engine.recorded import record as record_timeline
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import run_text
+from meshwave.designer.views.run_text import reduced
+from meshwave.designer.views.runs import RunsPanel
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.errors import RunError
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
+from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.recording import Recorder, read_recording, recording
+from meshwave.engine.runs.training_texts import texts_folder
+from meshwave.engine.units import quantity
+from tests.engine.runs.play import until
+from tests.engine.runs.recorded import record as record_timeline
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
     losses[12_345] = 99.0
     panel = show(write(losses=losses))
 
-    assert len(panel.losses) == runs.SHOWN_LOSSES
+    assert len(panel.losses) == run_text.SHOWN_LOSSES
     assert (panel.losses[0], panel.losses[-1]) == (losses[0], losses[-1])
     assert 99.0 in panel.losses
     assert panel.run["done"] == 30_000
@@ -372,7 +373,7 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     show: Show, write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings: list[Path] = []
-    read = runs.read_recording
+    read = recording.read_recording
     monkeypatch.setattr(runs, "read_recording", lambda folder: readings.append(folder) or read(folder))
     run = write(losses=[5.0], spans=3)
     panel = show(run)
@@ -513,8 +514,8 @@ def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
 def test_a_design_that_this_machine_cannot_hold_is_refused_with_the_numbers(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.launch.local.has_gpu", lambda: False)
-    monkeypatch.setattr("engine.launch.local.memory_bytes", lambda: 16e9)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.memory_bytes", lambda: 16e9)
     panel = show()
     assert panel.bar.launchable["allowed"]
 

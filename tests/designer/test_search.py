@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from designer import search
-from designer.search import in_words
-from designer.session import Session
-from designer.views.problems import Problems
-from engine.design import Design, parse_design
-from engine.errors import InputError
-from engine.lowering import order
-from engine.predict import predict
+from meshwave.designer.state import background_search as search
+from meshwave.designer.state.background_search import in_words
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.problems import Problems
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.lowering.lower import order
+from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 
 GONE_ON_S = 20.0

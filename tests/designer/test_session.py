@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from designer import session as session_module
-from designer.session import LONGEST_HISTORY, Session
-from engine.design import Design, load_design
-from engine.errors import DesignError, InputError
-from engine.resources import example
+from meshwave.designer.state import design_session as session_module
+from meshwave.designer.state.design_session import LONGEST_HISTORY, Session
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.files import example
 
 
 @pytest.fixture

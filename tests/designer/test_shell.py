@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
-from designer.session import Session
-from designer.views.numbers import Numbers, staleness, tiles
-from designer.views.problems import Problems, listed
-from designer.views.topbar import (
+from meshwave.designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views.numbers import Numbers, staleness, tiles
+from meshwave.designer.views.problems import Problems, listed
+from meshwave.designer.views.topbar import (
     LARGEST_FILE_BYTES,
     SHORTCUTS,
     TopBar,
@@ -20,13 +20,13 @@ from designer.views.topbar import (
     is_schedule,
     read_upload,
 )
-from engine.design import Design, load_design, parse_design
-from engine.errors import DesignError, InputError, Problem
-from engine.export import exports
-from engine.predict import predict
-from engine.resources import example, examples
-from engine.schedules import schedules
-from engine.units import quantity
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example, examples
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.schedules import schedules
+from meshwave.engine.units import quantity
 
 
 @pytest.fixture
@@ -254,8 +254,8 @@ def test_one_switch_gives_a_model_experts_and_takes_them_away_with_all_that_lay_
 
 
 def test_the_section_of_the_experts_has_every_field_of_the_document(experts: Session) -> None:
-    from engine.design.experts import Experts
-    from engine.design.model import MoE
+    from meshwave.engine.document.experts import Experts
+    from meshwave.engine.document.model import MoE
 
     (section,) = (section for section in fields(experts.design) if section["key"] == "experts")
     paths = {field["path"] for field in section["fields"]}

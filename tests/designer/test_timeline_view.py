@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack
-from engine.design import load_design
-from engine.errors import InputError
-from engine.predict import predict
-from engine.program.action import Action, Op, backward, forward, overlapped
-from engine.program.program import build
-from engine.resources import example
-from engine.simulate import simulate
-from engine.timeline import Timeline
+from meshwave.designer.views.timeline import CRITICAL, TICKS, Layer, Pin, TimelineChart, pack
+from meshwave.engine.document import load_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Action, Op, backward, forward, overlapped
+from meshwave.engine.program.program import build
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.timeline import Timeline
 from tests.designer.timelines import critical, memory, one_f_one_b
 
 

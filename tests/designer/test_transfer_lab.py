@@ -12,30 +12,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from designer.lab import edits
-from designer.lab.bench import Bench
-from designer.lab.over import Crossings
-from designer.session import Session
-from designer.views.timeline import Layer, Pin, TimelineChart, pack
-from designer.views.transfer import TransferView
-from engine.design import load_design, parse_design
-from engine.design.cost import RooflineCost
-from engine.design.transfer_spec import parse_transfer
-from engine.errors import DesignError, InputError
-from engine.program.action import Action, Op
-from engine.resources import example
-from engine.transfer import _played, orderings, strategies
+from meshwave.designer.canvases.transfer import TransferView
+from meshwave.designer.pages.transfer_page import Crossings
+from meshwave.designer.state import transfer_edits as edits
+from meshwave.designer.state import transfer_fields, transfer_links
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.document.cost import RooflineCost
+from meshwave.engine.document.transfer_document import parse_transfer
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.files import example
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.resharding import orderings, strategies
+from meshwave.engine.resharding import playback as _played
 from tests.designer.timelines import one_f_one_b
 
 
-def rows() -> edits.Document:
-    return edits.cases()["uneven"][1]
+def rows() -> transfer_fields.Document:
+    return transfer_links.cases()["uneven"][1]
 
 
 class Opened:
     """A view on a bench, gestures by name, and what it answered last."""
 
-    def __init__(self, document: edits.Document) -> None:
+    def __init__(self, document: transfer_fields.Document) -> None:
         self.bench = Bench(parse_transfer(json.dumps(document)))
         self.view = TransferView(self.bench)
         self.told: list[dict[str, Any]] = []
@@ -56,12 +58,12 @@ class Opened:
 # fields
 
 
-@pytest.mark.parametrize("name", edits.cases())
+@pytest.mark.parametrize("name", transfer_links.cases())
 def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
-    _, document = edits.cases()[name]
+    _, document = transfer_links.cases()[name]
     parse_transfer(json.dumps(document))
 
-    for path, text in edits.texts(document).items():
+    for path, text in transfer_fields.texts(document).items():
         assert edits.with_text(document, path, text) == document, path
 
 
@@ -170,29 +172,31 @@ def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None
 
 
 def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
-    link = edits.as_link(rows(), "hierarchical", "dfs")
+    link = transfer_links.as_link(rows(), "hierarchical", "dfs")
 
-    text, *others = edits.read_link(f"#{link}")
+    text, *others = transfer_links.read_link(f"#{link}")
 
     assert json.loads(text) == rows() and others == ["hierarchical", "dfs", "planned"]
-    assert edits.read_link(edits.as_link(rows(), "broadcast", "dfs", shows="played")).shows == "played"
-    assert json.loads(edits.read_link(f"spec={json.dumps(rows())}").text) == rows()
+    assert (
+        transfer_links.read_link(transfer_links.as_link(rows(), "broadcast", "dfs", shows="played")).shows == "played"
+    )
+    assert json.loads(transfer_links.read_link(f"spec={json.dumps(rows())}").text) == rows()
 
 
 @pytest.mark.parametrize("fragment", ["", "spec=%%%", "spec=é", "strategy=dfs", "spec=a&spec=b", "x" * 70_000])
 def test_what_is_no_link_is_refused_in_words(fragment: str) -> None:
     with pytest.raises(InputError, match="the link h"):
-        edits.read_link(fragment)
+        transfer_links.read_link(fragment)
 
 
 def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
     opened = Opened(rows())
     wrong = rows() | {"tensor": {"shape": [13, "six"], "item_bytes": 2}}
 
-    refused = opened.do("link", fragment=edits.as_link(wrong, "broadcast", "dfs"))
+    refused = opened.do("link", fragment=transfer_links.as_link(wrong, "broadcast", "dfs"))
 
     assert refused == 'the link was not opened: tensor.shape[1]: "six" should be a whole number'
-    assert opened.do("link", fragment=edits.as_link(rows(), "brodcast", "dfs"))
+    assert opened.do("link", fragment=transfer_links.as_link(rows(), "brodcast", "dfs"))
     assert "brodcast" in opened.told[-1]["refused"] and "'broadcast'" in opened.told[-1]["refused"]
     assert opened.bench.history == ("", "") and opened.view.troubles == {}
 
@@ -226,7 +230,7 @@ def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() 
     assert not opened.view.stale and opened.view.troubles == {}
 
 
-@given(path=st.sampled_from(sorted(edits.FIELDS)), text=st.text("0123456789.-*, xGMkmuB/sbit", max_size=6))
+@given(path=st.sampled_from(sorted(transfer_fields.FIELDS)), text=st.text("0123456789.-*, xGMkmuB/sbit", max_size=6))
 def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: str, text: str) -> None:
     document = rows()
     try:
@@ -234,7 +238,7 @@ def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: s
     except InputError:
         return
 
-    assert edits.with_text(changed, path, edits.texts(changed)[path]) == changed
+    assert edits.with_text(changed, path, transfer_fields.texts(changed)[path]) == changed
 
 
 def test_a_refused_field_changes_nothing() -> None:
@@ -262,7 +266,7 @@ def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken
 
 
 def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
-    opened = Opened(edits.cases()["rows"][1])
+    opened = Opened(transfer_links.cases()["rows"][1])
     number = opened.view.picture["number"]
 
     opened.do("hops", number=number, task=0)
@@ -298,7 +302,7 @@ def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen
     opened.do("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
     assert "planned or played, not 'dreamt'" in str(opened.do("look", shows="dreamt"))
-    opened.do("link", fragment=edits.as_link(rows(), "broadcast", "dfs", shows="played"))
+    opened.do("link", fragment=transfer_links.as_link(rows(), "broadcast", "dfs", shows="played"))
     assert opened.view.shows == "played" and opened.view.play
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from designer.canvases.wave_skips import skips
-from designer.forms.changes import change
-from designer.forms.fields import Field, fields
-from engine.design import Design, load_design, parse_design
-from engine.predict import predict
-from engine.resources import example
+from meshwave.designer.canvases.wave_skips import skips
+from meshwave.designer.forms.changes import change
+from meshwave.designer.forms.fields import Field, fields
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
 
 
 def field(design: Design, path: str) -> Field:

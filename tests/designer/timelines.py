@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.program.action import Op
-from engine.timeline import Floats, Source, Timeline
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Floats, Source, Timeline
 
 
 def one_f_one_b(

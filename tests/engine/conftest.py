@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.schedules import auto
+from meshwave.engine.schedules import auto
 
 
 @pytest.fixture(autouse=True, scope="module")

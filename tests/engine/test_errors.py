@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError, nearest
+from meshwave.engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError, nearest
 
 
 @pytest.mark.parametrize(

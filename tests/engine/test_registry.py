@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
-from engine.registry import Registry
-from engine.schedules import Schedule, schedules
+from meshwave.engine.errors import InputError
+from meshwave.engine.registry import Registry
+from meshwave.engine.schedules import Schedule, schedules
 from tests.conftest import PATIENCE_S
 
 
@@ -23,7 +23,7 @@ def animals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registr
     package = tmp_path / "zoo_for_tests"
     package.mkdir()
     (package / "__init__.py").write_text(
-        "from engine.registry import Registry\nanimals = Registry('animal', __name__)\n"
+        "from meshwave.engine.registry import Registry\nanimals = Registry('animal', __name__)\n"
     )
     for file, names in (("zebra", ["zebra"]), ("cats", ["lion", "tiger"]), ("_helper", ["nobody"])):
         lines = "".join(f"animals.register('{name}')('a {name}')\n" for name in names)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InputError
-from engine.units import amount, number, percent, quantity
+from meshwave.engine.errors import InputError
+from meshwave.engine.units import amount, number, percent, quantity
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 Nothing here imports torch: what measures runs in processes of its own (:mod:`.stages`, :mod:`.links`).
 """
 
-from engine.runtime.calibration.collectives import Plan, calibrate, machine_of
-from engine.runtime.calibration.command import cluster_of, command, to_text
-from engine.runtime.calibration.machine import PARTS, Heard, Told, Wanted, calibrate_machine, usual
+from meshwave.engine.runtime.calibration.collectives import Plan, calibrate, machine_of
+from meshwave.engine.runtime.calibration.machine_profile import PARTS, Heard, Told, Wanted, calibrate_machine, usual
 
 __all__ = [
     "PARTS",
@@ -15,9 +14,6 @@ __all__ = [
     "Wanted",
     "calibrate",
     "calibrate_machine",
-    "cluster_of",
-    "command",
     "machine_of",
-    "to_text",
     "usual",
 ]

@@ -11,20 +11,11 @@ from itertools import product
 from math import lcm
 from typing import Any
 
-from engine.cost.fits import fit_line
-from engine.cost.profile import (
-    Group,
-    Machine,
-    Measured,
-    Name,
-    Profile,
-    ShapedRates,
-    group_sizes,
-    members,
-)
-from engine.errors import InputError
-from engine.machine import processor
-from engine.runtime.shaped import Cluster, run
+from meshwave.engine.costs.line_fits import fit_line
+from meshwave.engine.costs.profile import Group, Machine, Measured, Name, Profile, ShapedRates, group_sizes, members
+from meshwave.engine.errors import InputError
+from meshwave.engine.machine import processor
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
 
 COLLECTIVES: tuple[Name, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 GROUPS: tuple[Group, ...] = ("mp", "esp", "ep", "ep_esp")
@@ -71,7 +62,9 @@ def calibrate(
     say(f"measuring {len(plan.cases)} collectives of {len(plan.sizes)} sizes each: {cluster}")
     if machine.load_before and machine.load_before > BUSY:
         say(f"others' work wants {machine.load_before:.1f} cores: messages will seem slower than they are")
-    seconds = run("engine.runtime.collectives:measure", cluster, {**plan.told, "rounds": rounds}, say)[0]
+    seconds = run(
+        "meshwave.engine.runtime.calibration.collective_timing:measure", cluster, {**plan.told, "rounds": rounds}, say
+    )[0]
     return plan.profile(cluster, machine, seconds)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from engine.registry import Registry
-from engine.runtime.groups import ALONE, Group
-from engine.runtime.models._family import Family, MakeExperts, Shape, Stage
+from meshwave.engine.registry import Registry
+from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.models._family import Family, MakeExperts, Shape, Stage
 
 models: Registry[type[Family]] = Registry("model", __name__)
 

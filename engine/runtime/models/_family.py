@@ -12,9 +12,9 @@ from numpy.random import Generator, SeedSequence
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.cost.flops import Model
-from engine.runtime.groups import ALONE, Group
-from engine.runtime.tensor_parallel import cut_of
+from meshwave.engine.costs.operators import Model
+from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.modules.tensor_parallel import cut_of
 
 Example = tuple[NDArray[Any], NDArray[Any]]
 """What goes in and what should come out, of one sample."""
@@ -138,7 +138,7 @@ class Family(ABC):
         """The standard deviation that a weight is drawn with."""
 
     def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
-        """Build one stage; see :func:`engine.runtime.models.build_stage`."""
+        """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""
         return Stage(*self.parts(layers_per_stage, stage, seed, dtype, device))
 
     def parts(

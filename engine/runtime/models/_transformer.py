@@ -11,10 +11,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.runtime.deferred import Norm, Table
-from engine.runtime.groups import ALONE, Group
-from engine.runtime.models._family import FIRST_LAYER, Family, Shape
-from engine.runtime.tensor_parallel import ColumnLinear, RowLinear, VocabTable, cross_entropy
+from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.models._family import FIRST_LAYER, Family, Shape
+from meshwave.engine.runtime.modules.deferred_gradients import Norm, Table
+from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, VocabTable, cross_entropy
 
 Ints = NDArray[np.int64]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from engine.runtime.models import models
-from engine.runtime.models._transformer import IGNORED, Ints, Transformer
+from meshwave.engine.runtime.models import models
+from meshwave.engine.runtime.models._transformer import IGNORED, Ints, Transformer
 
 MASK = 256  # the token after the 256 bytes
 MASKED = 0.15  # of the tokens, as in the paper

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from engine.runtime.models import models
-from engine.runtime.models._transformer import Ints, Transformer
+from meshwave.engine.runtime.models import models
+from meshwave.engine.runtime.models._transformer import Ints, Transformer
 
 
 @models.register("gpt")

@@ -19,14 +19,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.cost.u_net_blocks import groups_of
-from engine.design.u_net import Block, UNet, numbers_of
-from engine.lowering.skips import Skip, between_stages
-from engine.runtime.deferred import ChannelNorm, Convolution, Linear
-from engine.runtime.models import models
-from engine.runtime.models._family import Example, Family, Stage, as_exchanged
-from engine.runtime.models._images import draw_image
-from engine.runtime.models.u_transformer import SkippingStage
+from meshwave.engine.costs.u_net_blocks import groups_of
+from meshwave.engine.document.u_net import Block, UNet, numbers_of
+from meshwave.engine.lowering.transfers import Skip, between_stages
+from meshwave.engine.runtime.models import models
+from meshwave.engine.runtime.models._family import Example, Family, Stage, as_exchanged
+from meshwave.engine.runtime.models._images import draw_image
+from meshwave.engine.runtime.models.u_transformer import SkippingStage
+from meshwave.engine.runtime.modules.deferred_gradients import ChannelNorm, Convolution, Linear
 
 Places = tuple[int, int]
 """Channels and side of an image."""
@@ -73,7 +73,7 @@ class PixelAttention(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """One block, as :class:`engine.design.u_net.Block` describes it."""
+    """One block, as :class:`meshwave.engine.document.u_net.Block` describes it."""
 
     is_plain = True  # nothing is exchanged inside
 

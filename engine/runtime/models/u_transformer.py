@@ -1,7 +1,7 @@
 """A U-ViT over bytes: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
 
 The document calls it ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
-see :mod:`engine.runtime.models.u_net` and :mod:`engine.papers.u_transformer`.
+see :mod:`meshwave.engine.runtime.models.u_net` and :mod:`meshwave.engine.bench.papers.u_transformer_model`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.design.model import nested_skips
-from engine.lowering.skips import Skip, between_stages
-from engine.runtime.deferred import Linear
-from engine.runtime.models import models
-from engine.runtime.models._family import Stage
-from engine.runtime.models._transformer import Layer
-from engine.runtime.models.bert import Bert
+from meshwave.engine.document.model import nested_skips
+from meshwave.engine.lowering.transfers import Skip, between_stages
+from meshwave.engine.runtime.models import models
+from meshwave.engine.runtime.models._family import Stage
+from meshwave.engine.runtime.models._transformer import Layer
+from meshwave.engine.runtime.models.bert import Bert
+from meshwave.engine.runtime.modules.deferred_gradients import Linear
 
 Blocks = list[int]
 

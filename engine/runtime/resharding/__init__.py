@@ -1,6 +1,6 @@
 """Takes a tensor from one mesh and sharding to another: gloo through the host, NCCL between GPUs.
 
-    from engine.runtime.resharding import reshard
+    from meshwave.engine.runtime.resharding import reshard
 
     shard = reshard(tensor, destination=(mesh, placements))
 
@@ -18,16 +18,22 @@ up what came before they send the sum on, and so a dtype has to have a sum.
 
 Each process keeps the plan's order by itself: nobody tells another that a NIC is free. Two processes of a
 host that send at once share its NIC where the plan lets one go first, and both end when the later one would;
-:func:`engine.transfer.played_seconds` counts with that. An order kept for a host would cost a message for
+:func:`meshwave.engine.resharding.played_seconds` counts with that. An order kept for a host would cost a message for
 each task, and bring the first of them there earlier, not the last.
 """
 
 from __future__ import annotations
 
-from engine.runtime.resharding._carriers import Carrier, GlooCarrier, NcclCarrier
-from engine.runtime.resharding._many import MovingList, ReshardingList, ReshardItem, prepare_many, reshard_many
-from engine.runtime.resharding._moving import Moving, Resharding
-from engine.runtime.resharding._reshard import prepare, reshard
+from meshwave.engine.runtime.resharding.bound_transfer import Moving, Resharding
+from meshwave.engine.runtime.resharding.carriers import Carrier, GlooCarrier, NcclCarrier
+from meshwave.engine.runtime.resharding.many_tensors import (
+    MovingList,
+    ReshardingList,
+    ReshardItem,
+    prepare_many,
+    reshard_many,
+)
+from meshwave.engine.runtime.resharding.reshard import prepare, reshard
 
 __all__ = [
     "Carrier",

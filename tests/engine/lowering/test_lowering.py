@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DesignError
-from engine.lowering import lower
-from engine.lowering.transfers import LOOKAHEAD, add_transfers
-from engine.lowering.updates import add_updates
-from engine.program.action import Action, Op
-from engine.program.program import Program, format_program, from_json, parse_program, to_json
-from engine.program.verify import verify
-from engine.schedules import schedules
+from meshwave.engine.errors import DesignError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.lowering.transfers import LOOKAHEAD, add_transfers
+from meshwave.engine.lowering.updates import add_updates
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program, format_program, from_json, parse_program, to_json
+from meshwave.engine.program.verification import verify
+from meshwave.engine.schedules import schedules
 from tests._strategies import Drawn, compute_programs, document, pipelines, skips_between
 from tests.engine.program.walk import inputs, other_end
 

@@ -11,17 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.cost import estimate, layers_per_stage
-from engine.design import Design
-from engine.design.model import nested_skips
-from engine.lowering import lower
-from engine.lowering.skips import between_stages, skips_of
-from engine.lowering.transfers import add_transfers
-from engine.program.action import Op
-from engine.program.program import Program, format_program, parse_program
-from engine.program.verify import verify
-from engine.schedules import schedules
-from engine.simulate import simulate
+from meshwave.engine.costs import estimate, layers_per_stage
+from meshwave.engine.document import Design
+from meshwave.engine.document.model import nested_skips
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.lowering.transfers import add_transfers, between_stages, skips_of
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program, format_program, parse_program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.verification import verify
+from meshwave.engine.schedules import schedules
 from tests._strategies import GPT, Drawn, compute_programs, pipelines, skips_between
 from tests.engine.program.walk import left_over, other_end
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InputError
-from engine.program.action import (
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import (
     Action,
     Op,
     backward,

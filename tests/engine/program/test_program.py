@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from engine.errors import InputError
-from engine.program.action import Action, Op
-from engine.program.program import Program, build, format_program, from_json, parse_program, to_json
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program, build, format_program, from_json, parse_program, to_json
 from tests._strategies import compute_programs, programs
 
 SMALL = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.cost.memory import peak_inflight
-from engine.lowering.transfers import add_transfers
-from engine.program.program import parse_program
-from engine.program.verify import verify
-from engine.simulate import simulate
+from meshwave.engine.costs.memory import peak_inflight
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.program.program import parse_program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.verification import verify
 
 
 def test_a_slot_starts_with_its_last_input_and_ends_as_one() -> None:

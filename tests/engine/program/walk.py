@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.program.action import Action, Op
-from engine.program.program import Program
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
 
 Done = set[tuple[int, Action]]  # (rank, action)
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from engine.runtime import world
-from engine.runtime.trainer import Trainer
+from meshwave.engine.runtime.communication import world
+from meshwave.engine.runtime.execution.trainer import Trainer
 from tests.engine.runtime.crew import make_job
 
 

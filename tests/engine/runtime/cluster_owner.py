@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from engine.runtime import shaped
+from meshwave.engine.runtime.calibration import emulated_cluster as shaped
 
 if __name__ == "__main__":
     cluster = shaped.Cluster(2, 2, *map(float, sys.argv[1:]))

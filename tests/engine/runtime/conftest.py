@@ -138,10 +138,10 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
     """Writes a run folder for a design, with its own program or one written out by hand."""
 
     def write_run(document: Document, orders: str | None = None) -> Path:
-        from engine.cost import layers_per_stage
-        from engine.design import parse_design
-        from engine.lowering import lower
-        from engine.program.program import parse_program, to_json
+        from meshwave.engine.costs import layers_per_stage
+        from meshwave.engine.document import parse_design
+        from meshwave.engine.lowering.lower import lower
+        from meshwave.engine.program.program import parse_program, to_json
 
         design = parse_design(document)
         program = parse_program(orders) if orders else lower(design)

@@ -21,16 +21,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from engine.cost import layers_per_stage
-from engine.cost.costs import cost_models
-from engine.design import parse_design
-from engine.lowering import lower
-from engine.program.program import parse_program
-from engine.runtime import worker
-from engine.runtime.job import Job
-from engine.runtime.models import models
-from engine.runtime.trainer import Trainer
-from engine.runtime.world import join
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.costs.cost_model import cost_models
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.program import parse_program
+from meshwave.engine.runtime.communication.world import join
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.trainer import Trainer
+from meshwave.engine.runtime.models import models
+from meshwave.engine.runtime.processes import worker
 
 
 def make_job(document: dict[str, Any], orders: str | None) -> Job:

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from engine.runtime.deferred import Later, settle
-from engine.runtime.groups import Group, make_groups
-from engine.runtime.models import build_stage
-from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
-from engine.runtime.tensor_parallel import ColumnLinear, cross_entropy
-from engine.runtime.world import TIMEOUT
+from meshwave.engine.runtime.communication.groups import Group, make_groups
+from meshwave.engine.runtime.communication.world import TIMEOUT
+from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
+from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.runtime.modules.deferred_gradients import Later, settle
+from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, cross_entropy
 
 LAYERS = (1, 2, 1)
 BATCH = 3

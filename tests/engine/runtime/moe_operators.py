@@ -15,17 +15,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.moe import Layer, Step, StepOp, expert_schedules
-from engine.moe.parm_s2 import ParmS2
-from engine.runtime.deferred import Later
-from engine.runtime.groups import Group
-from engine.runtime.moe import ExpertLayer
-from engine.runtime.moe.experts import Expert, FeedForward
-from engine.runtime.moe.gate import Gate, Routing
-from engine.runtime.moe.layer import _Order, _Restore
-from engine.runtime.moe.overlap import Overlap
-from engine.runtime.moe.steps import SLOTS, Steps
-from engine.runtime.moe.trace import unseen
+from meshwave.engine.experts import Layer, Step, StepOp, expert_schedules
+from meshwave.engine.experts.parm_s2 import ParmS2
+from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.experts import ExpertLayer
+from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
+from meshwave.engine.runtime.experts.gate import Gate, Routing
+from meshwave.engine.runtime.experts.layer import _Order, _Restore
+from meshwave.engine.runtime.experts.overlap import Overlap
+from meshwave.engine.runtime.experts.step_times import unseen
+from meshwave.engine.runtime.experts.steps import SLOTS, Steps
+from meshwave.engine.runtime.modules.deferred_gradients import Later
 from tests.engine.runtime.moe_works import own_groups
 
 SLOTS_EACH = 4

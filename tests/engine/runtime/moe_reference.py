@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.moe import Layer
+from meshwave.engine.experts import Layer
 
 WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 

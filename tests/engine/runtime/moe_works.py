@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from engine.moe import ExpertSchedule, Layer, StepOp, expert_schedules
-from engine.moe._steps import ADJOINT
-from engine.runtime.deferred import Defers, Later, settle
-from engine.runtime.groups import Group, make_groups
-from engine.runtime.moe import ExpertLayer, Message, all_groups, groups_of
-from engine.runtime.moe import layer as layer_module
-from engine.runtime.tensor_parallel import cut_of
+from meshwave.engine.experts import ExpertSchedule, Layer, StepOp, expert_schedules
+from meshwave.engine.experts._steps import ADJOINT
+from meshwave.engine.runtime.communication.groups import Group, make_groups
+from meshwave.engine.runtime.experts import ExpertLayer, Message, all_groups, groups_of
+from meshwave.engine.runtime.experts import layer as layer_module
+from meshwave.engine.runtime.modules.deferred_gradients import Defers, Later, settle
+from meshwave.engine.runtime.modules.tensor_parallel import cut_of
 from tests.engine.runtime.moe_reference import Case, inputs, model
 
 TIMEOUT = timedelta(seconds=60)

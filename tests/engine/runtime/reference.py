@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.runtime.data import Batches
-from engine.runtime.job import Job
-from engine.runtime.models import build_stage, models
-from engine.runtime.moe.build import alone
-from engine.runtime.stages import DTYPES
+from meshwave.engine.runtime.execution.data import Batches
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.stages import DTYPES
+from meshwave.engine.runtime.experts.build import alone
+from meshwave.engine.runtime.models import build_stage, models
 
 
 @dataclass(frozen=True)

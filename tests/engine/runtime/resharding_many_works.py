@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from engine.errors import MeshwaveError
-from engine.runtime.resharding import MovingList, ReshardItem, prepare_many, reshard_many
-from engine.transfer import Mesh, boxes, orderings, strategies
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.resharding import Mesh, boxes, orderings, strategies
+from meshwave.engine.runtime.resharding import MovingList, ReshardItem, prepare_many, reshard_many
 from tests.engine.runtime.resharding_works import DTYPES, SIZES, _side, grid, pattern, piece, poisoned, same
 
 SECONDS = timedelta(seconds=60)

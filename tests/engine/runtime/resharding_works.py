@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from engine.errors import InputError, MeshwaveError, RunError
-from engine.runtime.resharding import GlooCarrier, Resharding, reshard
-from engine.transfer import Box, Link, Links, Mesh, Transfer, orderings, strategies, transfer
-from engine.transfer import Tensor as Shape
+from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.resharding import Box, Link, Links, Mesh, Transfer, orderings, strategies, transfer
+from meshwave.engine.resharding import Tensor as Shape
+from meshwave.engine.runtime.resharding import GlooCarrier, Resharding, reshard
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.uint8,

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from engine.runtime.shaped import Cluster
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 
 print(os.getpid(), flush=True)
 

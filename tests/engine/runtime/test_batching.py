@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from engine.design import parse_design
-from engine.lowering import lower
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
 from tests.engine.runtime.conftest import Crew, Document
 from tests.engine.runtime.test_equality import assert_equal, layers_for, name, reference
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.bench import PAIRS, _pair, side_by_side
-from engine.errors import RunError
+from meshwave.engine.bench.speed import PAIRS, _pair, side_by_side
+from meshwave.engine.errors import RunError
 
 TINY = {"hidden": 16, "sequence": 8}
 FIGURES = ("a step_s", "overhead of an action_s")

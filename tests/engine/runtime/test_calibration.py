@@ -6,10 +6,12 @@ from typing import get_args
 
 import pytest
 
-from engine.cost.profile import Phase, Profile, parse_profile
-from engine.errors import InputError, RunError
-from engine.runtime.calibration import Told, Wanted, calibrate_machine, machine, to_text
-from engine.runtime.shaped import Cluster
+from meshwave.engine.cli.calibrate import to_text
+from meshwave.engine.costs.profile import Phase, Profile, parse_profile
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.runtime.calibration import Told, Wanted, calibrate_machine
+from meshwave.engine.runtime.calibration import machine_profile as machine
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 
 pytestmark = pytest.mark.torch
 

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import cli, network
-from engine.cost.contention import Contention, link_sharing
-from engine.cost.profile import Profile, load_profile, parse_profile
-from engine.errors import InputError
-from engine.runtime.calibration import Told, Wanted, calibrate_machine, to_text
-from engine.runtime.calibration.contention import (
+from meshwave.engine.cli import main as cli
+from meshwave.engine.cli.calibrate import to_text
+from meshwave.engine.costs.contention import Contention, link_sharing
+from meshwave.engine.costs.profile import Profile, load_profile, parse_profile
+from meshwave.engine.errors import InputError
+from meshwave.engine.runs.emulation import network
+from meshwave.engine.runtime.calibration import Told, Wanted, calibrate_machine
+from meshwave.engine.runtime.calibration.contention_timing import (
     contention_cases,
     contention_from_times,
     measure_contention,
@@ -19,7 +21,7 @@ from engine.runtime.calibration.contention import (
     ring_bytes,
     smallest_cluster,
 )
-from engine.runtime.shaped import Cluster
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 
 INTRA, INTER = 80e6, 20e6
 SIZE = 1 << 20

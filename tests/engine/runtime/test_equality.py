@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from engine.cost import layers_per_stage
-from engine.design import parse_design
-from engine.design.expert_layers import resolved
-from engine.design.pipeline import Section
-from engine.lowering import lower
-from engine.runtime.job import Job
-from engine.schedules import Pipe, schedules
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.document import parse_design
+from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.pipeline import Section
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.schedules import Pipe, schedules
 from tests.engine.runtime.reference import Reference, train
 
 Document = dict[str, Any]

@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from engine.program.action import Action, Op  # noqa: E402
-from engine.program.program import parse_program  # noqa: E402
-from engine.runtime.clock import Clock  # noqa: E402
-from engine.runtime.deferred import Due  # noqa: E402
-from engine.runtime.executor import Executor  # noqa: E402
-from engine.runtime.layout import Layout, Shape  # noqa: E402
-from engine.runtime.stages import Saved, Tensors  # noqa: E402
-from engine.runtime.streams import Streams  # noqa: E402
-from engine.runtime.wire import Pending  # noqa: E402
+from meshwave.engine.program.action import Action, Op  # noqa: E402
+from meshwave.engine.program.program import parse_program  # noqa: E402
+from meshwave.engine.runtime.communication.layout import Layout, Shape  # noqa: E402
+from meshwave.engine.runtime.communication.wire import Pending  # noqa: E402
+from meshwave.engine.runtime.device.clock import Clock  # noqa: E402
+from meshwave.engine.runtime.device.streams import Streams  # noqa: E402
+from meshwave.engine.runtime.execution.executor import Executor  # noqa: E402
+from meshwave.engine.runtime.execution.stages import Saved, Tensors  # noqa: E402
+from meshwave.engine.runtime.modules.deferred_gradients import Due  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

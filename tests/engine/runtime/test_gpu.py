@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.design import load_design, parse_design
-from engine.launch import Launcher, Record, Run, State, launchers
-from engine.predict import predict
-from engine.recording import read_recording
-from engine.resources import example
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Launcher, Record, Run, State
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.recording import read_recording
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 

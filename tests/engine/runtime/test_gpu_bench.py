@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from engine.design.runnable import runnable
-from engine.errors import InputError, RunError
-from engine.runtime.gpu_bench import CASES, LARGE, NO_GPU, Case, gpu, peak_of, pieces, to_text, tried, utilisation
+from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.runtime.benchmarks.gpu import (
+    CASES,
+    LARGE,
+    NO_GPU,
+    Case,
+    gpu,
+    peak_of,
+    pieces,
+    to_text,
+    tried,
+    utilisation,
+)
 
 DEVICE = {
     "name": "NVIDIA H200",

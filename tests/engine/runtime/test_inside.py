@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.accuracy import compare
-from engine.lowering.layers import INTER, INTRA, Inside, block_of, inside, measured_inside
-from engine.moe import StepOp
-from engine.predict import predict
-from engine.program.action import Action, Op
-from engine.recording import Way, read_inside, read_recording
-from engine.runtime.clock import HostClock
-from engine.runtime.job import read_job
-from engine.runtime.moe.trace import At, Trace, nothing
+from meshwave.engine.experts import StepOp
+from meshwave.engine.predict.block_timeline import INTER, INTRA, Inside, block_of, inside
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.runs.accuracy import compare
+from meshwave.engine.runs.accuracy.measured_block import measured_inside
+from meshwave.engine.runs.recording import Way, read_inside, read_recording
+from meshwave.engine.runtime.device.clock import HostClock
+from meshwave.engine.runtime.execution.job import read_job
+from meshwave.engine.runtime.experts.step_times import At, Trace, nothing
 
 Document = dict[str, Any]
 ONE_F_ONE_B = {"schedule": "1f1b", "microbatches": 2}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.design import parse_design
-from engine.lowering import lower
-from engine.program.program import Program
-from engine.runtime.groups import Group
-from engine.runtime.layout import Layout, Shape
-from engine.schedules import Pipe, schedules
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.program import Program
+from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.communication.layout import Layout, Shape
+from meshwave.engine.schedules import Pipe, schedules
 from tests._strategies import Drawn
 
 sizes = st.integers(1, 3), st.integers(1, 4)
@@ -96,8 +96,8 @@ def test_the_cuts_of_one_copy_draw_the_same_data() -> None:
 
 
 def test_the_meshes_of_the_example_are_the_groups() -> None:
-    from engine.design import load_design
-    from engine.resources import example
+    from meshwave.engine.document import load_design
+    from meshwave.engine.files import example
 
     design = parse_design(load_design(example("14-tensor-parallel")).model_dump(mode="json"))
     mesh = design.meshes[0]

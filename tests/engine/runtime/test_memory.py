@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.runtime import memory  # noqa: E402
-from engine.runtime.memory import KEEP_SUM, LOG_LEVEL, Flags, MemoryCount  # noqa: E402
-from engine.runtime.moe.experts import Expert, FeedForward  # noqa: E402
+from meshwave.engine.runtime.device import memory  # noqa: E402
+from meshwave.engine.runtime.device.memory import KEEP_SUM, LOG_LEVEL, Flags, MemoryCount  # noqa: E402
+from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.design.runnable import SMALLEST_VOCAB
-from engine.errors import InputError
-from engine.runtime.data import DEFAULT_TEXT, Batches
-from engine.runtime.models import build_stage, models
-from engine.runtime.models._transformer import IGNORED
-from engine.runtime.models.bert import MASK
-from engine.runtime.optimizers import OPTIMIZERS
+from meshwave.engine.document.unsupported import SMALLEST_VOCAB
+from meshwave.engine.errors import InputError
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
+from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
+from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.models._transformer import IGNORED
+from meshwave.engine.runtime.models.bert import MASK
 
 LANGUAGE_MODELS = [kind for kind, model in models.items() if model.smallest_vocab]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from engine.design import parse_design
-from engine.design.expert_layers import resolved
-from engine.design.runnable import runnable
-from tests.engine.moe.test_designs import accepted, documents
+from meshwave.engine.document import parse_design
+from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.unsupported import runnable
+from tests.engine.experts.test_designs import accepted, documents
 from tests.engine.runtime.test_equality import assert_equal, part, reference
 
 pytestmark = pytest.mark.torch

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.design import parse_design
-from engine.moe import Layer
-from engine.runtime.groups import ALONE
-from engine.runtime.models import build_stage
-from engine.runtime.moe import ExpertLayer
-from engine.runtime.moe import experts as experts_module
-from engine.runtime.moe.build import alone
-from engine.runtime.moe.experts import FeedForward
-from engine.runtime.moe.layer import KINDS
-from engine.runtime.stages import LocalStage
+from meshwave.engine.document import parse_design
+from meshwave.engine.experts import Layer
+from meshwave.engine.runtime.communication.groups import ALONE
+from meshwave.engine.runtime.execution.stages import LocalStage
+from meshwave.engine.runtime.experts import ExpertLayer
+from meshwave.engine.runtime.experts import feed_forward as experts_module
+from meshwave.engine.runtime.experts.build import alone
+from meshwave.engine.runtime.experts.feed_forward import FeedForward
+from meshwave.engine.runtime.experts.layer import KINDS
+from meshwave.engine.runtime.models import build_stage
 
 MATRICES = 4
 

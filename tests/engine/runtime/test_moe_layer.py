@@ -35,8 +35,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.moe import Layer, Line, Links, StepOp, expert_schedules, price
-from engine.moe._price import share_of_rows
+from meshwave.engine.experts import Layer, Line, Links, StepOp, expert_schedules, price
+from meshwave.engine.experts._price import share_of_rows
 from tests.engine.runtime.moe_reference import Case, Outcome, run
 
 pytestmark = pytest.mark.torch

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.moe import Layer, StepOp, contiguous
-from engine.moe._steps import ADJOINT
+from meshwave.engine.experts import Layer, StepOp, contiguous
+from meshwave.engine.experts._steps import ADJOINT
 from tests.engine.runtime.moe_operators import Overlapped, Products
 
 pytestmark = pytest.mark.torch

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.errors import RunError
-from engine.program.action import Action, Op
-from engine.program.program import Program, parse_program
-from engine.recording import (
+from meshwave.engine.errors import RunError
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.runs.recording import (
     SPAN,
     STEP,
     Clocks,
@@ -29,7 +30,6 @@ from engine.recording import (
     read_recording,
     write_clocks,
 )
-from engine.timeline import Timeline
 
 US = 1000  # nanoseconds
 
@@ -153,7 +153,7 @@ def test_a_long_run_is_recorded_ever_more_sparsely() -> None:
 
 
 def test_reading_needs_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import engine.recording"
+    code = "import sys; sys.modules['torch'] = None; import meshwave.engine.runs.recording"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[3])
 
 

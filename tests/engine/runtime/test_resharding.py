@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.transfer import strategies
+from meshwave.engine.resharding import strategies
 from tests.engine.runtime.conftest import Crew
 
 DOCUMENTED = Path(__file__).resolve().parents[3] / "docs" / "resharding.md"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.design import parse_design
-from engine.export import exports
-from engine.predict import predict
+from meshwave.engine.document import parse_design
+from meshwave.engine.exports import exports
+from meshwave.engine.predict.prediction import predict
 from tests.engine.runtime.test_worker import ONE_F_ONE_B, ROOT, assert_trained
 
 Document = dict[str, Any]

@@ -10,17 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.accuracy_bench.cases import DEEP, EVERY, MOE, document  # noqa: E402
-from engine.cost import layers_per_stage  # noqa: E402
-from engine.cost.flows import blocks_of_stages, exchanged  # noqa: E402
-from engine.cost.network import Fabric  # noqa: E402
-from engine.design import Design, parse_design  # noqa: E402
-from engine.lowering import lower  # noqa: E402
-from engine.program.action import Action, Op  # noqa: E402
-from engine.runtime import stage_collectives  # noqa: E402
-from engine.runtime.groups import Group  # noqa: E402
-from engine.runtime.job import Job  # noqa: E402
-from engine.runtime.stage_collectives import StageCollectives  # noqa: E402
+from meshwave.engine.bench.accuracy.cases import DEEP, EVERY, MOE, document  # noqa: E402
+from meshwave.engine.costs import layers_per_stage  # noqa: E402
+from meshwave.engine.costs.collective_flows import blocks_of_stages, exchanged  # noqa: E402
+from meshwave.engine.costs.network import Fabric  # noqa: E402
+from meshwave.engine.document import Design, parse_design  # noqa: E402
+from meshwave.engine.lowering.lower import lower  # noqa: E402
+from meshwave.engine.program.action import Action, Op  # noqa: E402
+from meshwave.engine.runtime.communication.groups import Group  # noqa: E402
+from meshwave.engine.runtime.dry_run import stage_collectives  # noqa: E402
+from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives  # noqa: E402
+from meshwave.engine.runtime.execution.job import Job  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

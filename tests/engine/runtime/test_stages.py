@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.runtime.deferred import Linear, settle
-from engine.runtime.groups import Group
-from engine.runtime.models import build_stage, models
-from engine.runtime.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.modules.deferred_gradients import Linear, settle
 
 LAYERS = (2, 1, 1)
 MICROBATCHES = 3
@@ -226,7 +226,7 @@ def assert_near(one: Trained, other: Trained, far: float) -> None:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are traced forwards and backwards as for a compiler, and played as they were traced."""
-    monkeypatch.setattr("engine.runtime.models._family.COMPILER", "aot_eager")
+    monkeypatch.setattr("meshwave.engine.runtime.models._family.COMPILER", "aot_eager")
 
 
 @pytest.mark.parametrize(("kind", "precision", "recomputed"), [("u-transformer", "fp64", True), ("gpt", "bf16", False)])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from engine.cost import flops
-from engine.cost.flops import Workload
-from engine.runtime.groups import ALONE, Group
-from engine.runtime.models import build_stage
-from engine.runtime.models._transformer import IGNORED
-from engine.runtime.tensor_parallel import cross_entropy, cut_of
+from meshwave.engine.costs import flops, operators
+from meshwave.engine.costs.operators import Workload
+from meshwave.engine.runtime.communication.groups import ALONE, Group
+from meshwave.engine.runtime.models import build_stage
+from meshwave.engine.runtime.models._transformer import IGNORED
+from meshwave.engine.runtime.modules.tensor_parallel import cross_entropy, cut_of
 from tests.engine.runtime.cut_works import BATCH, LAYERS, SHAPE, Case
 
 WORKS = "tests.engine.runtime.cut_works:"
@@ -55,12 +55,12 @@ def test_cuts_exchange_keep_and_hold_what_the_formulas_say(cuts: int, precision:
         for case, counted in zip(cases, outcome, strict=True):
             ends = {"first": case.stage == 0, "last": case.stage == STAGES[-1]}
             load, layers = Workload.of(SHAPE, batch=BATCH, tp=cuts, precision=precision), LAYERS[case.stage]
-            operators = [*layers * flops.layer(load), *flops.ends(load, **ends)]
+            operators = [*layers * operators.layer(load), *operators.ends(load, **ends)]
             assert sorted(counted.forward) == sorted(size for each in operators for size in each.forward_reduced)
             assert sorted(counted.backward) == sorted(size for each in operators for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)
             if case.split:
-                assert counted.deferred == flops.deferred_bytes(load, layers, **ends)
+                assert counted.deferred == operators.deferred_bytes(load, layers, **ends)
             else:
                 scalars = 8 + load.precision.statistics if ends["last"] else 0  # how many targets, and the loss
                 assert counted.kept == flops.activation_bytes(load, layers, **ends) + scalars

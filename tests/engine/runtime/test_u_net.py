@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.design import parse_design
-from engine.lowering import lower
-from engine.runtime.data import DEFAULT_TEXT, Batches
-from engine.runtime.models import build_stage, models
-from engine.runtime.stages import LocalStage
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
+from meshwave.engine.runtime.execution.stages import LocalStage
+from meshwave.engine.runtime.models import build_stage, models
 from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
 
 Document = dict[str, Any]
@@ -172,7 +172,7 @@ def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> 
     """Traced as for a compiler, and played as they were traced."""
     from torch._dynamo.utils import counters
 
-    monkeypatch.setattr("engine.runtime.models._family.COMPILER", "aot_eager")
+    monkeypatch.setattr("meshwave.engine.runtime.models._family.COMPILER", "aot_eager")
     design: Any = parse_design(_DESIGN | {"model": SMALL})
     inputs, noise = _batches().microbatch(0, 0)
     torch._dynamo.reset()

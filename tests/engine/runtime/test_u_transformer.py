@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.design import parse_design
-from engine.lowering import lower
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
 from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
 
 Document = dict[str, Any]

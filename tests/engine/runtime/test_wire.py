@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.cost.sizes import most_alive, sent_bytes
-from engine.design import parse_design
-from engine.lowering import lower
-from engine.program.action import Op
-from engine.program.program import Program
+from meshwave.engine.costs.device_sizes import most_alive, sent_bytes
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
 from tests.engine.runtime.conftest import Crew, Document
 from tests.engine.runtime.test_equality import unequal
 

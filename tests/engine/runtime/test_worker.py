@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.design.expert_layers import resolved
-from engine.errors import InputError
-from engine.predict import predict
-from engine.recording import read_recording, read_routing
-from engine.runtime.job import read_job
+from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.errors import InputError
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs.recording import read_recording, read_routing
+from meshwave.engine.runtime.execution.job import read_job
 from tests.engine.runtime.reference import train
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engine.runtime.streams import APART, Streams, keep_streams_apart, streams_of
-from engine.runtime.worker import _of_messages
-from engine.runtime.world import _choose
+from meshwave.engine.runtime.communication.world import _choose
+from meshwave.engine.runtime.device.streams import APART, Streams, keep_streams_apart, streams_of
+from meshwave.engine.runtime.processes.worker import _of_messages
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from engine.program.action import Action
-from engine.runtime import world
-from engine.runtime.resharding import GlooCarrier, Resharding
-from engine.runtime.trainer import Trainer
-from engine.runtime.wire import GlooWire, Leaving
-from engine.transfer import Link, Links, Mesh, transfer
-from engine.transfer import Tensor as Shape
+from meshwave.engine.program.action import Action
+from meshwave.engine.resharding import Link, Links, Mesh, transfer
+from meshwave.engine.resharding import Tensor as Shape
+from meshwave.engine.runtime.communication import world
+from meshwave.engine.runtime.communication._gloo import GlooWire
+from meshwave.engine.runtime.communication.wire import Leaving
+from meshwave.engine.runtime.execution.trainer import Trainer
+from meshwave.engine.runtime.resharding import GlooCarrier, Resharding
 from tests.engine.runtime.crew import make_job
 
 

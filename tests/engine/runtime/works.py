@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from engine.errors import RunError
-from engine.runtime.collectives import Groups, overlap, place
-from engine.runtime.exchange import all_to_all
-from engine.runtime.shaped import Cluster
+from meshwave.engine.errors import RunError
+from meshwave.engine.runtime.calibration.collective_timing import Groups, overlap, place
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.communication.exchange import all_to_all
 from tests.engine.namespaces import namespace
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.cost import peak_inflight
-from engine.lowering.transfers import add_transfers
-from engine.program.action import Op
-from engine.program.program import Program
-from engine.schedules import Pipe, schedules
-from engine.simulate import simulate
-from engine.timeline import Timeline
+from meshwave.engine.costs import peak_inflight
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.schedules import Pipe, schedules
 
 
 def program(name: str, ranks: int, microbatches: int, **options: Any) -> Program:

@@ -12,18 +12,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cost import peak_inflight
-from engine.design import parse_design
-from engine.lowering import findings, lower, priced_pipe
-from engine.lowering.transfers import add_transfers
-from engine.predict import predict
-from engine.program.action import Op
-from engine.program.program import build, from_columns
-from engine.program.verify import verify
-from engine.schedules import Pipe, Prices, schedules, watched
-from engine.schedules._repeat import lengthened
-from engine.schedules._search import Habit, Shop, actions, bound, climb, fits, greedy, habits, play, roomier, within
-from engine.simulate import simulate
+from meshwave.engine.costs import peak_inflight
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import build, from_columns
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.verification import verify
+from meshwave.engine.schedules import Pipe, Prices, schedules, watched
+from meshwave.engine.schedules._order_search import (
+    Habit,
+    Shop,
+    actions,
+    bound,
+    climb,
+    fits,
+    greedy,
+    habits,
+    play,
+    roomier,
+    within,
+)
+from meshwave.engine.schedules._steady_state import lengthened
 from tests._strategies import document
 
 few = settings(max_examples=40)
@@ -33,7 +46,7 @@ few = settings(max_examples=40)
 def short_search() -> Iterator[None]:
     """As the search is, with fewer tries: what holds of its answers then holds of better ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.schedules.auto.CLIMBS", 300)
+        patch.setattr("meshwave.engine.schedules.auto.CLIMBS", 300)
         yield
 
 
@@ -200,9 +213,9 @@ def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was found with a few goes on to all: complete, within the memory, and never behind a named schedule."""
-    monkeypatch.setattr("engine.schedules.auto.SEARCHED", 200)
-    monkeypatch.setattr("engine.schedules.auto.SHORT", 200)
-    monkeypatch.setattr("engine.schedules.auto.CLIMBS", 40)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.SEARCHED", 200)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.SHORT", 200)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.CLIMBS", 40)
     auto = schedules["auto"](**options, limit=5.0)
     pipe = Pipe(4, 60, uneven(auto.stage_count(4), 4, seed=5))
 
@@ -236,7 +249,7 @@ def test_a_pattern_that_comes_again_makes_a_longer_step(more: int) -> None:
 
 
 def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.schedules.auto.CLIMBS", 40)
+    monkeypatch.setattr("meshwave.engine.schedules.auto.CLIMBS", 40)
     auto = schedules["auto"](path="wave", chunks=2)
     heard: list[float] = []
 

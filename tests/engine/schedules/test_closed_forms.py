@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.program.action import Op
-from engine.schedules import Pipe, schedules
-from engine.timeline import Timeline
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.schedules import Pipe, schedules
 from tests.engine.schedules.play import activations, makespan, play, program
 
 P, M = st.integers(1, 8), st.integers(1, 12)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import DesignError
-from engine.lowering import lower
-from engine.program.action import Action, Op
-from engine.program.answers import messages_of
-from engine.program.program import Program
-from engine.program.verify import verify
-from engine.schedules import Pipe, Schedule, schedules
-from engine.simulate import simulate
+from meshwave.engine.errors import DesignError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.acknowledgements import messages_of
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.verification import verify
+from meshwave.engine.schedules import Pipe, Schedule, schedules
 from tests._strategies import Drawn, document, option, pipelines
 from tests.engine.program.walk import left_over, other_end
 from tests.engine.schedules.play import makespan, program

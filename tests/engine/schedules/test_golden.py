@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.lowering import lower
-from engine.program.program import format_program
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.program import format_program
 from tests._strategies import Drawn
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.txt"))

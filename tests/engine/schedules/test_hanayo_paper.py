@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from engine.cost import peak_inflight
-from engine.program.action import Action, Op
-from engine.schedules import Pipe, schedules
+from meshwave.engine.costs import peak_inflight
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.schedules import Pipe, schedules
 from tests.engine.schedules.play import devices, makespan, program
 
 

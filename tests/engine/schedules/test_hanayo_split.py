@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.program.action import Op
-from engine.schedules import Pipe, schedules
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules import Pipe, schedules
 from tests.engine.schedules.play import activations, makespan, play, program
 
 P, M, WAVES = st.integers(1, 8), st.integers(1, 20), st.integers(1, 3)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.program.program import format_program
-from engine.schedules import Pipe, schedules
+from meshwave.engine.program.program import format_program
+from meshwave.engine.schedules import Pipe, schedules
 
 pytestmark = pytest.mark.torch
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.program.action import Op
-from engine.schedules import Pipe, _base, chimera, hanayo, schedules
-from engine.schedules._blocks import PERIOD, BlockSchedule
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules import Pipe, _base, chimera, hanayo, schedules
+from meshwave.engine.schedules._building_blocks import PERIOD, BlockSchedule
 from tests.engine.schedules.test_closed_forms import evenly
 
 few = settings(max_examples=40)

@@ -1,0 +1,88 @@
+"""What the canvases have in common: gestures in, edits or refusals out."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import param
+from panel.custom import JSComponent
+
+from meshwave.engine.errors import DesignError, MeshwaveError
+from meshwave.engine.exports.pictures.palette import MESHES
+
+Edit = Callable[[str, Any, str], None]
+"""``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
+
+
+class Canvas(JSComponent):
+    """A widget that draws plain data and sends gestures; Python decides what they mean.
+
+    A gesture is a message ``{"type": NAME, ...}`` that goes to the method ``_on_NAME`` named in
+    ``_gestures``. Whatever comes of it, the widget gets an answer: new data by parameters, then
+    ``{"type": "answered", "refused": sentence or None}``.
+    """
+
+    palette = param.List(default=list(MESHES), item_type=str, doc="Colours of meshes, reused in turn.")
+
+    _gestures: ClassVar[tuple[str, ...]] = ()
+
+    __abstract = True
+
+    def __init__(self, on_edit: Edit | None = None, **params: Any) -> None:
+        super().__init__(**params)  # type: ignore[no-untyped-call]
+        self._on_edit = on_edit
+
+    def _edit(self, path: str, value: Any, label: str) -> None:
+        """Hand an edit to the app, which may raise InputError and so refuse it."""
+        if self._on_edit is not None:
+            self._on_edit(path, value, label)
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the page."""
+        self._send_msg(dict(message))
+
+    def _handle_msg(self, message: Mapping[str, Any]) -> None:
+        name = str(message.get("type", "")).replace("-", "_")
+        if name not in self._gestures:
+            return
+        refused = None
+        try:
+            getattr(self, f"_on_{name}")(message)
+        except MeshwaveError as error:
+            refused = _sentence(error)
+        except Exception as error:  # a defect of ours: the page must not fall silent
+            traceback.print_exc()
+            refused = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
+        self._send_msg({"type": "answered", "gesture": name, "refused": refused})
+
+
+def _sentence(error: MeshwaveError) -> str:
+    """What is said at the cursor: the first problem alone, since the problems panel lists them all."""
+    if not isinstance(error, DesignError) or not error.problems:
+        return str(error)
+    more = len(error.problems) - 1
+    return error.problems[0].message + (f" (and {more} more)" if more else "")
+
+
+class Overlay(Canvas):
+    """Each opening has a number, and the page tells which one it closed.
+
+    So whoever closes it and opens it again at once finds it open, whichever message comes first.
+    """
+
+    shown = param.Boolean(default=False, doc="Whether the overlay is open.")
+    opening = param.Integer(default=0, doc="How often it was opened.")
+
+    __abstract = True
+
+    def _open(self) -> None:
+        self.param.update(shown=True, opening=self.opening + 1)
+
+    def _on_close(self, gesture: Mapping[str, Any]) -> None:
+        if gesture.get("opening", self.opening) == self.opening:
+            self._close()
+
+    def _close(self) -> None:
+        self.shown = False

@@ -1,0 +1,166 @@
+"""Start the designer: one process, one port on this machine, one printed link."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import webbrowser
+from asyncio import new_event_loop, set_event_loop
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from errno import EADDRINUSE
+from pathlib import Path
+from types import FrameType
+
+import panel as pn
+
+from meshwave.designer.pages.design_page import page, warm_up
+from meshwave.designer.pages.studio import Studio
+from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.server.access import TokenAccess, new_token
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import find_design
+from meshwave.engine.program.shared_links_simulation import compile_in_background
+
+ADDRESS = "127.0.0.1"
+FIRST_PORT, PORTS = 5006, 100
+TRIES = 20
+STARTS_WITHIN_S = 120.0
+FIRST_EXAMPLE = "01-first-wave"
+
+
+def serve(design: str | None = None, *, port: int | None = None, home: str | None = None, show: bool = True) -> int:
+    """Serve the designer until Ctrl-C; returns the exit status.
+
+    Raises:
+        InputError: the design cannot be read, or the port is taken.
+        RunError: the folder of drafts and runs cannot be used.
+    """
+    if home:
+        os.environ["MESHWAVE_HOME"] = str(Path(home).expanduser().absolute())
+    first = read_design(design)
+    free_port(port)  # said before anything else takes time
+    token = new_token()
+    studio = Studio(first)
+    server, port = start_somewhere(studio, port, token)
+    link = f"http://{ADDRESS}:{port}/?token={token}"
+    print(
+        f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.",
+        flush=True,
+    )
+    if show and _has_screen():
+        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    _end_on_signals(server)
+    server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
+    compile_in_background()
+    try:
+        server.io_loop.start()
+    finally:
+        studio.close()
+    return 0
+
+
+def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
+    """A server that is ready but whose loop the caller runs."""
+    access = TokenAccess(token, port)
+    return pn.serve(
+        {"/": lambda: page(studio), "/transfer": lambda: lab_page()},  # Panel takes plain functions only
+        port=port,
+        address=ADDRESS,
+        websocket_origin=access.hosts,
+        auth_provider=access,
+        title="Meshwave",
+        show=False,
+        start=False,
+        verbose=False,
+        # A page that stood in a background tab, or a machine that slept, finds its session again.
+        unused_session_lifetime_milliseconds=5 * 60_000,
+        check_unused_sessions_milliseconds=30_000,
+    )
+
+
+def start_somewhere(studio: Studio, wanted: int | None, token: str) -> tuple[pn.io.server.Server, int]:
+    """:func:`start` on the port that is ``wanted``, or else on a free one; which another may take a moment before.
+
+    Raises:
+        InputError: there is none.
+    """
+    for _ in range(TRIES):
+        port = free_port(wanted)
+        try:
+            return start(studio, port, token), port
+        except OSError as error:
+            if error.errno != EADDRINUSE or wanted is not None:
+                raise
+    raise InputError("every port that was free was taken a moment later; choose one by --port")
+
+
+@contextmanager
+def served(design: Design, token: str) -> Iterator[str]:
+    """Serve the designer from a thread of this process while the context lasts; gives the link.
+
+    For tests and measurements: they look at the page and at Python's objects in one process.
+    """
+    begun: Future[tuple[Studio, pn.io.server.Server, int]] = Future()
+
+    def run() -> None:
+        set_event_loop(new_event_loop())
+        try:
+            studio = Studio(design)
+            server, port = start_somewhere(studio, None, token)
+        except BaseException as error:
+            begun.set_exception(error)
+            return
+        server.io_loop.add_callback(begun.set_result, (studio, server, port))
+        server.io_loop.start()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    studio, server, port = begun.result(STARTS_WITHIN_S)
+    try:
+        yield f"http://{ADDRESS}:{port}/?token={token}"
+    finally:
+        server.io_loop.add_callback(server.io_loop.stop)
+        thread.join(STARTS_WITHIN_S)
+        studio.close()
+
+
+def read_design(name: str | None) -> Design:
+    """The design of a file or an example; by default the first example."""
+    return load_design(find_design(name or FIRST_EXAMPLE))
+
+
+def free_port(wanted: int | None) -> int:
+    """``wanted``, or the first free port from 5006 on.
+
+    Raises:
+        InputError: it is taken, or all are.
+    """
+    for port in [wanted] if wanted is not None else range(FIRST_PORT, FIRST_PORT + PORTS):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((ADDRESS, port))
+                return int(probe.getsockname()[1])
+            except (OSError, OverflowError):
+                continue
+    if wanted is not None:
+        raise InputError(f"port {wanted} cannot be used; leave --port out to take a free one")
+    raise InputError(f"all ports from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are taken; choose one by --port")
+
+
+def _has_screen() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _end_on_signals(server: pn.io.server.Server) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        server.io_loop.add_callback_from_signal(server.io_loop.stop)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)

@@ -1,0 +1,133 @@
+"""A calibration of this machine that goes on while pages come and go: one at a time, with progress, and with an end."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from meshwave.engine.costs.profile import Profile
+from meshwave.engine.costs.profile_store import keep, named, put_aside, see_keepable
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.runtime.calibration import Told, Wanted, calibrate_machine, usual
+
+Listener = Callable[[], None]
+Measure = Callable[[Wanted, Callable[[Told], None]], Profile]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a calibration stands."""
+
+    state: Literal["idle", "runs", "done", "failed", "stopped"] = "idle"
+    name: str = ""
+    """Of the profile that it is for."""
+    share: float = 0.0
+    words: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "runs"
+
+
+class Calibrating:
+    """The calibration of this machine, which all tabs share."""
+
+    def __init__(self, measure: Measure = calibrate_machine) -> None:
+        self._measure = measure
+        self._standing = Standing()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def standing(self) -> Standing:
+        return self._standing
+
+    def hear(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener``, in any thread, whenever it stands otherwise; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def start(self, name: str) -> None:
+        """Measure this machine as ``meshwave calibrate`` does, and keep what comes of it under a name.
+
+        Raises:
+            InputError: one goes on, or no profile of that name can be kept.
+        """
+        name = named(name)
+        see_keepable(name)
+        with self._lock:
+            if self._standing.runs:
+                raise InputError("this machine is being measured; wait for that, or stop it")
+            self._over.clear()
+            self._standing = Standing("runs", name, 0.0, "starting")
+        self._heard()  # first: its end must not be told before its beginning
+        self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it soon; nothing is kept. Its processes are asked as soon as they say something."""
+        with self._lock:
+            if not self._standing.runs:
+                return
+            self._over.set()
+            self._standing = replace(self._standing, words="stopping")
+        self._heard()
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """The designer ends: no process of a calibration stays behind."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def _run(self, name: str) -> None:
+        try:
+            profile = self._measure(usual(), self._follow)
+            self._go_on()
+            standing = _kept(profile, name)
+        except Stopped:
+            standing = Standing("stopped", name, 0.0, "stopped; nothing was kept")
+        except MeshwaveError as error:
+            standing = Standing("failed", name, 0.0, str(error))
+        except Exception as wrong:  # a defect of ours: whoever waits must not wait for ever
+            traceback.print_exc()
+            standing = Standing(
+                "failed", name, 0.0, f"it went wrong inside Meshwave ({wrong!r}); the terminal says more"
+            )
+        self._tell(standing)
+
+    def _go_on(self) -> None:
+        if self._over.is_set():
+            raise Stopped
+
+    def _follow(self, told: Told) -> None:
+        self._go_on()
+        self._tell(Standing("runs", self._standing.name, told.share, told.words))
+
+    def _tell(self, standing: Standing) -> None:
+        with self._lock:
+            if standing == self._standing and standing.share:
+                return
+            self._standing = standing
+        self._heard()
+
+    def _heard(self) -> None:
+        for listener in [*self._listeners]:
+            listener()
+
+
+def _kept(profile: Profile, name: str) -> Standing:
+    try:
+        keep(profile, name)
+    except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
+        spare = put_aside(profile)
+        return Standing("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
+    return Standing("done", name, 1.0, "measured and kept")
+
+
+class Stopped(Exception):
+    """Nobody wants to know any more."""

@@ -1,0 +1,290 @@
+"""What one browser tab holds: the design, what follows from it, and the way back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import param
+
+from meshwave.designer.state import expert_edits
+from meshwave.designer.state.background_search import CODES, RUNS, STOPPED, Later, Outcome, Search, searches
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.problems import problems
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.lowering.lower import order
+from meshwave.engine.predict import order_consequences as rearrange
+from meshwave.engine.predict.prediction import Prediction, predict
+
+LONGEST_HISTORY = 500
+MOST_PINNED = 3  # beside the open design: four on one axis
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class Step(NamedTuple):
+    """A design to go back or forth to."""
+
+    design: Design
+    label: str  # of the edit between
+    opens: bool  # whether that edit put another document in place
+
+
+Steps = list[Step]
+"""The next one last."""
+
+
+class Session(param.Parameterized):
+    """The open design of a tab and what follows from it.
+
+    Every edit goes through :meth:`edit`: one gesture, one step of undo. An edit that makes a part
+    unsound is refused and changes nothing. One that leaves parts that do not fit each other yet is
+    kept as a draft: ``problems`` says what is wrong, and ``prediction`` stays the last good one of
+    the same document.
+    """
+
+    design: Any = param.ClassSelector(class_=Design)
+    prediction = param.Parameter(doc="Of the last design that could be simulated.")
+    problems = param.List(default=[], item_type=Problem)
+    pinned = param.List(
+        default=[],
+        item_type=Prediction,
+        doc="Predictions to compare with, the first the one that changes are told against.",
+    )
+    measured = param.Parameter(
+        default=None, doc="The timeline of a run of the open design, to lay over the predicted one."
+    )
+    history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
+    opened = param.Integer(default=0, doc="How often another document was put in place.")
+    turned = param.Integer(default=0, doc="How often a person went back or forth.")
+    search = param.Dict(
+        default={},
+        doc="How far the search for the order of the open design is: its state (runs, stopped), the share that is done "
+        "and what it does; empty where the order is known.",
+    )
+    notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
+
+    def __init__(self, design: Design, later: Later | None = None) -> None:
+        """With ``later`` a long search for an order holds nobody up: what is predicted comes when it is found."""
+        super().__init__(design=design)
+        self._past: Steps = []
+        self._future: Steps = []
+        self._later = later
+        self._search: Search | None = None
+        self._show(design, *self._outcome(design))
+
+    @property
+    def later(self) -> Later | None:
+        """Runs something in the page's own turn, from any thread; None where nothing goes on beside the page."""
+        return self._later
+
+    @property
+    def stale(self) -> bool:
+        """Whether the prediction is of an earlier design, since this one is wrong."""
+        return self.prediction is None or self.prediction.design is not self.design
+
+    @property
+    def past(self) -> Iterator[Design]:
+        """The designs that undo leads back to, the last one first."""
+        return (step.design for step in reversed(self._past))
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    def edit(self, path: str, value: Any, label: str) -> None:
+        """Change what is at a path such as ``pipeline.waves``; the empty path merges top-level keys.
+
+        Raises:
+            DesignError: the change would make a part unsound; nothing is changed.
+        """
+        self._step_to(self._edited(path, value), label)
+
+    def tried(self, path: str, value: Any) -> Prediction | None:
+        """What an edit would make of the step; nothing is changed. None where it would leave errors."""
+        design = self._edited(path, value)
+        return self._with_the_same_order(design) if searches(design) else _predicted(design)[1]
+
+    def _with_the_same_order(self, design: Design) -> Prediction | None:
+        """What becomes of a design that searches for its order while it still has that of the open one."""
+        if (
+            self.stale
+            or design.stages != self.design.stages
+            or any(each.severity == "error" for each in problems(design))
+        ):
+            return None
+        played = rearrange.play(design, order(self.design))
+        if played.program is None or played.costs is None or played.timeline is None:
+            return None
+        return Prediction(design, played.program, played.costs, played.timeline)
+
+    def _edited(self, path: str, value: Any) -> Design:
+        document = self.design.model_dump(mode="json")
+        return _release(parse_design(_changed(document, path, value), draft=True))
+
+    def replace(self, design: Design, label: str) -> None:
+        """Put another design in place of the open one, as one step of undo."""
+        self._step_to(design, label, opens=True)
+        self.opened += 1
+
+    def undo(self) -> None:
+        if self._past:
+            *past, step = self._past
+            self._turn_to(step.design, past, [*self._future, step._replace(design=self.design)], step.opens)
+            self.turned += 1
+
+    def redo(self) -> None:
+        if self._future:
+            *future, step = self._future
+            self._turn_to(step.design, [*self._past, step._replace(design=self.design)], future, step.opens)
+            self.turned += 1
+
+    def renew(self) -> None:
+        """Predict anew what follows from something besides the design, as when its profile was measured again."""
+        self._show(self.design, *self._outcome(self.design))
+
+    def pin(self, prediction: Prediction | None = None) -> None:
+        """Compare with a prediction, by default with what is predicted now; one that is pinned is taken off.
+
+        A design with errors has nothing to pin: there the comparison ends.
+
+        Raises:
+            InputError: what is predicted is of an earlier design, or as many are pinned as can be told apart.
+        """
+        if prediction is None and self.stale and self.pinned:
+            self.pinned = []
+            return
+        chosen = prediction or self.current_prediction("pin")
+        kept = [pinned for pinned in self.pinned if pinned.design != chosen.design]
+        if len(kept) == len(self.pinned):
+            if len(kept) == MOST_PINNED:
+                names = ", ".join(repr(pinned.design.name) for pinned in kept)
+                raise InputError(f"{MOST_PINNED} designs are pinned ({names}); unpin one to pin another")
+            kept.append(chosen)
+        self.pinned = kept
+
+    def unpin(self, place: int) -> None:
+        """Take a pinned prediction off; those behind it move up."""
+        self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
+
+    def end_comparison(self) -> None:
+        """Take all off."""
+        self.pinned = []
+
+    def current_prediction(self, purpose: str) -> Prediction:
+        """The prediction of the open design, for a ``purpose`` such as "pin".
+
+        Raises:
+            InputError: the open design has errors, so the prediction is of an earlier one.
+        """
+        if self.stale and self.search:
+            raise InputError(f"there is nothing to {purpose} before the order is found: {self.errors[0].message}")
+        if self.stale:
+            raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
+        prediction: Prediction = self.prediction
+        return prediction
+
+    def _step_to(self, design: Design, label: str, opens: bool = False) -> None:
+        if design != self.design:
+            past = [*self._past, Step(self.design, label, opens)][-LONGEST_HISTORY:]
+            self._turn_to(design, past, [], opens)
+
+    def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
+        self.end()
+        outcome = self._outcome(design)  # before anything is changed: what fails here leaves nothing behind
+        self._past, self._future = past, future
+        self._show(design, *outcome, opens=opens)
+
+    def _show(self, design: Design, found: list[Problem], prediction: Prediction | None, opens: bool = False) -> None:
+        with param.parameterized.batch_call_watchers(self):
+            if prediction is not None or opens:  # under the name of another document nothing old is shown
+                self.prediction = prediction  # first: those who watch it are told first
+            self.problems = found
+            self.design = design
+            state = next((CODES[problem.code] for problem in found if problem.code in CODES), "")
+            self.search = {"state": state, "share": 0.0, "words": ""} if state else {}
+            self.history = (
+                self._past[-1].label if self._past else "",
+                self._future[-1].label if self._future else "",
+            )
+
+    # ---- orders that are searched ----
+
+    def _outcome(self, design: Design) -> Outcome:
+        """What follows from a design, as far as that is known at once."""
+        if self._later is None or not searches(design):
+            return _predicted(design)
+        search = Search(lambda: _predicted(design), self._later, self._hear, self._find)
+        outcome = search.start()
+        if outcome is None:
+            self._search = search
+            return [*problems(design), RUNS], None
+        return outcome
+
+    def _hear(self, search: Search, progress: Mapping[str, Any]) -> None:
+        if search is self._search:
+            self.search = dict(progress)
+
+    def _find(self, search: Search, outcome: Outcome) -> None:
+        if search is self._search:
+            self._search = None
+            self._show(self.design, *outcome)
+
+    def end(self) -> None:
+        """Give up a search that goes on, as when the tab is gone."""
+        if self._search is not None:
+            self._search.stop()
+            self._search = None
+
+    def stop_search(self) -> None:
+        """Give it up and say so; the last good prediction stays."""
+        if self.search.get("state") == "runs":
+            self.end()
+            self._show(self.design, [*problems(self.design), STOPPED], None)
+
+    def search_again(self) -> None:
+        """Search anew where the search was stopped."""
+        if self._search is None and self.search:
+            self._show(self.design, *self._outcome(self.design))
+
+
+def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:
+    found = problems(design)
+    if any(problem.severity == "error" for problem in found):
+        return found, None
+    try:
+        prediction = predict(design)
+    except DesignError as error:
+        return list(error.problems), None
+    except InputError as error:
+        return [Problem("", "cost", str(error))], None
+    return [*found, *prediction.warnings], prediction
+
+
+def _release(design: Design) -> Design:
+    """Give up what was set stage by stage, or expert by expert, for another number of them, rather than refuse the edit."""
+    design = expert_edits.release(design)
+    try:
+        count = design.stages
+    except InputError:
+        return design
+    pipeline = design.pipeline
+    given = {key: getattr(pipeline, key) for key in ("stages", "placement")}
+    gone = {key: None for key, value in given.items() if value is not None and len(value) != count}
+    return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
+
+
+def _changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    if not path:
+        return {**document, **value}
+    steps = [int(index) if index else name for name, index in _STEP.findall(path)]
+    here: Any = document
+    try:
+        for step in steps[:-1]:
+            here = here[step]
+        if isinstance(here, Mapping) and not isinstance(steps[-1], str):
+            raise KeyError(steps[-1])
+        here[steps[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        raise InputError(f"there is nothing at {path} to change") from None
+    return document

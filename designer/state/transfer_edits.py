@@ -1,0 +1,97 @@
+"""What a gesture makes of a transfer's document: fields as texts, axes on dims, meshes of another shape, links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from math import prod
+
+from meshwave.designer.state.transfer_fields import FIELDS, SIDES, Document
+from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.errors import InputError
+
+
+def with_text(document: Document, path: str, text: str) -> Document:
+    """The document with what was typed into a field.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if path not in FIELDS:
+        raise InputError(f"there is no field {path!r}")
+    value = FIELDS[path].read(text, document)
+    if path == "tensor.shape":
+        return with_dims(document, value)
+    side, _, key = path.partition(".")
+    if side in SIDES and key == "shape":
+        return with_shape(document, side, value)
+    changed = deepcopy(document)
+    here = changed
+    *owners, last = path.split(".")
+    for step in owners:
+        here = here[step]
+    here[last] = value
+    return changed
+
+
+# ---- sizes and axes ----
+
+
+def with_dims(document: Document, shape: list[int]) -> Document:
+    """Another shape; a spec gets an R for each new dim."""
+    changed = deepcopy(document)
+    changed["tensor"]["shape"] = shape
+    for side in SIDES:
+        spec = changed[side]["spec"]
+        changed[side]["spec"] = [*spec[: len(shape)], *["R"] * (len(shape) - len(spec))]
+    return changed
+
+
+def with_shape(document: Document, side: str, shape: list[int]) -> Document:
+    """A mesh of another shape: ranks and hosts are numbered anew, as many ranks a host as before, and a
+    destination that lay right behind the source still does. Axes that are gone cut nothing any more."""
+    changed = deepcopy(document)
+    own = changed[side]
+    before = {key: list(own[key]) for key in ("ranks", "hosts")}
+    own["shape"] = shape
+    own["spec"] = [_entry([axis for axis in _axes(entry) if axis < len(shape)]) for entry in own["spec"]]
+    own["partial"] = [axis for axis in own.get("partial", []) if axis < len(shape)]
+    size = prod(shape)
+    if not 0 < size <= MOST_DEVICES or not all(before.values()):
+        return changed
+    each = before["hosts"].count(before["hosts"][0])
+    own["ranks"] = list(range(before["ranks"][0], before["ranks"][0] + size))
+    own["hosts"] = [before["hosts"][0] + place // each for place in range(size)]
+    if side == "source":
+        other = changed["destination"]
+        for key in ("ranks", "hosts"):
+            if other[key] and min(other[key]) == max(before[key]) + 1:
+                other[key] = [number + max(own[key]) - max(before[key]) for number in other[key]]
+    return changed
+
+
+def with_axis(document: Document, side: str, axis: int, dim: int | None, at: int) -> Document:
+    """Let a mesh axis cut a dim as its ``at``-th axis, outermost first; without a dim it replicates.
+
+    Raises:
+        InputError: there is no such axis or dim.
+    """
+    if side not in SIDES or not 0 <= axis < len(document[side]["shape"]):
+        raise InputError("there is no such axis")
+    changed = deepcopy(document)
+    cuts = [[each for each in _axes(entry) if each != axis] for entry in changed[side]["spec"]]
+    if dim is not None:
+        if not 0 <= dim < len(cuts):
+            raise InputError("there is no such dim")
+        cuts[dim].insert(at, axis)
+        changed[side]["partial"] = [each for each in changed[side].get("partial", []) if each != axis]
+    changed[side]["spec"] = [_entry(axes) for axes in cuts]
+    return changed
+
+
+def _axes(entry: str) -> list[int]:
+    return [int(each) for each in str(entry)[1:] if each.isdigit()]
+
+
+def _entry(axes: Sequence[int]) -> str:
+    return f"S{''.join(map(str, axes))}" if axes else "R"

@@ -1,0 +1,108 @@
+"""The links of a prediction as columns that travel to the timeline: lanes of ports with stacked shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import Costs
+from meshwave.engine.predict.link_lanes import LinkLane, LinkLanes, link_lanes
+from meshwave.engine.predict.link_load import port_label, port_name
+from meshwave.engine.predict.prediction import Prediction
+
+Add = Callable[[NDArray[Any], str], list[Any]]
+"""Appends a column; returns what the header says of it."""
+
+
+def links_of(prediction: Prediction, *, devices: bool) -> LinkLanes | str:
+    """Return the lanes of a prediction's links, or the words that say why there are none."""
+    flows = prediction.link_flows
+    if flows is None or not prediction.port_loads:
+        return _why_none(prediction.costs)
+    return link_lanes(flows, prediction.port_loads, devices=devices)
+
+
+def _why_none(costs: Costs) -> str:
+    if costs.unit != "s":
+        return "unit costs know no bytes: choose roofline costs to see what passes the links"
+    if costs.network is None and costs.transfer_model not in ("shared-links", "link-serial"):
+        return (
+            f"transfers share nothing under the transfer model {costs.transfer_model}; choose shared-links to see links"
+        )
+    return "nothing passes a link in this design"
+
+
+def pack_links(
+    found: LinkLanes | str, place: NDArray[np.int32], ticks: float, add: Add
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the columns of links. ``place``: where each span went; ``ticks``: of a second."""
+    if isinstance(found, str):
+        return {"lanes": [], "words": found}, {}
+    flows = found.flows
+    shares = [share for lane in found.lanes for share in lane.shares]
+    table = np.array(shares, np.float64).reshape(-1, 5)
+    used, number = np.unique(table[:, 0].astype(np.int64), return_inverse=True)
+    rates, sizes = _rates_and_bytes(found, table)
+    columns = {
+        "link_bounds": add(np.cumsum([0, *(len(lane.shares) for lane in found.lanes)]), "int32"),
+        "link_flow": add(number.reshape(-1), "int32"),
+        "link_start": add(_to_ticks(table[:, 1], ticks), "uint32"),
+        "link_end": add(_to_ticks(table[:, 2], ticks), "uint32"),
+        "link_low": add(table[:, 3], "float32"),
+        "link_high": add(table[:, 4], "float32"),
+        "link_rate": add(rates, "float32"),
+        "link_bytes": add(sizes, "float32"),
+        "flow_span": add(place[flows.span[used]], "int32"),
+        "flow_part": add(flows.part[used], "int32"),
+    }
+    header = {
+        "lanes": [_lane(lane) for lane in found.lanes],
+        "words": _how_many(found),
+        "serial": flows.is_serial,
+    }
+    return header, columns
+
+
+def _lane(lane: LinkLane) -> dict[str, Any]:
+    port = lane.load.port
+    return {
+        "name": port_name(port),
+        "label": port_label(port),
+        "share": lane.load.share,
+        "busy_s": lane.load.busy_s,
+        "bytes": lane.load.bytes,
+        "rows": lane.at_once,
+    }
+
+
+def _how_many(found: LinkLanes) -> str:
+    shown = len(found.lanes)
+    if not shown:
+        return f"too many messages pass each of {found.ports} ports to draw them"
+    return "" if shown == found.ports else f"{shown} of {found.ports} ports, the busiest of nodes first"
+
+
+def _rates_and_bytes(found: LinkLanes, table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``[shares]`` bytes/s on the port, and the bytes of the flow that pass it; 0 where one transfer passes at a time."""
+    rates, sizes = np.zeros(len(table)), np.zeros(len(table))
+    flows, at = found.flows, 0
+    if flows.is_serial:
+        return rates, sizes
+    weight = np.zeros(len(flows.span))
+    number = {port: place for place, port in enumerate(flows.network.ports)}
+    for lane in found.lanes:
+        port, here = number[lane.load.port], slice(at, at + len(lane.shares))
+        passing, weights = flows.passing[port]
+        weight[passing] = weights
+        flow = table[here, 0].astype(np.int64)
+        rates[here] = (table[here, 4] - table[here, 3]) * flows.network.capacity[port]
+        sizes[here] = flows.bytes[flow] * weight[flow]
+        at += len(lane.shares)
+    return rates, sizes
+
+
+def _to_ticks(seconds: NDArray[np.float64], ticks: float) -> NDArray[np.uint32]:
+    return np.clip(seconds * ticks, 0, 2**32 - 1).astype(np.uint32)

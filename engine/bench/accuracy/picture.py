@@ -1,0 +1,161 @@
+"""Predictions beside measurements as a picture: every design a dot, the aims as bands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, floor, log10, sqrt
+
+from meshwave.engine.bench.accuracy.cases import Way
+from meshwave.engine.bench.accuracy.results import Result
+from meshwave.engine.bench.accuracy.summary import MEDIAN_AIM, TAIL_AIM
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports.pictures.palette import OPS, SURFACES, Theme, mix
+from meshwave.engine.exports.pictures.shapes import Box, Line, Picture, Shape, Text
+from meshwave.engine.exports.svg import of_both_themes
+from meshwave.engine.units import quantity
+
+WIDTH, MARGIN, HEAD, FOOT = 1080, 24, 96, 44  # pixels
+SQUARE, NAMES, BEYOND, ROW = 360, 190, 44, 23
+DOT = 7
+WIDEST = 0.12
+"""The error at the edges of the right side; what is off by more lies on the edge and says by how much."""
+TITLE = "Predicted and measured iterations"
+WAYS: Mapping[Way, str] = {"rehearsed": "rehearsals: stages wait, messages are real", "measured": "real runs"}
+BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
+"""How far an aim reaches to both sides, and how much of its colour there is in its band."""
+
+
+def svg(results: Sequence[Result]) -> str:
+    """Draw results of rehearsals and of real runs, in light and in dark.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not results:
+        raise InputError("there is nothing to draw: no design was measured yet; run meshwave bench accuracy")
+    return of_both_themes(_drawn(results, "light"), _drawn(results, "dark"), TITLE) + "\n"
+
+
+def _drawn(results: Sequence[Result], theme: Theme) -> Picture:
+    sheet = _Sheet(results, theme)
+    return Picture(WIDTH, sheet.height, theme, list(sheet.shapes()))
+
+
+class _Sheet:
+    """On the left measured over predicted seconds of the clock, on the right errors by group."""
+
+    def __init__(self, results: Sequence[Result], theme: Theme) -> None:
+        self.results, self.colours = results, SURFACES[theme]
+        self.dot: Mapping[Way, str] = {"rehearsed": OPS[theme]["F"], "measured": OPS[theme]["B"]}
+        self.band = OPS[theme]["W"]
+        self.groups = list(dict.fromkeys(result.group for result in results))
+        self.top = HEAD
+        self.row = max(ROW, SQUARE / len(self.groups))
+        self.bottom = self.top + round(self.row * len(self.groups))
+        self.height = self.bottom + FOOT
+        self.left, self.right = MARGIN + 48, WIDTH - MARGIN - BEYOND
+        self.strip = self.left + SQUARE + NAMES + BEYOND
+        times = [seconds for result in results for seconds in _seconds(result)]
+        self.low, self.high = log10(min(times)) - 0.06, log10(max(times)) + 0.06
+
+    def shapes(self) -> Iterator[Shape]:
+        yield from self._heading()
+        yield from self._square()
+        yield from self._strip()
+
+    def _heading(self) -> Iterator[Shape]:
+        yield Text(MARGIN, MARGIN + 4, TITLE, self.colours["text"], 16, bold=True)
+        count = {way: sum(result.way == way for result in self.results) for way in WAYS}
+        entries = [
+            *((self.dot[way], f"{count[way]} {words}", DOT / 2) for way, words in WAYS.items() if count[way]),
+            *(
+                (mix(self.colours["background"], self.band, part), f"within {aim:.0%}", 2)
+                for aim, part in reversed(BANDS)
+            ),
+        ]
+        x, y = float(MARGIN), MARGIN + 32
+        for colour, words, radius in entries:
+            yield Box(x, y - DOT / 2, DOT, DOT, colour, radius)
+            yield Text(x + DOT + 6, y, words, self.colours["muted"], 12)
+            x += DOT + 6 + 6.6 * len(words) + 22
+
+    # ---- measured over predicted ----
+
+    def _at(self, seconds: float) -> float:
+        """Pixels from the corner of the square."""
+        return (log10(seconds) - self.low) / (self.high - self.low) * SQUARE
+
+    def _square(self) -> Iterator[Shape]:
+        left, base = self.left, self.top + SQUARE
+        per_decade = SQUARE / (self.high - self.low)
+        for aim, part in BANDS:
+            wide = sqrt(2) * log10(1 + aim) * per_decade
+            yield Line(left, base, left + SQUARE, self.top, mix(self.colours["background"], self.band, part), wide)
+        yield Line(left, base, left + SQUARE, self.top, self.colours["muted"], 0.8)
+        for seconds in _ticks(self.low, self.high):
+            at, words = self._at(seconds), quantity(seconds, "s", 1)
+            yield Line(left + at, self.top, left + at, base, self.colours["line"], 0.6)
+            yield Line(left, base - at, left + SQUARE, base - at, self.colours["line"], 0.6)
+            yield Text(left + at, base + 14, words, self.colours["muted"], 10.5, "middle")
+            yield Text(left - 8, base - at, words, self.colours["muted"], 10.5, "end")
+        yield Text(left + SQUARE, base + 32, "predicted, on the clock", self.colours["muted"], 12, "end")
+        yield Text(left + 6, self.top - 12, "measured", self.colours["muted"], 12)
+        for result in self.results:
+            predicted, measured = _seconds(result)
+            yield self._dot(result, left + self._at(predicted), base - self._at(measured))
+
+    # ---- errors by group ----
+
+    def _strip(self) -> Iterator[Shape]:
+        middle, half = (self.strip + self.right) / 2, (self.right - self.strip) / 2
+        base = self.bottom
+        for aim, part in BANDS:
+            wide = aim / WIDEST * half
+            yield Box(
+                middle - wide, self.top, 2 * wide, base - self.top, mix(self.colours["background"], self.band, part)
+            )
+        for percent in (-8, -3, 0, 3, 8):
+            x = middle + percent / 100 / WIDEST * half
+            yield Line(x, self.top, x, base, self.colours["muted" if percent == 0 else "line"], 0.8)
+            words = f"{percent:+d} %" if percent else "0"
+            yield Text(x, self.top - 12, words, self.colours["muted"], 10.5, "middle")
+        for row, group in enumerate(self.groups):
+            y = self.top + self.row * (row + 0.5)
+            yield Text(self.strip - BEYOND, y, group, self.colours["text"], 12, "end")
+            yield Line(self.strip, y, self.right, y, self.colours["line"], 0.6)
+            yield from self._row([result for result in self.results if result.group == group], y, middle, half)
+        yield Text(self.right, base + 14, "took longer than predicted", self.colours["muted"], 12, "end")
+        yield Text(self.strip, base + 14, "took less", self.colours["muted"], 12)
+
+    def _row(self, results: Iterable[Result], y: float, middle: float, half: float) -> Iterator[Shape]:
+        for result in sorted(results, key=lambda result: result.error):
+            x = middle + max(-1.0, min(1.0, result.error / WIDEST)) * half
+            yield self._dot(result, x, y)
+        beyond = [result.error for result in results if abs(result.error) > WIDEST]
+        for side, anchor in ((1, "start"), (-1, "end")):
+            far = [error for error in beyond if error * side > 0]
+            if far:
+                worst = max(far, key=abs)
+                yield Text(middle + side * (half + 8), y, f"{worst:+.0%}", self.colours["text"], 10.5, anchor)
+
+    def _dot(self, result: Result, x: float, y: float) -> Box:
+        says = f"{result.case}: predicted {_told(result, 0)}, {result.way} {_told(result, 1)}, {result.error:+.1%}"
+        return Box(x - DOT / 2, y - DOT / 2, DOT, DOT, self.dot[result.way], DOT / 2, says)
+
+
+def _seconds(result: Result) -> tuple[float, float]:
+    """Predicted and measured, by the clock on the wall."""
+    scale = result.scale or 1.0
+    return result.predicted * scale, result.measured * scale
+
+
+def _told(result: Result, which: int) -> str:
+    return quantity(_seconds(result)[which], "s")
+
+
+def _ticks(low: float, high: float) -> Iterator[float]:
+    """1, 2 and 5 times each power of ten between two logarithms."""
+    for power in range(floor(low), ceil(high) + 1):
+        for digit in (1, 2, 5):
+            if low <= log10(digit) + power <= high:
+                yield digit * 10.0**power

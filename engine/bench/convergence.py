@@ -1,0 +1,228 @@
+"""PPMoE's convergence experiment at small scale: models trained here for real, loss against steps and time.
+
+PPMoE (arXiv:2304.11414) shows that its model converges as its backbone does. Here four processes on two emulated nodes
+train the same model from the same seed on the same batches, laid out as PPMoE (a pipeline over the nodes, experts in
+the tensor-parallel group of a node) and as expert parallelism over all of them, which is its baseline, with tokens sent
+once and once for each tensor-parallel device. The dense backbone is trained beside them.
+
+All compute in fp64, where the losses of all layouts of one model agree to the last digits, whatever the network: in
+fp32 rounding sends a token to another expert now and then. Times are those of the emulated links and of this machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import RunError
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Hosts, Launcher, Options, Record, State
+from meshwave.engine.runs.emulation.network import missing
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.units import quantity
+
+Say = Callable[[str], None]
+
+TITLES: Mapping[str, str] = {
+    "ppmoe": "PPMoE",
+    "once": "expert parallel, tokens sent once",
+    "resent": "expert parallel, tokens sent tp times",
+    "backbone": "dense backbone",
+}
+"""The runs, by what they are called."""
+BASELINES = ("once", "resent")
+NODES, PER_NODE = 2, 2
+INTRA_BYTES_PER_S, INTER_BYTES_PER_S = 4e8, 5e6
+"""The network between nodes is slow enough to matter beside what two cores compute for four processes."""
+WARM_UP = 1
+"""Steps that are left out of step times."""
+SHOWN = 8
+"""Steps whose losses are printed."""
+PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """The model, and how long it is trained."""
+
+    layers: int = 4
+    hidden: int = 64
+    sequence: int = 64
+    experts: int = 8
+    micro_batch: int = 4
+    microbatches: int = 4
+    """Of a step, over all data-parallel copies."""
+    steps: int = 24
+    lr: float = 3e-3
+    seed: int = 0
+
+
+def convergence_design(name: str, size: Size) -> Design:
+    """One of :data:`TITLES` as a design: experts in every second layer, one for each token, with room for 1.25 times an
+    even load. The batches of all are the same, and so are the tokens that a gate sees at once."""
+    in_pipeline = name in ("ppmoe", "backbone")
+    schedule = {"ppmoe": "ppmoe", "once": "a2a-allgather", "resent": "expert-parallel"}.get(name)
+    devices = [list(range(node * PER_NODE, (node + 1) * PER_NODE)) for node in range(NODES)]
+    pipeline = [
+        {"name": f"node {node}", "devices": each, "axes": {"dp": 1, "tp": PER_NODE}}
+        for node, each in enumerate(devices)
+    ]
+    together = [{"name": "all", "devices": [*range(NODES * PER_NODE)], "axes": {"dp": NODES, "tp": PER_NODE}}]
+    link = {"latency_s": 1e-4}
+    moe = {"experts": size.experts, "top_k": 1, "capacity_factor": 1.25, "every": 2, "aux_loss": 0.01}
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "name": TITLES[name],
+            "cluster": {
+                "nodes": NODES,
+                "devices_per_node": PER_NODE,
+                "device": {"peak_flops": 6e10, "memory_bytes": 4e9, "memory_bandwidth": 1.2e10, "efficiency": 0.5},
+                "intra_node": {**link, "bandwidth": INTRA_BYTES_PER_S},
+                "inter_node": {**link, "bandwidth": INTER_BYTES_PER_S},
+            },
+            "model": {
+                "kind": "gpt",
+                "layers": size.layers,
+                "hidden": size.hidden,
+                "heads": 4,
+                "sequence": size.sequence,
+                "vocab": 256,
+                "moe": moe if schedule else None,
+            },
+            "meshes": pipeline if in_pipeline else together,
+            "pipeline": {"schedule": "1f1b", "microbatches": size.microbatches // (1 if in_pipeline else NODES)},
+            "experts": {"schedule": schedule, "ep": NODES * PER_NODE} if schedule else {},
+            "training": {
+                "micro_batch_size": size.micro_batch,
+                "steps": size.steps,
+                "lr": size.lr,
+                "seed": size.seed,
+                "precision": "fp64",
+            },
+        }
+    )
+
+
+def convergence(
+    size: Size | None = None, names: Sequence[str] = tuple(TITLES), say: Say = lambda line: None
+) -> dict[str, Any]:
+    """Train the named runs one after the other.
+
+    Where this machine cannot emulate nodes the processes talk as they do: losses are the same, and times say nothing.
+
+    Raises:
+        RunError: a run failed, or was not over in time.
+    """
+    size, lacking = size or Size(), missing()
+    hosts = Hosts(nodes=NODES, intra_bandwidth=INTRA_BYTES_PER_S, inter_bandwidth=INTER_BYTES_PER_S)
+    options = Options(hosts=None if lacking else hosts)
+    runs = {}
+    with _launcher() as launcher:
+        for name in names:
+            say(f"training {TITLES[name]}, {size.steps} steps")
+            runs[name] = _trained(launcher, convergence_design(name, size), options)
+    target = max(run["losses"][-1] for run in runs.values())
+    for run in runs.values():
+        run["seconds_to_target"] = _seconds_to(target, run)
+    network = (
+        f"nodes are not emulated: {lacking}"
+        if lacking
+        else f"{hosts.words}, {quantity(INTRA_BYTES_PER_S, 'B/s')} inside"
+    )
+    return {
+        "network": network,
+        "steps": size.steps,
+        "seed": size.seed,
+        "target_loss": target,
+        "runs": runs,
+        "largest_difference": dict(_differences(runs)),
+    }
+
+
+@contextmanager
+def _launcher() -> Iterator[Launcher]:
+    """A launcher on this machine whose runs are gone afterwards."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Record(Path(folder))) as record,
+        closing(launchers["local"](record)) as launcher,
+    ):
+        yield launcher
+
+
+def _trained(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
+    """Train a design to its end: the loss of every step, and the seconds from the start to its end."""
+    prediction = predict(design)
+    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
+    state = run.wait(timeout_s=PATIENCE_S)
+    if state is not State.SUCCEEDED:
+        reason = run.reason or f"not over after {PATIENCE_S:.0f} s"
+        run.cancel()
+        raise RunError(f"{design.name}: {reason}")
+    rows = run.metrics()
+    seconds = [row["seconds"] for row in rows]
+    return {
+        "title": design.name,
+        "losses": [row["loss"] for row in rows],
+        "seconds": list(accumulate(seconds)),
+        "step_s": statistics.median(seconds[WARM_UP:] or seconds),
+        "step_quartiles_s": _quartiles(seconds[WARM_UP:] or seconds),
+        "predicted_step_s": prediction.timeline.makespan,
+    }
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    if len(values) < 2:
+        return [values[0], values[0]]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return [first, third]
+
+
+def _seconds_to(target: float, run: Mapping[str, Any]) -> float:
+    """Seconds of training until a step has a loss of ``target`` or less."""
+    return next(second for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
+
+
+def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    """The largest difference of a step's loss between PPMoE and each of its baselines."""
+    for name in BASELINES:
+        if name in runs and "ppmoe" in runs:
+            pairs = zip(runs["ppmoe"]["losses"], runs[name]["losses"], strict=True)
+            yield name, max(abs(one - other) for one, other in pairs)
+
+
+# ---- as text ----
+
+
+def to_text(found: Mapping[str, Any]) -> list[str]:
+    """The lines in which a terminal shows :func:`convergence`."""
+    runs, steps = found["runs"], found["steps"]
+    shown = sorted({round(at * (steps - 1) / (SHOWN - 1)) for at in range(SHOWN)})
+    wide = max(len(run["title"]) for run in runs.values()) + 2
+    lines = [f"  {found['network']}; seed {found['seed']}"]
+    lines += ["", f"  {'loss of step':<{wide}}" + "".join(f"{step + 1:>9}" for step in shown)]
+    lines += [
+        f"  {run['title']:<{wide}}" + "".join(f"{run['losses'][at]:>9.4f}" for at in shown) for run in runs.values()
+    ]
+    lines += ["", f"  {'seconds until then':<{wide}}" + "".join(f"{step + 1:>9}" for step in shown)]
+    lines += [
+        f"  {run['title']:<{wide}}" + "".join(f"{run['seconds'][at]:>9.2f}" for at in shown) for run in runs.values()
+    ]
+    lines += [""]
+    for run in runs.values():
+        low, high = (quantity(each, "s") for each in run["step_quartiles_s"])
+        lines.append(
+            f"  {run['title']:<{wide}}step time: median {quantity(run['step_s'], 's')}, IQR {low} - {high} ({steps - WARM_UP} "
+            f"steps); {run['seconds_to_target']:.2f} s to a loss of {found['target_loss']:.4f}"
+        )
+    for name, difference in found["largest_difference"].items():
+        lines.append(f"  largest difference of a loss, PPMoE and {TITLES[name]}: {difference:.2g}")
+    return lines

@@ -1,0 +1,37 @@
+"""Controllable Memory (Qi et al., arXiv:2405.15362): bubble for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwave.engine.bench.papers.playback import held, longest_idle, played_at, program_of
+from meshwave.engine.bench.papers.table import Row, Table
+from meshwave.engine.schedules import schedules
+
+
+def tables() -> Iterator[Table]:
+    """The paper's trade-off."""
+    yield less_memory()
+
+
+def less_memory() -> Table:
+    """Controllable memory's trade-off, as parts of what 1F1B has."""
+    p, m = 12, 36
+    one = (p - 1) * 3.0  # the bubble of 1F1B
+    rows = []
+    squeezed = "blocks are whole slots: drawn together, one or two of them stay at the ends"
+    claims = (
+        ("zb-h1", 1 / 3, 1.0, ""),
+        ("zb-h2", 0.0, 2.0, "a rank holds 2P-1, not 2P: the last one needs no second"),
+        ("zb-v", 0.0, 1.0, ""),
+        ("v-half", 1 / 2, 1 / 2, "a rank holds floor(P/2)+1: the block's two lifetimes round up"),
+        ("v-min", 2 / 3, 1 / 3, "a rank holds the blocks that overlap, which round up"),
+    )
+    for name, bubble, most, why in claims:
+        program = program_of(name, p, m)
+        idle = longest_idle(played_at(program)) * p / program.stages
+        rows.append(Row(f"{schedules[name].title}: bubble", bubble, idle / one, squeezed))
+        rows.append(Row(f"{schedules[name].title}: activations", most, max(held(name, p, m)) / p, why))
+    return Table(
+        f"Controllable Memory: parts of 1F1B's bubble and activations, F=I=W, P={p}, M={m}", rows, tolerance=0.005
+    )

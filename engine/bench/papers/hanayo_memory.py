@@ -1,0 +1,159 @@
+"""Hanayo (arXiv:2308.15762), peak memory of 32 GPUs of TACC in GB: how it spreads, and who runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import sqrt
+
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, SEARCH, STRONG, VARIANCES, Layout
+from meshwave.engine.bench.papers.hanayo_designs import MODELS, Played, Setting, document, played, program_of
+from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+from meshwave.engine.document import parse_design
+from meshwave.engine.predict.prediction import predict
+
+MANY = Layout(4, 8, 2)
+"""The configuration that the search chooses."""
+LENGTHS = range(128, 1025, 64)
+READINGS: Mapping[str, Mapping[str, str]] = {
+    "Chimera-wave as two halves": {},
+    "Chimera-wave as one wave over P": {"Chimera-wave": "H-1"},
+}
+"""Schemes that stand for others."""
+
+
+def tables() -> Iterator[Table | Grid]:
+    """In the order in which they are told."""
+    yield variances()
+    yield peaks()
+    yield exhausted()
+
+
+@lru_cache(maxsize=1)
+def fitted_length() -> int:
+    """Return the tokens of a sequence at which the variance of 1F1B is nearest to the printed one."""
+    return min(LENGTHS, key=lambda length: abs(_at(length, "bert", MANY, "1F1B").variance - VARIANCES["1F1B"]))
+
+
+def _at(length: int, model: str, layout: Layout, scheme: str) -> Played:
+    return played(Setting("tacc", scheme, layout, model, sequence=length))
+
+
+def held(model: str, layout: Layout, scheme: str) -> Played:
+    """Predict an experiment at the sequence length that was fitted to memory."""
+    return _at(fitted_length(), model, layout, scheme)
+
+
+def fits(model: str, layout: Layout, scheme: str) -> bool:
+    """Whether an experiment fits the 40 GB of a device."""
+    return held(model, layout, scheme).fits
+
+
+@lru_cache(maxsize=1)
+def eager_length() -> int:
+    """Return the tokens of a sequence that keep as many bytes in fp32 with attention that is not fused, and dropout.
+
+    Besides what is kept here: the probabilities, the same after dropout and its mask (9 bytes for each head and pair
+    of tokens), and the masks of two more dropouts (Korthikanti et al., arXiv:2205.05198, section 4).
+    """
+    setting, stage = Setting("tacc", "1F1B", MANY, sequence=fitted_length()), 3
+    model = MODELS[setting.model]
+    costs = predict(parse_design(document(setting)), program_of(setting)).costs
+    kept = float(costs.activation_bytes[stage]) / costs.layers[stage] / MANY.batch
+    square, line = 9.0 * model["heads"], kept / fitted_length() + 2 * model["hidden"]
+    return round((sqrt(line * line + 4 * square * kept) - line) / (2 * square))
+
+
+def basis() -> str:
+    """Say what is fitted and assumed."""
+    return (
+        f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It stands "
+        "for the bytes that a layer keeps of a sequence: attention is fused here and keeps no scores, dropout is off; "
+        f"with both, {eager_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
+        "no recomputation, M = P microbatches of B sequences, nothing for kernels, NCCL and fragmentation."
+    )
+
+
+def variances() -> Table:
+    """Variance over devices of the peak memory."""
+    rows = []
+    why = (
+        "a GB more or less on the first and last device, where embedding, head and loss lie, moves it as far; the printed "
+        "value of Chimera-wave is that of one wave over P rather than of two halves"
+    )
+    for scheme, paper in VARIANCES.items():
+        names = {scheme: ""} if scheme != "Chimera-wave" else {scheme: ", two halves", "H-1": ", one wave over P"}
+        rows += [
+            Row(
+                f"{scheme}{reading}",
+                paper,
+                held("bert", MANY, name).variance,
+                why,
+                "fitted to this" if scheme == "1F1B" else "follows",
+            )
+            for name, reading in names.items()
+        ]
+    return Table(
+        f"Hanayo, variance of the peak memory in GB over 32 GPUs: BERT, {MANY}",
+        rows,
+        tolerance=0.3,
+        note=f"{basis()} Which configuration was measured is not printed: the chosen one is assumed.",
+    )
+
+
+def peaks() -> Grid:
+    """Least, mean and most of a device."""
+    lines = []
+    for layout in (MANY, Layout(2, 16, 4)):
+        for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-1", "H-2"):
+            memory = held("bert", layout, scheme).memory_gb
+            figures = (min(memory), sum(memory) / len(memory), max(memory), held("bert", layout, scheme).variance)
+            lines.append(Line(f"{layout}, {scheme}", figures))
+    return Grid(
+        "Hanayo, peak memory in GB of a device, BERT on 32 GPUs of 40 GB",
+        ("least", "mean", "most", "variance"),
+        lines,
+        note=basis(),
+    )
+
+
+def printed_fits() -> dict[tuple[str, Layout], dict[str, bool]]:
+    """Whether each printed experiment on TACC fits."""
+    shown = {
+        ("bert", layout): dict.fromkeys(("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4"), True)
+        for layout in EIGHT.values()
+    }
+    for layout, bars in STRONG.items():
+        shown["bert", layout] = {who: bar is not None for who, bar in bars.items()}
+    for place, bars in SEARCH.items():
+        shown[place] = {who: bar is not None for who, bar in bars.items()}
+    return shown
+
+
+def exhausted() -> Table:
+    """Who runs out of memory, experiment by experiment."""
+    rows = []
+    for (model, layout), paper in printed_fits().items():
+        for reading, stands in READINGS.items():
+            ours = {who: fits(model, layout, stands.get(who, who)) for who in paper}
+            most = "; ".join(
+                f"{who} {max(held(model, layout, stands.get(who, who)).memory_gb):.1f} GB" for who in paper
+            )
+            why = f"most of a device: {most} of 40"
+            rows.append(Row(f"{model.upper()}, {layout}", _names(paper), _names(ours), why, reading))
+    return Table("Hanayo on TACC: who runs out of memory", rows, note=f"{right()}. {basis()}")
+
+
+def right() -> str:
+    """Say of how many experiments it is right whether they fit."""
+    cells = [(model, layout, who, fit) for (model, layout), bars in printed_fits().items() for who, fit in bars.items()]
+    counts = [
+        f"{sum(fits(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "
+        f"with {reading}"
+        for reading, stands in READINGS.items()
+    ]
+    return f"Whether an experiment runs out of memory is right for {', for '.join(counts)}"
+
+
+def _names(fitting: Mapping[str, bool]) -> str:
+    return ", ".join(who for who, does in fitting.items() if not does) or "none"

@@ -1,0 +1,116 @@
+"""The section of ``docs/papers.md`` on Hanayo's experiments. Its figures are computed: ``scripts/papers_page.py``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from meshwave.engine.bench.papers import (
+    hanayo_clusters,
+    hanayo_memory,
+    hanayo_scaling,
+    hanayo_throughput,
+    hanayo_transfers,
+)
+from meshwave.engine.bench.papers.table import WIDTH, Grid, Row, Table, differs
+
+BEGIN, END = "<!-- Hanayo, computed: scripts/papers_page.py -->", "<!-- Hanayo, end -->"
+
+CLUSTERS = """\
+Bars are speed-ups over GPipe, errors medians. *Data sheets*: a roofline on links and devices as they are sold, through
+designs of D data-parallel pipelines whose gradients are reduced; nothing is fitted. *T_C fitted*: unit costs, one number
+for each cluster and P. Assumed throughout, since the paper prints none of it: fp32 on CUDA cores where 16 bit is not
+said, 256 tokens, half of the peak, as many microbatches of B sequences as a pipeline has devices, AdamW, no
+recomputation, pipelines on consecutive GPUs. Chimera-wave, the paper's baseline, is one wave over half of the devices
+in twice as many pipelines (figure 5); one wave over all devices, the other reading, has rows of its own. Gain of the
+best number of waves over it, in percent:"""
+
+THROUGHPUT = """\
+**What a printed sequence/s counts.** On the same GPUs the printed throughput follows D: two pipelines of four devices
+have twice the throughput of one of eight, four of eight twice that of two of sixteen. In sequences/s no schedule can do
+so. The figures agree where a step counts D B sequences, though each of its P microbatches has B of them: an own reading,
+which one bar contradicts (GPT, two waves, P=16). **Precision**: V100 and A100 are as far apart as their fp32 peaks. From
+a roofline of tensor cores to the printed figure, two waves on 8 GPUs of TACC:"""
+
+SCALING = """\
+**Scaling and search** on TACC, by data sheets. The printed steps lose nothing to the reduction of gradients; ours lose
+what their bytes take through one NIC for three GPUs. A roofline has no kernels and launches, which the strong scaling
+of the paper shows. Percent of 8 GPUs:"""
+
+MEMORY = """\
+**Memory** on 32 GPUs of 40 GB. One number is fitted to one variance, the sequence length to that of 1F1B; it stands for
+the bytes that a layer keeps, which attention that is not fused reaches with fewer tokens. Variance of GB over devices:"""
+
+
+def section() -> str:
+    """Compute the section anew."""
+    winners = hanayo_scaling.winners().rows
+    parts = [
+        BEGIN,
+        "## Hanayo",
+        'Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism" (arXiv:2308.15762), section 5.',
+        hanayo_clusters.verdict(),
+        _grid(hanayo_clusters.agreement()),
+        CLUSTERS,
+        _by_basis(hanayo_clusters.gains()),
+        THROUGHPUT,
+        _grid(hanayo_throughput.absolute()),
+        SCALING,
+        _by_basis(hanayo_scaling.weak_scaling(), "H-2"),
+        _by_basis(hanayo_scaling.strong_scaling()),
+        f"Of the configurations (D, P, W) that win the search on 32 GPUs, {_winning(winners)}.",
+        MEMORY,
+        _by_basis(hanayo_memory.variances()),
+        f"{hanayo_memory.right()}. {hanayo_memory.basis()}",
+        hanayo_transfers.verdict(),
+        END,
+    ]
+    return "\n\n".join(map(_wrapped, parts))
+
+
+def refresh(page: str) -> str:
+    """Replace the section in a page."""
+    before, _, rest = page.partition(BEGIN)
+    return before + section() + rest.partition(END)[2]
+
+
+def _wrapped(part: str) -> str:
+    plain = "\n" not in part and part[0] not in "#|<"
+    return textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else part
+
+
+def _winning(rows: Iterable[Row]) -> str:
+    found: dict[str, list[bool]] = {}
+    for row in rows:
+        found.setdefault(row.basis, []).append(row.paper == row.ours)
+    return ", ".join(f"{sum(same)} of {len(same)} are the paper's ({basis})" for basis, same in found.items())
+
+
+def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _grid(grid: Grid) -> str:
+    return _lines(
+        ("", *grid.columns),
+        [(row.what, *("-" if each is None else f"{each:.3g}" for each in row.figures)) for row in grid.rows],
+    )
+
+
+def _by_basis(table: Table, only: str = "") -> str:
+    """A line for each claim, a column for each basis."""
+    rows = [row for row in table.rows if only in row.what]
+    bases = list(dict.fromkeys(row.basis for row in rows))
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row.what, {})[row.basis] = row
+    return _lines(("", table.printed, *bases), _of_bases(found, bases, table))
+
+
+def _of_bases(found: dict[str, dict[str, Row]], bases: Sequence[str], table: Table) -> Iterator[Sequence[str]]:
+    digits = 1 if table.form == "%" else 2
+    for what, of in found.items():
+        first = next(iter(of.values()))
+        cells = [f"{of[basis].ours:.{digits}f}" if basis in of else "" for basis in bases]
+        marks = ["" if basis not in of or differs(of[basis], table) else " (same)" for basis in bases]
+        yield what, f"{first.paper:.{digits}f}", *(cell + mark for cell, mark in zip(cells, marks, strict=True))

@@ -1,0 +1,269 @@
+"""Hanayo (arXiv:2308.15762) on 8 to 32 GPUs of TACC: the search over (D, P, W), weak and strong scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwave.engine.bench.papers.hanayo_bars import SEARCH, STRONG, WEAK, Layout, bar_of
+from meshwave.engine.bench.papers.hanayo_designs import SEQUENCE, Number, Placement, Setting, played
+from meshwave.engine.bench.papers.hanayo_memory import fits
+from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+
+SCHEMES = ("GPipe", "1F1B", "Chimera-wave", "H-2", "H-4")
+FAMILIES: Mapping[str, Sequence[str]] = {
+    "GPipe": ("GPipe",),
+    "1F1B": ("1F1B",),
+    "Chimera-wave": ("Chimera-wave",),
+    "Hanayo": ("H-2", "H-4"),
+}
+ASSUMED = (
+    f"Assumed: fp32 on CUDA cores, {SEQUENCE} tokens, half of the peak, M = P microbatches of B sequences, AdamW, and "
+    "pipelines on consecutive GPUs, which the 3 of a node cut where they come: the paper does not print its placement"
+)
+
+
+def tables() -> Iterator[Table | Grid]:
+    """In the order in which they are told."""
+    yield winners()
+    yield search()
+    yield weak_scaling()
+    yield ahead()
+    yield placements()
+    yield strong_scaling()
+
+
+# ---- the search on 32 GPUs ----
+
+
+class Measure(NamedTuple):
+    """What candidates of the search are compared by."""
+
+    title: str
+    fitted: bool
+    counted: bool
+
+    def of(self, model: str, layout: Layout, scheme: str) -> float:
+        """Throughput of one candidate."""
+        found = played(Setting("tacc", scheme, layout, model, fitted=self.fitted))
+        return found.as_counted if self.counted else found.sequences_per_s
+
+
+MEASURES = (
+    Measure("data sheets, sequences/s", fitted=False, counted=False),
+    Measure("data sheets, D B a step", fitted=False, counted=True),
+    Measure("T_C fitted on 8 GPUs, sequences/s", fitted=True, counted=False),
+    Measure("T_C fitted on 8 GPUs, D B a step", fitted=True, counted=True),
+)
+"""How a printed sequence/s counts is the subject of :mod:`meshwave.engine.bench.papers.hanayo_throughput`."""
+
+
+def winners() -> Table:
+    """The configuration that wins for each scheme."""
+    rows = []
+    for model in ("gpt", "bert"):
+        for family, members in FAMILIES.items():
+            paper = _printed_winner(model, members)
+            for measure in MEASURES:
+                ours = _winner(model, members, measure)
+                rows.append(Row(f"{model.upper()}, {family}", paper, ours, _why(paper, ours), measure.title))
+    return Table(
+        "Hanayo, search on 32 GPUs of TACC: which (D, P, W) wins",
+        rows,
+        note=f"{ASSUMED}. Candidates are those that the paper shows, less those that run out of memory here (the table "
+        "of memory). T_C fitted: one number, to three bars of 8 GPUs; none of the search.",
+    )
+
+
+def _why(paper: str, ours: str) -> str:
+    if paper.split(" W=")[0] == ours.split(" W=")[0]:
+        return "by data sheets transfers cost too little for fewer waves to win"
+    return (
+        "in sequences/s layouts of the same GPUs are a few percent apart; the printed ones follow D, as D B a step does"
+    )
+
+
+def _printed_winner(model: str, members: Sequence[str]) -> str:
+    rates = {
+        (layout, who): rate
+        for (of, layout), bars in SEARCH.items()
+        if of == model
+        for who, rate in bars.items()
+        if who in members and rate is not None
+    }
+    return _configuration(*max(rates, key=lambda place: rates[place]))
+
+
+def _winner(model: str, members: Sequence[str], measure: Measure) -> str:
+    rates = {
+        (layout, who): measure.of(model, layout, who)
+        for (of, layout), bars in SEARCH.items()
+        if of == model
+        for who in bars
+        if who in members and fits(model, layout, who)
+    }
+    return _configuration(*max(rates, key=lambda place: rates[place])) if rates else "none fits"
+
+
+def _configuration(layout: Layout, scheme: str) -> str:
+    waves = f" W={scheme[2:]}" if scheme.startswith("H-") else ""
+    return f"D={layout.pipelines} P={layout.ranks}{waves}"
+
+
+def search() -> Grid:
+    """Throughput of every candidate."""
+    lines = []
+    for (model, layout), paper in SEARCH.items():
+        title = f"{model.upper()}, {layout}"
+        lines.append(Line(f"{title}: paper", [paper.get(who) for who in SCHEMES]))
+        lines += [
+            Line(
+                f"{title}: {measure.title}",
+                [measure.of(model, layout, who) if who in paper else None for who in SCHEMES],
+            )
+            for measure in MEASURES[:2]
+        ]
+    return Grid(
+        "Hanayo, search on 32 GPUs of TACC: throughput",
+        SCHEMES,
+        lines,
+        note=f"Nothing is fitted. {ASSUMED}. A dash: not shown by the paper, or out of memory there.",
+    )
+
+
+# ---- weak and strong scaling ----
+
+
+ALONE = Layout(1, 8, 2)
+"""Eight GPUs, against which efficiencies are."""
+
+
+def _rate(setting: Setting, *, reduced: bool = True) -> float:
+    found = played(setting)
+    return found.sequences_per_s if reduced else found.without_reductions
+
+
+def efficiency(setting: Setting, *, reduced: bool = True) -> float:
+    """Percent of D times the throughput of one pipeline; without reductions: if a step ended with its last backward."""
+    alone = setting._replace(layout=ALONE)
+    return 100 * _rate(setting, reduced=reduced) / (setting.layout.pipelines * _rate(alone, reduced=reduced))
+
+
+def _printed_efficiency(scheme: str, layout: Layout) -> float:
+    return 100 * WEAK[layout][scheme] / (layout.pipelines * WEAK[ALONE][scheme])
+
+
+def _tacc(scheme: str, layout: Layout) -> Setting:
+    return Setting("tacc", scheme, layout)
+
+
+REDUCED = (
+    "ours reduces the gradients of all copies at the end of a step, through one NIC for three GPUs, and waits for it; "
+    "the printed steps lose nothing to it, as if it were hidden or not in the time"
+)
+
+
+def weak_scaling() -> Table:
+    """Parallel efficiency at a constant batch for each pipeline."""
+    rows = []
+    for layout in list(WEAK)[1:]:
+        gpus = layout.pipelines * layout.ranks
+        for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2"):
+            paper = _printed_efficiency(scheme, layout)
+            what = f"{gpus} GPUs, {scheme}"
+            rows.append(Row(what, paper, efficiency(_tacc(scheme, layout)), REDUCED, "gradients reduced"))
+            rows.append(
+                Row(what, paper, efficiency(_tacc(scheme, layout), reduced=False), REDUCED, "until the last backward")
+            )
+    return Table(
+        "Hanayo, weak scaling of BERT on TACC: parallel efficiency against 8 GPUs",
+        rows,
+        form="%",
+        tolerance=1.0,
+        note=f"Nothing is fitted. {ASSUMED}.",
+    )
+
+
+def ahead() -> Table:
+    """How far Hanayo is ahead at each size."""
+    why = "by data sheets two waves wait too little for transfers; with what each message costs besides, Hanayo gains less"
+    rows = [
+        Row(
+            f"{layout.pipelines * layout.ranks} GPUs: H-2 over {other}",
+            100 * (bars["H-2"] / bars[other] - 1),
+            100 * (_rate(_tacc("H-2", layout)) / _rate(_tacc(other, layout)) - 1),
+            why,
+            "nothing fitted",
+        )
+        for layout, bars in WEAK.items()
+        for other in ("Chimera-wave", "1F1B", "GPipe")
+    ]
+    return Table(
+        "Hanayo, weak scaling of BERT on TACC: gain of two waves",
+        rows,
+        form="%",
+        tolerance=1.0,
+        note=f"{ASSUMED}.",
+    )
+
+
+NUMBERS: tuple[Number, ...] = ("fp32", "16 bit")
+PLACEMENTS: tuple[Placement, ...] = ("pipelines", "copies")
+
+
+def placements() -> Grid:
+    """What the efficiency depends on that the paper does not print."""
+    ways = [(number, placement) for number in NUMBERS for placement in PLACEMENTS]
+    lines = [
+        Line(
+            f"{layout.pipelines * layout.ranks} GPUs, {scheme}",
+            [
+                _printed_efficiency(scheme, layout),
+                *(
+                    efficiency(_tacc(scheme, layout)._replace(number=number, placement=placement))
+                    for number, placement in ways
+                ),
+            ],
+        )
+        for layout in list(WEAK)[1:]
+        for scheme in ("1F1B", "Chimera-wave", "H-2")
+    ]
+    return Grid(
+        "Hanayo, weak scaling of BERT on TACC by precision and placement: parallel efficiency, %",
+        ("paper", *(f"{number}, {placement}" for number, placement in ways)),
+        lines,
+        note="Nothing is fitted; efficiency is against 8 GPUs of the same column. pipelines: each takes consecutive GPUs; "
+        "copies: those that hold the same stage do. The faster the GPUs compute, the more of a step its reductions take.",
+    )
+
+
+def strong_scaling() -> Table:
+    """Speed-up at a constant batch of all pipelines."""
+    alone, *more = STRONG
+    rows = []
+    for scheme in ("Chimera-wave", "H-2"):
+        base, why = bar_of(STRONG[alone], scheme), _fixed(scheme)
+        for layout in more:
+            paper = 100 * bar_of(STRONG[layout], scheme) / base
+            ours = 100 * _rate(_tacc(scheme, layout)) / _rate(_tacc(scheme, alone))
+            rows.append(Row(f"{layout.pipelines * layout.ranks} GPUs, {scheme}", paper, ours, why, "nothing fitted"))
+    return Table(
+        "Hanayo, strong scaling of BERT on TACC: speed-up over 8 GPUs",
+        rows,
+        form="%",
+        tolerance=1.0,
+        note=f"{ASSUMED}. GPipe and 1F1B have no bar on 8 GPUs: out of memory there (the table of memory).",
+    )
+
+
+def _fixed(scheme: str) -> str:
+    """Seconds of a step that do not shrink with B, as the paper's three bars have them."""
+    batch = np.array([layout.batch for layout in STRONG])
+    step = np.array([layout.pipelines * layout.batch / bar_of(bars, scheme) for layout, bars in STRONG.items()])
+    each, fixed = np.polyfit(batch, step, 1)
+    return (
+        f"the bars are steps of {fixed:.2f} s + {each:.2f} s a B (D B a step): kernels, launches and the optimizer, which "
+        "do not shrink with B; a roofline has of them the optimizer and alpha alone"
+    )

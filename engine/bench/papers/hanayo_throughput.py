@@ -1,0 +1,151 @@
+"""Hanayo (arXiv:2308.15762): what the printed sequences/s count, in which precision, and how far they are explained.
+
+Printed throughput grows with the data-parallel pipelines D and hardly depends on the devices P of a pipeline, also
+where D P is the same. Sequences/s cannot do so: on as many devices a step of the same model has as many FLOPs. Two
+counts are told apart here: D B M sequences a step, with M = P microbatches of B sequences each, and D B a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, Layout, bar_of, printed
+from meshwave.engine.bench.papers.hanayo_designs import PEAKS, SEQUENCE, Number, Setting, played
+from meshwave.engine.bench.papers.table import Grid, Line, Row, Table
+
+CLUSTERS = ("pc", "fc", "tacc", "tc")
+COUNTED = "D B a step"
+TRUE = "sequences/s"
+MANY, FEW = Layout(4, 8, 2), Layout(2, 16, 4)
+EFFICIENCY = 0.5
+"""Of the presets: the share of the peak that large matrix products reach."""
+
+
+def tables() -> Iterator[Table | Grid]:
+    """In the order in which they are told."""
+    yield counting()
+    yield precision()
+    yield absolute()
+    yield needed_efficiency()
+
+
+LIKELY = "B halves where P does, and a small B costs more a sequence there: ours has no time of kernels and launches"
+ODD = "this bar alone is as high as sequences/s would have it"
+
+
+def counting() -> Table:
+    """Two layouts of the same devices, and what a throughput of them counts."""
+    rows: list[Row] = []
+    for cluster in CLUSTERS:
+        two, one = printed((cluster, 4)), printed((cluster, 8))
+        settings = (Setting(cluster, "1F1B", EIGHT[4]), Setting(cluster, "1F1B", EIGHT[8]))
+        what = f"{cluster.upper()}, 8 GPUs, 1F1B: D=2 P=4 over D=1 P=8"
+        rows += _counted(what, two["1F1B"] / one["1F1B"], settings, LIKELY)
+    for model, scheme in (("bert", "1F1B"), ("bert", "Chimera-wave"), ("bert", "H-2"), ("gpt", "1F1B"), ("gpt", "H-2")):
+        paper = bar_of(SEARCH[model, FEW], scheme) / bar_of(SEARCH[model, MANY], scheme)
+        settings = (Setting("tacc", scheme, FEW, model), Setting("tacc", scheme, MANY, model))
+        what = f"TACC, 32 GPUs, {model.upper()}, {scheme}: D=2 P=16 over D=4 P=8"
+        rows += _counted(what, paper, settings, ODD if (model, scheme) == ("gpt", "H-2") else LIKELY)
+    odd = {
+        model: bar_of(SEARCH[model, FEW], "H-2") / bar_of(SEARCH[model, FEW], "Chimera-wave")
+        for model in ("gpt", "bert")
+    }
+    return Table(
+        "Hanayo: what a printed sequence/s counts",
+        rows,
+        tolerance=0.1,
+        note="Nothing is fitted. On the same GPUs the printed throughput follows D. The work of a step does not: in "
+        "sequences/s both layouts are nearly as fast. They agree with print where a step counts D B sequences, though "
+        "each of its P microbatches has B of them; then sequences/s are P times the printed figures. That is our "
+        "reading; the paper does not say how it counts. A model that grew with P would fit as well, but it prints 64 and "
+        "128 layers. One bar contradicts it, two waves of GPT at P=16: it is "
+        f"{odd['gpt']:.1f} times that of Chimera-wave beside it, where for BERT it is {odd['bert']:.2f} times.",
+    )
+
+
+def _counted(what: str, paper: float, settings: tuple[Setting, Setting], why: str) -> Iterator[Row]:
+    above, below = map(played, settings)
+    plain = "in sequences/s no layout of the same GPUs can be so much faster: the FLOPs of a sequence are the same"
+    yield Row(what, paper, above.sequences_per_s / below.sequences_per_s, plain, TRUE)
+    yield Row(what, paper, above.as_counted / below.as_counted, why, COUNTED)
+
+
+def precision() -> Table:
+    """Two clusters with links that hardly matter, whose devices differ by 2.5 or by 1.24, as the precision is."""
+    rows = []
+    for ranks, scheme in ((8, "1F1B"), (8, "H-2"), (4, "1F1B"), (4, "H-2")):
+        paper = printed(("tc", ranks))[scheme] / printed(("fc", ranks))[scheme]
+        for number in ("fp32", "16 bit"):
+            ours = _rate("tc", scheme, ranks, number) / _rate("fc", scheme, ranks, number)
+            why = f"V100 over A100 is {_peaks(number):.2f} in the peaks of {number}"
+            rows.append(Row(f"TC over FC, D={EIGHT[ranks].pipelines} P={ranks}, {scheme}", paper, ours, why, number))
+    return Table(
+        "Hanayo: in which precision the GPUs computed",
+        rows,
+        tolerance=0.06,
+        note="Not printed. V100 and A100 differ as the bars do in fp32 on CUDA cores, PyTorch's default for fp32, and "
+        "not in 16 bits on tensor cores. The tables of scaling and memory are in fp32 therefore: a choice between two, "
+        f"by {len(rows)} bars.",  # two in each ratio, and each ratio in two rows
+    )
+
+
+def _rate(cluster: str, scheme: str, ranks: int, number: Number) -> float:
+    return played(Setting(cluster, scheme, EIGHT[ranks], number=number)).sequences_per_s
+
+
+def _peaks(number: Number) -> float:
+    return PEAKS["V100", number] / PEAKS["A100", number]
+
+
+def absolute() -> Grid:
+    """From a roofline of tensor cores to the printed 1.453, one assumption after the other."""
+    layout = EIGHT[8]
+    tensor = Setting("tacc", "H-2", Layout(1, 8, 1), number="16 bit", sequence=512)
+    steps = [
+        ("16 bit on tensor cores, 512 tokens, one sequence a microbatch", played(tensor).sequences_per_s),
+        ("B=2 sequences a microbatch", played(tensor._replace(layout=layout)).sequences_per_s),
+        ("fp32 on CUDA cores", played(tensor._replace(layout=layout, number="fp32")).sequences_per_s),
+    ]
+    last = played(Setting("tacc", "H-2", layout))
+    steps += [
+        (f"{SEQUENCE} tokens", last.sequences_per_s),
+        ("D B sequences a step instead of D B M", last.as_counted),
+        ("paper", MEASURED["tacc", 8][0]),
+    ]
+    before = [steps[0][1], *(rate for _, rate in steps)]
+    rows = [Line(what, (rate, rate / other)) for (what, rate), other in zip(steps, before, strict=False)]
+    return Grid(
+        "Hanayo: sequences/s of two waves on 8 GPUs of TACC, BERT, D=1 P=8: from a roofline to the printed figure",
+        ("sequences/s", "factor"),
+        rows,
+        note=f"Nothing is fitted. Assumed: half of the peak, and {SEQUENCE} tokens (the table below). The precision and the "
+        "count are read from the tables above. The last factor is what is left: the share of the peak that the paper "
+        "reached, over one half.",
+    )
+
+
+LENGTHS = (128, SEQUENCE, 384, 512)
+
+
+def needed_efficiency() -> Grid:
+    """The share of the peak of fp32 at which the roofline gives the printed bars, by sequence length."""
+    rows = [
+        Line(f"{cluster.upper()}, {scheme}", [100 * needed(cluster, scheme, length) for length in LENGTHS])
+        for cluster in CLUSTERS
+        for scheme in ("1F1B", "H-2")
+    ]
+    possible = [length for place, length in enumerate(LENGTHS) if all((row.figures[place] or 0) < 100 for row in rows)]
+    return Grid(
+        "Hanayo: share of the peak of fp32 that the bars of D=1 P=8 need, %",
+        [f"{length} tokens" for length in LENGTHS],
+        rows,
+        note="Nothing is fitted; transfers by data sheets, D B sequences a step. Above 100 a length is ruled out: of these "
+        f"{max(possible, default=0)} tokens are the longest that is not. Large products of fp32 on CUDA cores reach a "
+        "larger share of their peak than those of tensor cores do of theirs.",
+    )
+
+
+def needed(cluster: str, scheme: str, tokens: int) -> float:
+    """The share of the peak at which one bar of 8 GPUs is met."""
+    found = played(Setting(cluster, scheme, EIGHT[8], sequence=tokens))
+    return EFFICIENCY * printed((cluster, 8))[scheme] / found.as_counted

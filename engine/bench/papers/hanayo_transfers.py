@@ -1,0 +1,78 @@
+"""Transfers that a step waits for in the drawings of Hanayo, by every model of transfers."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from meshwave.engine.bench.papers.playback import played_at, program_of
+from meshwave.engine.bench.papers.table import Row, Table
+from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
+from meshwave.engine.schedules import schedules
+
+TRANSFER = 1 / 16
+"""T_C of figure 3, in T_F."""
+DRAWN: tuple[tuple[str, int, dict[str, Any], int], ...] = (
+    ("gpipe", 4, {}, 6),
+    ("1f1b", 4, {}, 10),
+    ("hanayo", 4, {"waves": 1}, 16),
+    ("hanayo", 4, {"waves": 2}, 28),
+    ("chimera", 8, {}, 22),
+)
+"""Schedules of figure 3, ranks (and as many microbatches), options, and the T_C that the drawing waits for."""
+PAPERS_MODEL: TransferModel = "half-duplex"
+WHY: dict[TransferModel, str] = {
+    "latency": "opposite transfers of two ranks do not slow each other down",
+    "sender-blocking": "a rank waits for what it sends, also where it receives nothing",
+    "link-serial": "each direction of a link carries its transfers at the full rate",
+    "batched": "both ranks wait for a batch, whose two directions take one T_C: a send and a receive that stand next "
+    "to each other are one batch also where the drawing lets one of them pass before the other",
+}
+
+
+def exposed(name: str, ranks: int, transfer_model: TransferModel, **options: Any) -> float:
+    """Return by how many T_C a step is longer than one with free transfers (B = 2F)."""
+    program = program_of(name, ranks, ranks, **options)
+    slow, free = (played_at(program, transfer=each, transfer_model=transfer_model) for each in (TRANSFER, 0.0))
+    return round((slow.makespan - free.makespan) / TRANSFER, 9)
+
+
+def exposed_transfers() -> Table:
+    """Printed counts beside those of every model of transfers."""
+    models: list[TransferModel] = [
+        PAPERS_MODEL,
+        *(each for each in get_args(UnitTransferModel) if each != PAPERS_MODEL),
+    ]
+    rows = [
+        Row(
+            f"{_title(name, ranks, options)}, {model}",
+            printed,
+            exposed(name, ranks, model, **options),
+            WHY.get(model, ""),
+        )
+        for model in models
+        for name, ranks, options, printed in DRAWN
+    ]
+    return Table(
+        "Hanayo, figure 3: T_C that a step waits for, by the model of transfers",
+        rows,
+        note="half-duplex: opposite transfers of two ranks that are on their way at the same moment share their link. "
+        "Only Chimera has any; it comes out as drawn, and so do all others.",
+    )
+
+
+def verdict() -> str:
+    """One paragraph for the page of papers."""
+    found = {model: exposed("chimera", 8, model) for model in get_args(UnitTransferModel)}
+    others = ", ".join(f"{found[model]:g} with {model}" for model in found if model != PAPERS_MODEL)
+    return (
+        f"**Cross-communication.** Figure 3(c) waits for 22 T_C in Chimera on 8 devices. The transfer model {PAPERS_MODEL} "
+        f"gives {found[PAPERS_MODEL]:g} ({others}) and leaves the other drawings of figure 3 as printed: two opposite "
+        "transfers that are on their way at once share the link of their ranks. `transfer.batched` issues a send and a "
+        "receive that stand next to each other with `batch_isend_irecv`, priced by the model batched: the next "
+        "computations of both ranks wait for both, and its two directions do not share a rate."
+    )
+
+
+def _title(name: str, ranks: int, options: dict[str, Any]) -> str:
+    waves = f", W={options['waves']}" if "waves" in options else ""
+    return f"{schedules[name].title}, {ranks} x {ranks}{waves}"

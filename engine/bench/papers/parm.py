@@ -1,0 +1,213 @@
+"""Parm (arXiv:2407.00599): expert layers and their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.bench.papers import table
+from meshwave.engine.bench.papers.table import Row, Table
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.predict.expert_map import ALL, CLUSTERS, PRINTED, SPREAD, Grid, GridCluster, grid
+from meshwave.engine.predict.prediction import predict
+
+LATE = "a2a-allgather"
+"""All-to-all, then all-gather: the order of DeepSpeed and Megatron today, which the paper leaves out."""
+CLUSTER, SERVER = CLUSTERS["pcie"], CLUSTERS["server"]
+"""What stands for the paper's cluster of 32 GPUs and for its server of 8."""
+
+
+def tables() -> Iterator[Table | table.Grid]:
+    """The range over its layers, by layout and by links, and its two models."""
+    yield expert_layers()
+    yield by_layout()
+    yield by_links()
+    yield models()
+    yield models_against_others()
+
+
+# ---- layers ----
+
+
+def expert_layers() -> Table:
+    """Parm's range over 1296 layers, as far as layers and links can be made up for."""
+    found, server = grid(CLUSTER), grid(SERVER, ends=True)
+    gain = np.concatenate([found.gain(), server.gain()])
+    named, of_all = (_count_wins(*each) for each in ((found.winner, SPREAD), (found.fastest, ALL)))
+    folded = found.axes["mp"] > 1  # without tensor parallelism PPMoE is a copy of all experts on every GPU
+    inside = (found.seconds["ppmoe"] / found.auto)[folded]
+    crowded = int((~found.fits("ppmoe") & folded).sum())
+    layers = "the paper's layers and constants are not known to us, and the speed of the server's links is assumed"
+    most = int(np.argmax(found.gain()))
+    shared = _shared_part(found.seconds["deepspeed"][most], found.auto[most])
+    kernels = (
+        f"the layer is of mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; whatever takes time under every "
+        f"schedule (kernels, launches) is not in the model and lowers the gain: {100 * shared:.0f} % of Parm's time of this "
+        "layer would make it the printed one, which is an estimate and no measurement"
+    )
+    return Table(
+        "Parm: times as fast as DeepSpeed-MoE, forward and backward of expert layers",
+        [
+            Row("least gain, 32 GPUs and server of 8", PRINTED[0], float(gain.min()), layers),
+            Row("least gain, 32 GPUs", PRINTED[0], float(found.gain().min()), layers),
+            Row("largest gain, 32 GPUs and server of 8", PRINTED[1], float(gain.max()), kernels),
+        ],
+        tolerance=0.005,
+        note=f"Fitted: the links, by FSMoE on its own testbed; nothing is fitted to Parm's results. Assumed: the grid of "
+        f"{len(found.auto):,} layers (of which the server has the {len(server.auto)} at the ends of every axis), half of the "
+        "GPU's peak, the server's links. Neither: the steps and the bytes of each schedule. "
+        f"Median gain on 32 GPUs: {np.median(found.gain()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
+        "sent and computed once for each tensor-parallel device. Of the schedules that spread their experts over all GPUs, "
+        f"and so need the same memory, the fastest on 32 GPUs is {named} layers. PPMoE with mp > 1, whose experts stay in a "
+        f"node and take {CLUSTER.devices // 4} or {CLUSTER.devices // 2} times the memory, takes {inside.min():.2f} to "
+        f"{inside.max():.2f} of Parm's time; the experts of {crowded} of those layers leave it no room on a GPU. Of all six, "
+        f"the fastest where it fits is {of_all}. Copies of experts are summed over nodes once a step, which no layer's time "
+        "has in it.",
+    )
+
+
+def _shared_part(baseline_s: float, parm_s: float) -> float:
+    """Time that both would need besides, as a part of Parm's, for the gain to be the largest that is printed."""
+    return (baseline_s - PRINTED[1] * parm_s) / (PRINTED[1] - 1) / parm_s
+
+
+def by_layout() -> table.Grid:
+    """Where in the grid the gains lie: by the sizes of its groups, on both of the paper's testbeds."""
+    lines = []
+    for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
+        found = grid(cluster, ends=True)
+        for layout, those in _layouts(found):
+            gain, late = found.gain()[those], found.gain(LATE)[those]
+            figures = gain.min(), np.median(gain), gain.max(), late.min(), late.max()
+            lines.append(table.Line(f"{name}, {layout}", [float(figure) for figure in figures]))
+    return table.Grid(
+        "Parm: gain of its choice by layout, over DeepSpeed-MoE and over all-to-all, then all-gather",
+        ["least", "median", "largest", "over a2a: least", "largest"],
+        lines,
+        note="Fitted, assumed and neither: as above, for the layers at the ends of every axis. The paper's least gain, "
+        f"{PRINTED[0]}, is that of layers without tensor parallelism, whose tokens nobody sends twice: what remains is the "
+        "gather over the devices that share an expert.",
+    )
+
+
+def by_links() -> table.Grid:
+    """Parm against the order of today's systems on several kinds of links."""
+    lines = []
+    for cluster in CLUSTERS.values():
+        found = grid(cluster, ends=True)
+        for layout, those in _layouts(found):
+            gains = [found.gain(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
+            figures = [float(end) for gain in gains for end in (gain.min(), gain.max())]
+            fastest = float(np.mean(found.auto[those] < found.seconds[LATE][those]))
+            lines.append(table.Line(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))
+    return table.Grid(
+        "Parm: times as fast as all-to-all, then all-gather, by links",
+        ["S1: least", "largest", "S2: least", "largest", "auto: least", "largest", "% of layers faster"],
+        lines,
+        note="Fitted: PCIe (4.5 GB/s) and the network of 100 Gb/s a node, by FSMoE. Assumed: all other links "
+        f"({'; '.join(_speeds(cluster) for cluster in CLUSTERS.values())}), and the same GPUs everywhere. Neither: steps and "
+        "bytes. Parm's fused exchange sends each token esp times and saves a gather inside the node: that pays only where a "
+        "link inside the node is about as slow as a GPU's share of the network. With NVLink, or a slow network, it does not.",
+    )
+
+
+def _layouts(found: Grid) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """``mp 2, esp 4`` with the layers that are cut so."""
+    for mp in np.unique(found.axes["mp"]):
+        for esp in np.unique(found.axes["esp"]):
+            yield f"mp {mp:g}, esp {esp:g}", (found.axes["mp"] == mp) & (found.axes["esp"] == esp)
+
+
+def _speeds(cluster: GridCluster) -> str:
+    inside, between = (1e-9 / line.beta for line in (cluster.links.intra, cluster.links.inter))
+    network = f", {between:.3g} GB/s a GPU between nodes" if len(set(cluster.nodes)) > 1 else ""
+    return f"{cluster.title}: {inside:.3g} GB/s inside{network}"
+
+
+def _count_wins(winner: NDArray[np.int64], names: Sequence[str]) -> str:
+    """In how many layers each is the fastest, most first; those that never are left out."""
+    wins = np.bincount(winner, minlength=len(names))
+    return ", ".join(f"{names[at]} in {wins[at]:,}" for at in np.argsort(-wins, kind="stable") if wins[at])
+
+
+# ---- models ----
+
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "BERT-Base": {"kind": "bert", "layers": 12, "hidden": 768, "heads": 12, "sequence": 512, "vocab": 30522},
+    "GPT-2": {"kind": "gpt", "layers": 12, "hidden": 768, "heads": 12, "sequence": 1024, "vocab": 50257},
+}
+MODEL_SCHEDULES = ("deepspeed", LATE, "parm-s1", "parm-s2", "parm-auto")
+
+
+def model_design(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> Design:
+    """One of Parm's two models with experts in every ``every``-th layer, all devices in one mesh with mp = esp = 4."""
+    devices, links = cluster.devices, cluster.links
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "name": f"{model} with experts",
+            "cluster": {
+                "nodes": devices // cluster.devices_per_node,
+                "devices_per_node": cluster.devices_per_node,
+                "nics_per_node": cluster.devices_per_node,  # a device's share of the network is fitted as its own
+                "device": {
+                    "peak_flops": 2 * cluster.rates.flops,
+                    "memory_bytes": cluster.memory_bytes,
+                    "memory_bandwidth": cluster.rates.memory,
+                    "efficiency": 0.5,
+                },
+                "intra_node": {"latency_s": links.intra.alpha, "bandwidth": 1 / links.intra.beta},
+                "inter_node": {"latency_s": links.inter.alpha, "bandwidth": 1 / links.inter.beta},
+            },
+            "model": {
+                **MODELS[model],
+                "moe": {"experts": devices // 4, "top_k": 2, "capacity_factor": 1.2, "every": every},
+            },
+            "meshes": [{"name": "all", "devices": list(range(devices)), "axes": {"dp": devices // 4, "tp": 4}}],
+            "pipeline": {"schedule": "gpipe", "microbatches": 1},
+            "experts": {"schedule": schedule, "ep": devices // 4, "esp": 4},
+            "training": {"micro_batch_size": 4, "precision": "fp32"},
+        }
+    )
+
+
+def model_seconds(model: str, schedule: str, *, cluster: GridCluster = CLUSTER, every: int = 2) -> float:
+    """Predicted seconds of a training step."""
+    return predict(model_design(model, schedule, cluster=cluster, every=every)).timeline.makespan
+
+
+def models() -> Table:
+    """The abstract's claim about two models."""
+    why = "which layers have experts, and the batch, are not known to us"
+    gains = {name: model_seconds(name, "deepspeed") / model_seconds(name, "parm-auto") for name in MODELS}
+    return Table(
+        "Parm: times as fast as DeepSpeed-MoE, training steps of whole models on 32 GPUs",
+        [Row(f"{name}, experts in every second layer (about)", 3.0, gain, why) for name, gain in gains.items()],
+        tolerance=0.5,
+        note="Each is a design that is predicted as any other (dp 8, tp 4, ep 8, esp 4; gradients and update included). "
+        "Fitted: the links, by FSMoE. Assumed: the sizes of BERT-Base and of the smallest GPT-2, experts in every second layer, "
+        "one for each ep place, top 2 with capacity factor 1.2, 4 sequences for each data-parallel copy, fp32 at half of the "
+        "peak. Neither: steps and bytes.",
+    )
+
+
+def models_against_others() -> table.Grid:
+    """The same models in other layouts, and under other schedules."""
+    lines = []
+    for cluster, where in ((CLUSTER, "32 GPUs"), (SERVER, "server of 8"), (CLUSTERS["nvlink"], "32 GPUs with NVLink")):
+        for name in MODELS:
+            for every, layers in ((2, "every second layer"), (1, "every layer")):
+                took = {of: model_seconds(name, of, cluster=cluster, every=every) for of in MODEL_SCHEDULES}
+                figures = [took["deepspeed"] / took[of] for of in MODEL_SCHEDULES[1:]]
+                lines.append(
+                    table.Line(f"{name}, {where}, experts in {layers}", [*figures, took[LATE] / took["parm-auto"]])
+                )
+    return table.Grid(
+        "Parm: whole models, times as fast as DeepSpeed-MoE, and Parm's choice over all-to-all, then all-gather",
+        [LATE, "S1", "S2", "Parm's choice", "over a2a"],
+        lines,
+        note="Fitted, assumed and neither: as above. With NVLink the GPUs are the same, so that links alone differ.",
+    )

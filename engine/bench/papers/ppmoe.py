@@ -1,0 +1,289 @@
+"""PPMoE (arXiv:2304.11414): experts folded into tensor parallelism, with a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from math import isnan, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwave.engine.bench.papers import table
+from meshwave.engine.bench.papers.table import Row, Table
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import DesignError
+from meshwave.engine.experts import Layer, Line, Links, Rates, StepOp, price
+from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
+
+
+def tables() -> Iterator[Table | table.Grid]:
+    """Two formulas, two models, and what their micro-batches change."""
+    yield printed_ratios()
+    yield experts_in_pipelines()
+    yield by_micro_batch()
+
+
+def printed_ratios() -> Table:
+    """The two ratios that PPMoE's argument rests on."""
+    peak, network, nvlink = 125e12, 12.5e9, 300e9
+    ring = "the formula charges every step of the ring with the whole tensor, of which a step carries an eighth"
+    pairs = (
+        "the formula charges every one of 63 steps with half of all tokens, of which a peer gets a 64th, and sets that against "
+        "a 64th of the products, while a device computes as many rows for the others as it sends"
+    )
+    free = Links(Line(0.0, 1 / nvlink), Line(0.0, 1 / network))
+
+    def ratio(name: str, devices: int, hidden: int, nodes: tuple[int, ...]) -> float:
+        folded = name == "ppmoe"
+        experts = devices if folded else 64
+        layer = Layer(
+            mp=devices if folded else 1,
+            ep=devices,
+            esp=1,
+            experts=experts,
+            tokens=64 * 1024,
+            hidden=hidden,
+            ffn_hidden=4 * hidden,
+            item_bytes=2,
+            nodes=nodes,
+        )
+        priced = price(name, layer, free, Rates(peak))
+        collective = priced.collectives(priced.forward)[0]
+        return collective.time_s / (priced.flops / peak)
+
+    return Table(
+        "PPMoE: seconds of a collective over those of the products, fp16, V100",
+        [
+            Row(
+                "an all-to-all of 64 experts, h=10^4 (equation 3)",
+                252,
+                ratio("expert-parallel", 64, 10_000, tuple(range(64))),
+                pairs,
+            ),
+            Row("an all-reduce of 8 devices, h=10^3 (equation 5)", 35 / 6, ratio("ppmoe", 8, 1000, (0,) * 8), ring),
+        ],
+        tolerance=0.05,
+    )
+
+
+BATCH, SEQUENCE = 256, 2048
+"""Sequences of a training step, and tokens of one: neither is printed."""
+GPU_BYTES = 32e9
+
+
+class Scale(NamedTuple):
+    """One of the two sizes at which the paper trains its models."""
+
+    name: str
+    nodes: int
+    layers: int
+    hidden: int
+    heads: int
+    micro_batches: tuple[int, ...]
+    """Sequences of a micro-batch that are tried."""
+
+
+SMALL, LARGE = Scale("6.7B", 4, 24, 1024, 16, (1, 2, 4, 8)), Scale("143B", 16, 32, 4096, 32, (1, 2, 4, 8))
+"""64 experts in every second layer of backbones of 0.35 and 6.7 billion parameters."""
+LAYOUTS: Mapping[str, str] = {
+    "ppmoe": "PPMoE",
+    "resent": "DPMoE, tokens sent tp times",
+    "once": "DPMoE, tokens sent once",
+    "cut": "DPMoE, tokens sent once, experts cut over the node",
+    "backbone": "backbone, laid out as PPMoE",
+    "copies": "backbone, one copy a GPU",
+}
+
+
+def layout_design(scale: Scale, layout: str, micro_batch: int) -> Design:
+    """One of :data:`LAYOUTS` as a design on nodes of eight V100: those of DPMoE are one mesh, the others pipelines.
+
+    Raises:
+        DesignError: the step has too few sequences for so large a micro-batch.
+    """
+    nodes = scale.nodes
+    meshes, dp, tp = {"copies": (1, nodes * 8, 1), "backbone": (nodes, 1, 8), "ppmoe": (nodes, 1, 8)}.get(
+        layout, (1, nodes, 8)
+    )
+    whole = min(64, nodes * 8)
+    experts: Mapping[str, Any] | None = {
+        "ppmoe": {"schedule": "ppmoe"},
+        "resent": {"schedule": "expert-parallel", "ep": whole},
+        "once": {"schedule": "a2a-allgather", "ep": whole},
+        "cut": {"schedule": "a2a-allgather", "ep": nodes, "esp": 8},
+    }.get(layout)
+    size = dp * tp
+    return parse_design(
+        {
+            "format": "meshwave/1",
+            "name": f"{scale.name}: {LAYOUTS[layout]}",
+            "cluster": {**V100, "nodes": nodes},
+            "model": {
+                "kind": "gpt",
+                "layers": scale.layers,
+                "hidden": scale.hidden,
+                "heads": scale.heads,
+                "sequence": SEQUENCE,
+                "vocab": 50304,
+                "moe": {"experts": 64, "top_k": 1, "capacity_factor": 1.0, "every": 2} if experts else None,
+            },
+            "meshes": [
+                {"name": str(at), "devices": list(range(at * size, (at + 1) * size)), "axes": {"dp": dp, "tp": tp}}
+                for at in range(meshes)
+            ],
+            "pipeline": {"schedule": "1f1b", "microbatches": BATCH // dp // micro_batch},
+            "experts": experts or {},
+            "training": {"micro_batch_size": micro_batch, "precision": "bf16"},
+        }
+    )
+
+
+V100: Mapping[str, Any] = {
+    "devices_per_node": 8,
+    "device": {"peak_flops": 125e12, "memory_bytes": 32e9, "memory_bandwidth": 900e9, "efficiency": 0.5},
+    "intra_node": {"latency_s": 5e-6, "bandwidth": 300e9},
+    "inter_node": {"latency_s": 1e-5, "bandwidth": 12.5e9},
+}
+"""The paper's cluster; both bandwidths as it uses them."""
+
+
+class Step(NamedTuple):
+    """What is predicted of a training step."""
+
+    tokens_per_s: float
+    memory_bytes: float
+    """Of the fullest GPU."""
+
+
+@lru_cache
+def step(scale: Scale, layout: str, micro_batch: int) -> Step | None:
+    """Predict a training step; None where a step has too few sequences for so large a micro-batch."""
+    try:
+        numbers = predict(layout_design(scale, layout, micro_batch)).numbers
+    except DesignError:
+        return None
+    return Step(float(numbers["tokens_per_s"]), float(max(numbers["peak_memory_bytes"])))
+
+
+def largest_micro_batch(scale: Scale) -> int:
+    """The largest micro-batch that is tried of which PPMoE fits the memory of a GPU, and that is possible at all."""
+    return max(
+        size for size in scale.micro_batches if (made := step(scale, "ppmoe", size)) and made.memory_bytes <= GPU_BYTES
+    )
+
+
+def ratio_of(scale: Scale, one: str, other: str, micro_batch: int) -> float:
+    """How many times as many tokens a second the layout ``one`` trains as the layout ``other``; nan where a step has too
+    few sequences for one of them."""
+    first, second = step(scale, one, micro_batch), step(scale, other, micro_batch)
+    return first.tokens_per_s / second.tokens_per_s if first and second else nan
+
+
+def experts_in_pipelines() -> Table:
+    """PPMoE's two models on its cluster, against two kinds of plain expert parallelism."""
+    small, large = largest_micro_batch(SMALL), largest_micro_batch(LARGE)
+    shares = {layout: _forward_shares(layout_design(LARGE, layout, large)) for layout in ("ppmoe", "resent", "once")}
+    batch = "neither batch is printed: see the table of micro-batches for how much hangs on them"
+    kernels = f"ours knows links and products, and not the kernels that select rows and run experts one by one; {batch}"
+    narrow = f"ours cuts a narrow model over eight GPUs at what their all-reduces cost; {batch}"
+    bound = "the paper prints a lower bound, which ours is above"
+    rows = [
+        *_both("DPMoE, 143B: both all-to-alls, % of a forward", 65.5, lambda of: 100 * shares[of]["exchange"]),
+        *_both("DPMoE, 143B: expert layers, % of a forward", 82.6, lambda of: 100 * shares[of]["experts"]),
+        Row(
+            "PPMoE, 143B: expert layers, % of a forward (second-hand)", 38.2, 100 * shares["ppmoe"]["experts"], kernels
+        ),
+        *_both("PPMoE, 143B: over DPMoE (more than)", 1.75, lambda of: ratio_of(LARGE, "ppmoe", of, large), bound),
+        *_both("PPMoE, 6.7B: over DPMoE (second-hand)", 1.23, lambda of: ratio_of(SMALL, "ppmoe", of, small)),
+        Row(
+            "PPMoE, 143B: % of the backbone (second-hand)",
+            90.7,
+            100 * ratio_of(LARGE, "ppmoe", "backbone", large),
+            batch,
+        ),
+        Row(
+            "PPMoE, 6.7B: % of 32 backbones (second-hand)",
+            81.4,
+            100 * ratio_of(SMALL, "ppmoe", "copies", small),
+            narrow,
+        ),
+        *_both(
+            "DPMoE, 6.7B: % of 32 backbones (second-hand)",
+            66.2,
+            lambda of: 100 * ratio_of(SMALL, of, "copies", small),
+            narrow,
+        ),
+    ]
+    return Table(
+        "PPMoE: experts folded into tensor parallelism with a pipeline, against plain expert parallelism (DPMoE)",
+        rows,
+        tolerance=0.05,
+        note=f"Fitted: nothing. Assumed: half of the peak of a V100, {BATCH} sequences of {SEQUENCE} a step, one NIC a node, and "
+        f"micro-batches of {small} (6.7B) and {large} (143B), the largest tried of which PPMoE fits {GPU_BYTES / 1e9:.0f} GB. "
+        "Neither: parallel layouts, sizes of the models and speeds of the links, which the paper prints, and the bytes and "
+        "steps of each schedule. All three agree that PPMoE is faster. Sending tokens tp times comes closer to the printed "
+        "shares of a forward, sending them once to the printed speed-ups: no one baseline gives both. Figures that are "
+        "second-hand were read in notes about the paper.",
+    )
+
+
+REASONS = {
+    "resent": "here all eight GPUs of a node send the same tokens through one NIC; the row below sends each token once",
+    "once": "here the GPUs of a node share out the tokens before they send them, as DeepSpeed does since PR 2074, which is "
+    "newer than the release that the paper measured (second-hand)",
+}
+
+
+def _both(what: str, paper: float, ours: Callable[[str], float], more: str = "") -> Iterator[Row]:
+    """A claim about DPMoE under both of its kinds: tokens that are sent tp times, and once."""
+    for layout, why in REASONS.items():
+        kind = LAYOUTS[layout].removeprefix("DPMoE, ")
+        yield Row(f"{what}; {kind}", paper, ours(layout), f"{why}; {more}" if more else why)
+
+
+PAIRS = (("ppmoe", "resent"), ("ppmoe", "once"), ("ppmoe", "cut"))
+
+
+def by_micro_batch() -> table.Grid:
+    """What the size of a micro-batch, which is not printed, changes."""
+    lines = []
+    for scale in (SMALL, LARGE):
+        for size in scale.micro_batches:
+            made = step(scale, "ppmoe", size)
+            over = [ratio_of(scale, *pair, size) for pair in PAIRS]
+            parts = [ratio_of(scale, of, "backbone", size) for of in ("ppmoe", "resent", "once")]
+            parts += [ratio_of(scale, of, "copies", size) for of in ("ppmoe", "once")]
+            memory = made.memory_bytes / 1e9 if made else nan
+            figures = [*over, *(100 * part for part in parts), memory]
+            shown = [None if isnan(figure) else figure for figure in figures]
+            lines.append(table.Line(f"{scale.name}, micro-batch of {size}", shown))
+    lacking = ", ".join(
+        f"{LAYOUTS[layout]} {found.memory_bytes / 1e9:.0f} GB"
+        for layout in ("resent", "once", "cut")
+        if (found := step(LARGE, layout, largest_micro_batch(LARGE)))
+    )
+    return table.Grid(
+        "PPMoE: what micro-batches change: times DPMoE, % of the backbone in its own layout and in 32 or 128 copies, GB a GPU",
+        ["x DPMoE", "once", "cut", "% own", "DPMoE", "once", "% copies", "once", "GB"],
+        lines,
+        note="x DPMoE: PPMoE over DPMoE that sends tokens tp times, that sends them once, and that also cuts its experts over "
+        "the node. % own: PPMoE and both DPMoE, of the backbone laid out as PPMoE; % copies: PPMoE and DPMoE that sends once, "
+        "of one copy of the backbone a GPU, where the step has sequences for it. With few tokens at once a device reads the "
+        "weights of its experts, and adds to their gradients, for a few rows each: that is most of what a larger micro-batch "
+        f"saves. By our count, without optimizer states that copies share, no DPMoE of 143B fits 32 GB: {lacking}. Printed "
+        "are 1.23 and 81.4 % (of copies) for 6.7B, more than 1.75 and 90.7 % for 143B.",
+    )
+
+
+def _forward_shares(design: Design) -> dict[str, float]:
+    """Of the forward of a stage on one device: what its expert layers take, and their exchanges."""
+    found = inside(design, 0, 0, Op.F)
+    lanes = [lane for lane, device in enumerate(found.devices) if device == found.devices[0]]
+    took = np.where(np.isin(found.timeline.rank, lanes), found.timeline.end - found.timeline.start, 0.0)
+    steps = np.array([step or "" for step in found.steps])
+    exchanges = np.isin(steps, [StepOp.DISPATCH, StepOp.COMBINE])
+    whole = found.timeline.makespan
+    return {"experts": float(took[steps != ""].sum()) / whole, "exchange": float(took[exchanges].sum()) / whole}

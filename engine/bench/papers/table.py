@@ -1,0 +1,151 @@
+"""What is told: claims of a paper beside ours, figures in a grid, and how a terminal shows both."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+WIDTH = 118
+Form = Literal["%", "number"]
+
+
+class Row(NamedTuple):
+    """One claim: what it is about, what is printed, what comes out here, and why where they differ."""
+
+    what: str
+    paper: float | str
+    ours: float | str
+    why: str = ""
+    basis: str = ""
+    """What ours rests on: what of it is fitted or assumed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Claims that belong together."""
+
+    title: str
+    rows: Sequence[Row]
+    form: Form = "number"
+    printed: str = "paper"
+    """What the second column holds: figures of the paper, or of a closed form."""
+    tolerance: float = 1e-9
+    """Half of the last digit that is printed: what differs by less does not differ."""
+    note: str = ""
+
+
+class Line(NamedTuple):
+    """One line of a grid: what it is about, and a figure for each column; none where there is none."""
+
+    what: str
+    figures: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Figures of ours alone, in columns: what a paper draws without printing it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Line]
+    digits: int = 3
+    note: str = ""
+
+
+def differs(row: Row, table: Table) -> bool:
+    if isinstance(row.paper, str) or isinstance(row.ours, str):
+        return row.paper != row.ours
+    return abs(row.ours - row.paper) > table.tolerance
+
+
+def to_json(table: Table | Grid) -> dict[str, Any]:
+    """A grid is told from a table by its ``columns``."""
+    if isinstance(table, Grid):
+        lines = [{"what": line.what, "figures": list(line.figures)} for line in table.rows]
+        told = {"title": table.title, "columns": list(table.columns), "rows": lines}
+        return {**told, "digits": table.digits, "note": table.note}
+    rows = [{**row._asdict(), "difference": _difference(row, table)} for row in table.rows]
+    return {"title": table.title, "printed": table.printed, "unit": table.form, "rows": rows, "note": table.note}
+
+
+def _difference(row: Row, table: Table) -> float | str:
+    if isinstance(row.paper, str) or isinstance(row.ours, str):
+        return "differs" if differs(row, table) else "same"
+    return row.ours - row.paper if differs(row, table) else 0.0
+
+
+def ranked(values: Mapping[str, float], near: float = 0.01) -> str:
+    """``GPipe = 1F1B < Chimera``: names from the smallest value to the largest; what is near is equal, and
+    stays in the order in which it is given."""
+    groups: list[list[str]] = []
+    for name in sorted(values, key=lambda name: values[name]):
+        if groups and values[name] <= values[groups[-1][0]] * (1 + near):
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    given = list(values)
+    return " < ".join(" = ".join(sorted(group, key=given.index)) for group in groups)
+
+
+# ---- as text ----
+
+
+def to_text(figures: Mapping[str, Any]) -> list[str]:
+    """The lines in which a terminal shows what :func:`meshwave.engine.bench.papers.papers` found."""
+    lines: list[str] = []
+    for table in figures["tables"]:
+        lines += ["", table["title"], *(_grid(table) if "columns" in table else _claims(table))]
+        if table["note"]:
+            lines += textwrap.wrap(table["note"], WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return lines
+
+
+def _grid(table: Mapping[str, Any]) -> Iterator[str]:
+    """Figures in columns that are as wide as their heads."""
+    wide = max(len(row["what"]) for row in table["rows"]) + 2
+    widths = [max(len(column), table["digits"] + 3) + 2 for column in table["columns"]]
+    yield f"  {'':<{wide}}" + "".join(f"{name:>{width}}" for name, width in zip(table["columns"], widths, strict=True))
+    for row in table["rows"]:
+        cells = ["-" if figure is None else _rounded(figure, table["digits"]) for figure in row["figures"]]
+        yield f"  {row['what']:<{wide}}" + "".join(
+            f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
+        )
+
+
+def _claims(table: Mapping[str, Any]) -> Iterator[str]:
+    """Claims in columns; long texts below each other."""
+    rows = table["rows"]
+    wide = max(len(row["what"]) for row in rows) + 2
+    texts = [row for row in rows if isinstance(row["paper"], str)]
+    if len(texts) < len(rows):
+        yield f"  {'':<{wide}}{table['printed']:>12}{'ours':>10}{'difference':>13}"
+    said = ""
+    for row in rows:
+        basis = f"   ({row['basis']})" if row["basis"] else ""
+        if isinstance(row["paper"], str):
+            yield f"  {row['what']:<{wide}}{row['difference']}: {row['paper']}{basis}"
+            if row["difference"] == "differs":
+                yield f"  {'':<{wide}}{'ours':>7}: {row['ours']}"
+        else:
+            cells = (_number(row["paper"], table), _number(row["ours"], table), _change(row["difference"], table))
+            yield f"  {row['what']:<{wide}}{cells[0]:>12}{cells[1]:>10}{cells[2]:>13}{basis}"
+        if row["difference"] not in (0.0, "same") and row["why"] != said:
+            said = row["why"]
+            yield from textwrap.wrap(said, WIDTH, initial_indent="      why: ", subsequent_indent="           ")
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Significant digits, without an exponent where a person can read the number."""
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
+def _number(value: float, table: Mapping[str, Any]) -> str:
+    return f"{value:.2f} %" if table["unit"] == "%" else f"{round(value, 6):.5g}"
+
+
+def _change(value: float, table: Mapping[str, Any]) -> str:
+    if not value:
+        return "none"
+    return f"{value:+.2f} pts" if table["unit"] == "%" else f"{value:+.3g}"

@@ -1,0 +1,103 @@
+"""Benchmarks of lowering and simulation."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+Figures = dict[str, float]
+REPEATS = 5
+SIZES = (("1f1b", 64, 512), ("1f1b", 128, 1024), ("hanayo", 128, 1024))
+
+
+def median_s(action: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """The median wall time of a call, in seconds."""
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def simulation() -> Figures:
+    """order, lower, verify and simulate large pipelines"""
+    figures: Figures = {}
+    for name, ranks, microbatches in SIZES:
+        figures |= _simulation(name, ranks, microbatches)
+    return figures
+
+
+def _simulation(name: str, ranks: int, microbatches: int) -> Figures:
+    from meshwave.engine.lowering.transfers import add_transfers
+    from meshwave.engine.lowering.updates import add_updates
+    from meshwave.engine.program.simulation import simulate
+    from meshwave.engine.program.verification import complete, verify
+    from meshwave.engine.schedules import Pipe, schedules
+
+    def lowered() -> Program:
+        compute = schedules[name]().program(Pipe(ranks, microbatches))
+        complete(compute, microbatches)
+        program = add_updates(add_transfers(compute), (1,) * ranks)
+        verify(program)
+        return program
+
+    program = lowered()
+    seconds = np.select([program.op == Op.F, program.op == Op.B], [1.0, 2.0])
+    size = f"{name} {ranks} x {microbatches}"
+    return {
+        f"{size}: computations": int(program.is_compute.sum()),
+        f"{size}: generate, verify and simulate_s": median_s(lambda: simulate(lowered(), seconds)),
+        f"{size}: another cost_s": median_s(lambda: simulate(program, 2 * seconds)),
+    }
+
+
+SHARED = ((8, 32, 4), (64, 512, 8), (128, 1024, 8), (128, 1024, 64))
+"""Meshes, microbatches, and devices of a node; the last one deals its meshes to two nodes in turns."""
+
+
+def contention() -> Figures:
+    """price and simulate pipelines whose messages share NICs, beside the same with links that are free"""
+    figures: Figures = {}
+    for meshes, microbatches, per_node in SHARED:
+        figures |= _contention(meshes, microbatches, per_node)
+    return figures
+
+
+def _contention(meshes: int, microbatches: int, per_node: int) -> Figures:
+    from meshwave.engine.document import parse_design
+    from meshwave.engine.predict.prediction import predict
+
+    nodes = meshes // per_node
+    order = [rank % nodes * per_node + rank // nodes if nodes == 2 else rank for rank in range(meshes)]
+    document = {
+        "format": "meshwave/1",
+        "cluster": {
+            "nodes": nodes,
+            "devices_per_node": per_node,
+            "device": {"peak_flops": 6e11, "memory_bytes": 4e9, "memory_bandwidth": 1.2e12},
+            "intra_node": {"latency_s": 1e-5, "bandwidth": 1e9},
+            "inter_node": {"latency_s": 1e-4, "bandwidth": 2e7},
+        },
+        "model": {"kind": "gpt", "layers": meshes, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 257},
+        "meshes": [{"name": f"m{rank}", "devices": [device]} for rank, device in enumerate(order)],
+        "pipeline": {"schedule": "1f1b", "microbatches": microbatches},
+        "training": {"micro_batch_size": 4},
+    }
+    shared, free = (
+        parse_design({**document, "cost": {"kind": "roofline", "transfer_model": model}})
+        for model in ("shared-links", "latency")
+    )
+    program = predict(shared).program  # what compiles or is kept for later is not measured
+    size = f"{meshes} x {microbatches}, {per_node} devices a node"
+    return {
+        f"{size}: shared links_s": median_s(lambda: predict(shared, program)),
+        f"{size}: free links_s": median_s(lambda: predict(free, program)),
+    }

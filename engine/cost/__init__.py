@@ -1,8 +1,0 @@
-"""What things cost: seconds and bytes of every action, and what the devices hold."""
-
-from engine.cost.balance import balanced_split, equal_split
-from engine.cost.costs import CostModel, Costs, cost_models, estimate, layers_per_stage, waits
-from engine.cost.memory import PeakMemory, memory_over_time, peak_inflight, peak_memory
-
-__all__ = ["CostModel", "Costs", "PeakMemory", "balanced_split", "cost_models", "equal_split", "estimate"]
-__all__ += ["layers_per_stage", "memory_over_time", "peak_inflight", "peak_memory", "waits"]

@@ -1,0 +1,138 @@
+"""The collectives of a design as messages: what reductions of gradients and exchanges inside stages send.
+
+Their seconds come from the model of cost; this module returns the messages and their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs.alpha_beta import Message
+from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_of, workload
+from meshwave.engine.costs.distinct_actions import Kinds
+from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, counts, expert_block, sharing
+from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, merged, ring_messages
+from meshwave.engine.costs.operators import PRECISIONS, Operator
+from meshwave.engine.document import Design, Mesh
+from meshwave.engine.document.u_net import UNet
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+
+def reduction_rings(design: Design, program: Program, held: Sizes) -> list[list[Sharing]]:
+    """[stages] the rings of devices that reduce gradients together, with ``share`` in bytes: first the experts over
+    those that hold them, and the gates over all devices, then what all copies share."""
+    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    found = []
+    for stage in range(program.stages):
+        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        rings: list[Sharing] = []
+        shared = float(size[stage] - experts[stage])
+        if experts[stage]:
+            parts, partial = sharing(design, meshes)
+            shared -= float(gates[stage]) if partial else 0.0
+            rings += [Sharing(part.devices, part.share * float(experts[stage])) for part in parts]
+            everyone = tuple(device for mesh in meshes for device in mesh.devices)
+            rings += [Sharing(everyone, float(gates[stage]))] if partial else []
+        rings += [Sharing(tuple(group), shared) for group in weight_groups(meshes)]
+        found.append(rings)
+    return found
+
+
+def reduction_messages(design: Design, program: Program, held: Sizes) -> Mapping[int, list[Message]]:
+    """Return, by stage, the messages of the rings by which its gradients are reduced."""
+    return {
+        stage: [each for ring in rings for each in ring_messages(design.cluster, ring.devices, ring.share)]
+        for stage, rings in enumerate(reduction_rings(design, program, held))
+    }
+
+
+def weight_groups(meshes: Sequence[Mesh]) -> list[list[int]]:
+    """The devices that sum the gradients of the same cut of the weights: a group for each tensor-parallel cut."""
+    cuts = max(mesh.tp for mesh in meshes)
+    return [
+        [mesh.devices[copy * mesh.tp + cut % mesh.tp] for mesh in meshes for copy in range(mesh.dp)]
+        for cut in range(cuts)
+    ]
+
+
+def add_exchanges(
+    builder: NetworkBuilder,
+    design: Design,
+    kinds: Kinds,
+    layers: Sequence[int],
+    waits: NDArray[np.float64],
+    *,
+    measured: bool = False,
+) -> None:
+    """Add what computations exchange inside to a network: it alternates with computing as often as there are layers.
+
+    ``waits``: [kinds] seconds of each computation in which it waits for exchanges.
+    """
+    if isinstance(design.model, UNet):  # whose devices exchange nothing inside a stage
+        return
+    stages = blocks_of_stages(design, layers)
+    usage_of = cache(lambda rank, stage: exchanged(builder.fabric, design, design.meshes[rank], stages[stage]))
+    for row in np.flatnonzero(waits > 0).tolist():
+        stage = int(kinds.stage[row])
+        forward, backward = usage_of(int(kinds.rank[row]), stage)
+        again = [forward] if design.pipeline.recomputes(stage) else []
+        usage = forward if kinds.op[row] == Op.F else merged([*again, backward])
+        builder.add_exchange(row, usage, float(waits[row]), layers[stage], measured=measured)
+
+
+class StageBlocks(NamedTuple):
+    """The blocks of a stage."""
+
+    layers: int
+    experts: int  # of the layers, those with experts
+    joins: int  # and those that a skip connection ends in
+    first: bool
+    last: bool
+
+
+def blocks_of_stages(design: Design, layers: Sequence[int]) -> list[StageBlocks]:
+    """[stages] the blocks of each stage of a model of attention layers."""
+    columns = zip(layers, counts(design, layers), joins_of(design, layers), strict=True)
+    last = len(layers) - 1
+    return [StageBlocks(*column, stage == 0, stage == last) for stage, column in enumerate(columns)]
+
+
+def reduced_bytes(design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[float, float]:
+    """Bytes that each tensor-parallel group sums up in a forward and a backward of a stage."""
+    load = workload(design, mesh)
+    block = expert_block(design, mesh, load)
+    around = [operator for operator in block.operators if operator.name != EXPERTS] if block else []
+    counted: tuple[tuple[Iterable[Operator], int], ...] = (
+        (flops.layer(load), stage.layers - stage.experts - stage.joins),
+        (flops.joining_layer(load) if stage.joins else (), stage.joins),
+        (around, stage.experts),
+        (flops.ends(load, first=stage.first, last=stage.last), 1),
+    )
+    forward, backward = (
+        sum(count * sum(getattr(each, way)) for operators, count in counted for each in operators)
+        for way in ("forward_reduced", "backward_reduced")
+    )
+    return forward, backward
+
+
+def exchanged(fabric: Fabric, design: Design, mesh: Mesh, stage: StageBlocks) -> tuple[Usage, Usage]:
+    """Bytes that a forward and a backward of a stage put on each port: tensor-parallel reductions, and what experts
+    exchange."""
+    block = expert_block(design, mesh, workload(design, mesh))
+    groups = [mesh.devices[first : first + mesh.tp] for first in range(0, len(mesh.devices), mesh.tp)]
+    found = []
+    for size, sent in zip(reduced_bytes(design, mesh, stage), ("forward_sent", "backward_sent"), strict=True):
+        usage = [fabric.usage(message for group in groups for message in ring_messages(fabric.cluster, group, size))]
+        if block and stage.experts:
+            of_layer = exchange_usage(fabric, mesh.devices, getattr(block, sent))
+            usage.append({port: stage.experts * part for port, part in of_layer.items()})
+        found.append({port: part for port, part in merged(usage).items() if part > 0})
+    return found[0], found[1]

@@ -1,0 +1,260 @@
+"""What every device of a design holds and sends: parameters, activations, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import flops, operators, u_net_blocks
+from meshwave.engine.costs.boundary_transfers import crossing_bytes
+from meshwave.engine.costs.distinct_actions import Kinds
+from meshwave.engine.costs.expert_blocks import ExpertBlock, counts, expert_block, sparse
+from meshwave.engine.costs.operators import PRECISIONS, Sparse, Workload
+from meshwave.engine.document import Design, Mesh
+from meshwave.engine.document.u_net import UNet
+from meshwave.engine.program.acknowledgements import answers
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+Floats = NDArray[np.float64]
+
+
+class StageSizes(NamedTuple):
+    """What one device holds of a stage, and of one microbatch in it; counts of parameters, else bytes."""
+
+    parameters: float
+    copied: float
+    """Parameters that mixed precision holds a second time."""
+    kept: float
+    recomputed: float
+    """What is kept instead where the stage is recomputed."""
+    deferred: float
+    transient: float
+
+
+class Sizes(NamedTuple):
+    """Bytes on one device, and parameters."""
+
+    parameters: Floats  # [ranks, stages] of one device; 0 where a rank does not hold the stage
+    gates: Floats  # [ranks, stages] of them those of gates
+    experts: Floats  # [ranks, stages] and those of experts
+    static_bytes: Mapping[str, Floats]  # [ranks] weights, gradients, optimizer
+    activation_bytes: Floats  # [stages] kept for one microbatch from its forward to its backward
+    deferred_bytes: Floats  # [stages] kept for one microbatch between the halves of a split backward
+    working_bytes: Floats  # [ranks] largest transient, and the buffers of messages on their way
+
+
+def workload(design: Design, mesh: Mesh) -> Workload:
+    """What one device of ``mesh`` does for one microbatch.
+
+    A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh;
+    a mesh of another ``dp`` cuts the same sequences otherwise.
+    """
+    return Workload.of(
+        design.model,
+        batch=design.training.micro_batch_size * design.meshes[0].dp / mesh.dp,
+        tp=mesh.tp,
+        precision=design.training.precision,
+    )
+
+
+def copies(program: Program) -> Iterator[tuple[int, int]]:
+    """Each (rank, stage) such that the rank holds a copy of the stage."""
+    for route in program.placement.tolist():
+        yield from ((rank, stage) for stage, rank in enumerate(route))
+
+
+def joins_of(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+    """[stages] in how many of the layers of each stage a skip connection ends."""
+    joins = [target for _, target in design.model.skips]
+    ends = list(accumulate(layers))
+    return tuple(sum(end - n <= join < end for join in joins) for n, end in zip(layers, ends, strict=True))
+
+
+def passed(design: Design, program: Program, layers: Sequence[int]) -> NDArray[np.int64]:
+    """[2, stages] of what skips stages the tensors that a stage keeps until its backward because it takes them in,
+    and those that it keeps for other reasons.
+
+    These are copies: several side by side, or one beside its output; a single one that skips further is the input
+    of a norm, and counted there. And where the first layer joins, it keeps what it made of the stage's input
+    besides that input.
+    """
+    kept = np.zeros((2, program.stages), np.int64)
+    for source, target, tensors in program.skips.tolist():
+        kept[0, target] += tensors
+        kept[1, source] += tensors if tensors > 1 or target == source + 1 else 0
+    starts = list(accumulate(layers, initial=0))[:-1]
+    joins = {target for _, target in design.model.skips}
+    kept[1] += [stage > 0 and start in joins for stage, start in enumerate(starts)]
+    return kept
+
+
+def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
+    """What the devices hold.
+
+    Weights, gradients and optimizer states are those of all stages of a rank, by precision
+    (arXiv:1910.02054, section 3.1: 16 bytes a parameter with AdamW and fp32, 18 with mixed
+    precision and fp32 gradients); data parallelism does not cut them. Where replicas of a stage
+    lie on meshes of different shape, its activations are those of the larger device. A stage that
+    is recomputed keeps its input, and its activations are part of the working set of its backward.
+    What skips to other stages, or comes from them, is kept with what a stage takes in and hands on.
+    """
+    parameters, copied, gates, experts = np.zeros((4, program.ranks, program.stages))
+    activations, deferred = np.zeros((2, program.stages))
+    transients = np.zeros(program.ranks)
+    loads = [workload(design, mesh) for mesh in design.meshes]
+    blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
+    with_experts = counts(design, layers)
+    of_stages = _u_net_stages if isinstance(design.model, UNet) else _transformer_stages
+    stage_sizes = of_stages(design, program, layers)
+    for rank, stage in copies(program):
+        load, block = loads[rank], blocks[rank]
+        if block is not None:
+            gates[rank, stage] = with_experts[stage] * block.gate_parameters
+            experts[rank, stage] = with_experts[stage] * block.expert_parameters
+        held = stage_sizes(stage, load, block)
+        parameters[rank, stage], copied[rank, stage] = held.parameters, held.copied
+        kept, transient = held.kept, held.transient
+        if design.pipeline.recomputes(stage):
+            kept, transient = held.recomputed, transient + kept
+        activations[stage] = max(activations[stage], kept)
+        deferred[stage] = max(deferred[stage], held.deferred)
+        transients[rank] = max(transients[rank], transient)
+    training = design.training
+    precision = PRECISIONS[training.precision]
+    on_device = parameters.sum(axis=1)
+    return Sizes(
+        parameters=parameters,
+        gates=gates,
+        experts=experts,
+        static_bytes={
+            "weights": on_device * precision.weights + copied.sum(axis=1) * precision.copy,
+            "gradients": on_device * precision.gradients,
+            "optimizer": on_device * flops.optimizer_state_bytes(training.optimizer, training.precision),
+        },
+        activation_bytes=activations,
+        deferred_bytes=deferred,
+        working_bytes=transients + _buffers(program) * np.array([load.hidden_bytes for load in loads]),
+    )
+
+
+StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
+"""The sizes of a stage on a device of some work, with the experts that its layers may have."""
+
+
+def _transformer_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
+
+    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        uncommon = sparse(block, with_experts[stage])
+        if joins[stage]:
+            uncommon = Sparse(joins[stage], operators.joining_layer(load))
+        how: dict[str, Any] = {**ends, "sparse": uncommon}
+        came, held = skipped[:, stage] * load.hidden_bytes
+        return StageSizes(
+            parameters=flops.stage_parameters(load, layers[stage], **how),
+            copied=flops.copied_parameters(load, layers[stage], **how),
+            kept=flops.activation_bytes(load, layers[stage], **how) + came + held,
+            recomputed=flops.input_bytes(load, **ends) + came,
+            deferred=operators.deferred_bytes(load, layers[stage], **how),
+            transient=operators.transient_bytes(load, layers[stage], **how),
+        )
+
+    return of_stage
+
+
+def _u_net_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    model, skips = design.model, program.skips.tolist()
+    assert isinstance(model, UNet), "a model of blocks that differ"
+
+    def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
+        first, last = stage == 0, stage == program.stages - 1
+        operators = u_net_blocks.stage_operators(model, load, sum(layers[:stage]), layers[stage], last=last)
+        taken = u_net_blocks.taken_units(model, layers, stage, skips) * load.hidden_bytes
+        given = u_net_blocks.given_units(model, layers, stage, skips) * load.hidden_bytes
+        embedding = u_net_blocks.embedding_bytes(model, load)
+        return StageSizes(
+            parameters=sum(each.parameters for each in operators),
+            copied=sum(each.copied for each in operators),
+            kept=sum(each.kept_bytes for each in operators) + taken + given + (0.0 if first else embedding),
+            recomputed=u_net_blocks.input_bytes(model, load, taken, first=first, last=last),
+            deferred=sum(each.deferred_bytes for each in operators) + embedding,
+            transient=max(each.transient_bytes for each in operators),
+        )
+
+    return of_stage
+
+
+@lru_cache(maxsize=8)  # by the program alone: numbers of the design do not matter
+def _buffers(program: Program) -> Floats:
+    """[ranks] units of messages that a device holds at once: receives posted and not taken yet, what skips
+    stages of its own, and the largest message that leaves."""
+    leaving = np.zeros(program.ranks)
+    sends = program.is_send
+    np.maximum.at(leaving, program.rank[sends], program.tensors[sends])
+    return most_alive(program, _waiting(program)) + leaving
+
+
+def _waiting(program: Program) -> Floats:
+    """[rows] by how many each changes the tensors that wait for a computation: up where a receive is posted or
+    something is made for a later stage of the rank, down where it is taken."""
+    change, table = np.zeros(len(program)), program.tables
+    for op, takers in ((Op.RECV_F, table.forward), (Op.RECV_B, table.backward)):
+        rows = np.flatnonzero(program.op == op)
+        change[rows] = held = program.tensors[rows]
+        change -= np.bincount(takers[program.stage[rows], program.microbatch[rows]], held, minlength=len(change))
+    for source, target, tensors in program.skips.tolist():
+        if target > source + 1:
+            for maker, taker in (
+                (table.forward[source], table.forward[target]),
+                (table.backward[target], table.backward[source]),
+            ):
+                here = program.rank[maker] == program.rank[taker]
+                change[maker[here]] += tensors
+                change[taker[here]] -= tensors
+    return change
+
+
+def sent_bytes(program: Program, size: Floats) -> Floats:
+    """[2, stages, microbatches] by how much a forward, and a backward, changes what its device has sent and still
+    holds, by the bytes that a row sends: up by what it makes for others, down by what surely came there, since the
+    computation takes an answer to it. See :mod:`meshwave.engine.program.acknowledgements`.
+    """
+    (send, maker, taker), answer = answers(program)
+    change: Floats = np.bincount(maker, size[send], minlength=len(program) + 1).astype(np.float64)
+    came = np.flatnonzero(answer >= 0)
+    change -= np.bincount(taker[answer[came]], size[send[came]], minlength=len(program) + 1)
+    return change[np.stack((program.tables.forward, program.tables.backward))]  # none of a row that is not there
+
+
+def most_alive(program: Program, change: Floats) -> Floats:
+    """[ranks] the highest that the running sum of ``change``, one a row, gets on each rank."""
+    alive = np.concatenate(([0.0], np.cumsum(change)))
+    highest = [alive[first : end + 1].max() for first, end in pairwise(program.offsets)]
+    return np.array(highest) - alive[program.offsets[:-1]]
+
+
+def bytes_of_kinds(design: Design, kinds: Kinds, held: Sizes) -> Floats:
+    """[kinds] bytes that one device sends in a SEND, or reduces in a REDUCE_GRAD; 0 elsewhere.
+
+    Of a SEND what moves in all, over the devices that send: with tensor parallelism each device of the
+    receiver gets all of its copy's ``[b, s, h]``.
+    """
+    size = np.zeros(len(kinds))
+    columns = (kinds.rank, kinds.peer, kinds.tensors)
+    ends = zip(*(column[kinds.sends].tolist() for column in columns), strict=True)
+    size[kinds.sends] = [crossing_bytes(design, *each) for each in ends]
+    reduces = kinds.of(Op.REDUCE_GRAD)
+    size[reduces] = gradient_bytes(design, held)[kinds.stage[reduces]]
+    return size
+
+
+def gradient_bytes(design: Design, held: Sizes) -> Floats:
+    """[stages] bytes of a stage's gradients on one device."""
+    return np.asarray(held.parameters.max(axis=0) * PRECISIONS[design.training.precision].gradients)

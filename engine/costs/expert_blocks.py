@@ -1,0 +1,205 @@
+"""What a layer with experts costs: attention, a gate, experts on the devices of a mesh, and their messages.
+
+The seconds are those of :func:`meshwave.engine.experts.play`, the same that the layer's timeline shows. The bytes
+and parameters are those of the fullest device.
+
+What is kept of the experts between forward and backward (``R`` rows on a device, ``M`` hidden, ``H``
+the experts' width, cut in ``esp``): the rows themselves and both sides of the GELU,
+``R (M + 2H / esp)``, which is where the dispatch buffers stay, ``N_ESP D`` of the baseline against
+``N_ESP D / N_MP`` of Parm; the slots that the gate's weights multiply; and the gate's input and
+probabilities. A backward makes the gradient of what goes into the GELU, beside that of what comes out of
+it or, later, those of the rows and of the weights, before these are added to what is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs.operators import DENSE, Operator, Sparse, Work, Workload
+from meshwave.engine.document import Design, Mesh
+from meshwave.engine.document.expert_layers import mesh_links, rates, resolved
+from meshwave.engine.experts import (
+    Costed,
+    Layer,
+    Links,
+    Price,
+    Rates,
+    Step,
+    StepOp,
+    expert_schedules,
+    held,
+    play,
+    price,
+)
+
+Sent = tuple[tuple[float, ...], tuple[float, ...]]
+"""Bytes that each device of a block of experts sends inside its node, and to other nodes."""
+
+
+@dataclass(frozen=True)
+class ExpertBlock:
+    """One layer with experts on one device of a mesh, for one microbatch."""
+
+    operators: tuple[Operator, ...]  # all of the layer; the one called "experts" takes the seconds below
+    forward_s: float  # of gate, experts and their messages
+    input_gradient_s: float
+    weight_gradient_s: float
+    hidden_s: float  # of a whole backward: weight gradients that run beside messages
+    forward_waits_s: float  # of forward_s: the device that has the most to compute stands still for messages
+    input_waits_s: float  # of input_gradient_s; of a whole backward less what is hidden
+    gate_parameters: float
+    expert_parameters: float  # of all experts on the device
+    forward_sent: Sent
+    backward_sent: Sent
+
+
+def expert_block(design: Design, mesh: Mesh, load: Workload) -> ExpertBlock | None:
+    """The layers with experts of ``design`` on ``mesh``; none where the model has none."""
+    if design.model.moe is None:
+        return None
+    name, layer, _ = resolved(design, mesh)
+    return _block(load, name, layer, mesh_links(design, mesh), rates(design))
+
+
+def counts(design: Design, layers: Sequence[int]) -> tuple[int, ...]:
+    """[stages] how many of the layers of each stage have experts."""
+    moe = design.model.moe
+    if moe is None:
+        return (0,) * len(layers)
+    blocks = moe.blocks(sum(layers))
+    ends = list(accumulate(layers))
+    return tuple(sum(end - n <= block < end for block in blocks) for n, end in zip(layers, ends, strict=True))
+
+
+def sparse(block: ExpertBlock | None, count: int) -> Sparse:
+    """So many layers of a stage."""
+    return DENSE if block is None else Sparse(count, block.operators)
+
+
+# ---- who shares the gradients of experts ----
+
+
+class Sharing(NamedTuple):
+    """Devices that hold the same experts, or the same shards of them."""
+
+    devices: tuple[int, ...]
+    share: float  # of the experts of the fullest device
+
+
+def sharing(design: Design, meshes: Sequence[Mesh]) -> tuple[list[Sharing], bool]:
+    """Who reduces the gradients of which experts, of a stage that ``meshes`` hold; and whether its gates
+    are reduced over all of their devices."""
+    name, layer, _ = resolved(design, meshes[0])
+    schedule = expert_schedules[name]()
+    most, shards = held(schedule, layer), layer.esp if schedule.cuts else 1
+    blocks = [
+        mesh.devices[at : at + layer.devices] for mesh in meshes for at in range(0, len(mesh.devices), layer.devices)
+    ]
+    together = Counter(layer.holders(layer.size(schedule.places)))
+    parts = [
+        Sharing(tuple(block[place * shards + shard] for block in blocks for place in places), number / most)
+        for places, number in together.items()
+        for shard in range(shards)
+    ]
+    return parts, schedule.gate_is_partial
+
+
+# ---- prices ----
+
+EXPERTS = "experts"
+"""The operator that stands for gate, experts and their messages."""
+
+
+@lru_cache(maxsize=256)  # every edit asks again, and mostly of the same layer
+def _block(load: Workload, name: str, layer: Layer, links: Links, rates: Rates) -> ExpertBlock:
+    priced = price(name, layer, links, rates)
+    norm, *_, residual = flops.mlp(load)
+    operator = _operator(load, priced)
+    inputs, weights = split_backward(priced)
+    whole = play(priced, priced.backward).makespan
+    input_s = play(priced, inputs).makespan
+    weight_s = sum(float(costed.compute_s.max()) for costed in weights)
+    cut = layer.esp if expert_schedules[name].cuts else 1
+    forward_s = play(priced, priced.forward).makespan
+    return ExpertBlock(
+        operators=(*flops.attention(load), norm, operator, residual),
+        forward_s=forward_s,
+        input_gradient_s=input_s,
+        weight_gradient_s=weight_s,
+        hidden_s=max(0.0, input_s + weight_s - whole),
+        forward_waits_s=max(0.0, forward_s - _computed(priced.forward)),
+        input_waits_s=max(0.0, input_s - _computed(inputs)),
+        gate_parameters=float(layer.experts * layer.hidden),
+        expert_parameters=held(expert_schedules[name](), layer) * expert_parameters(layer, cut),
+        forward_sent=_sent(priced.forward),
+        backward_sent=_sent(priced.backward),
+    )
+
+
+def _sent(steps: Sequence[Costed]) -> Sent:
+    inside, outside = np.sum([costed.sent for costed in steps], axis=0).tolist()
+    return tuple(inside), tuple(outside)
+
+
+def _computed(steps: Sequence[Costed]) -> float:
+    """Seconds in which the device that has the most to compute does so."""
+    return float(np.sum([costed.compute_s for costed in steps], axis=0).max())
+
+
+def split_backward(priced: Price) -> tuple[list[Costed], list[Costed]]:
+    """The backward for the input, and what is left of it for the weights: half of the products of gate and experts."""
+    inputs, weights = [], []
+    for costed in priced.backward:
+        if not costed.weights_s.any():
+            inputs.append(costed)
+            continue
+        half = costed.step._replace(flops=costed.step.flops / 2)
+        none = np.zeros_like(costed.weights_s)
+        inputs.append(replace(costed, step=half, compute_s=costed.compute_s - costed.weights_s, weights_s=none))
+        weights.append(replace(costed, step=half, compute_s=costed.weights_s))
+    return inputs, weights
+
+
+def expert_parameters(layer: Layer, cut: int = 1) -> float:
+    """Of one expert on the first of the ``cut`` devices that share it: two matrices and two biases, the
+    second of which is on that device alone."""
+    return (2 * layer.hidden + 1) * layer.ffn_hidden / cut + layer.hidden
+
+
+def _operator(load: Workload, priced: Price) -> Operator:
+    layer, schedule, precision = priced.layer, expert_schedules[priced.name](), load.precision
+    item, hidden = precision.item, layer.hidden
+    cut = layer.esp if schedule.cuts else 1
+    wide = layer.ffn_hidden / cut
+    steps = [costed.step for costed in priced.forward]
+    gate = _flops(steps, StepOp.GATE)
+    gated = gate / (2 * hidden * layer.experts)  # tokens
+    restored = max(step.bytes for step in steps if step.op == StepOp.RESTORE)
+    weights = held(schedule, layer) * expert_parameters(layer, cut)
+    buffer = max((step.bytes for step in steps if step.collective), default=0.0)
+    products = Work(gate + priced.flops)
+    wide_rows = priced.rows * wide
+    of_gate = gated * (hidden * item + layer.experts * precision.statistics)
+    return Operator(
+        EXPERTS,
+        forward=products,
+        input_gradient=products,
+        weight_gradient=products,
+        parameters=weights + layer.experts * hidden,
+        copied=weights,
+        kept_bytes=of_gate + restored + priced.rows * (hidden + 2 * wide) * item,
+        deferred_bytes=of_gate + priced.rows * (2 * hidden + 2 * wide) * item,
+        transient_bytes=(wide_rows + max(wide_rows, priced.rows * hidden + weights)) * item + 2 * buffer,
+    )
+
+
+def _flops(steps: Iterable[Step], op: StepOp) -> float:
+    return sum(step.flops for step in steps if step.op == op)

@@ -1,0 +1,168 @@
+"""Calibrated costs: seconds from what was measured on a machine, or in a run.
+
+What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
+what was measured of their kind, messages and reductions on measured links, the update by its own line. What
+it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` says which parts of a design that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs.contention import LinkSharing, link_sharing
+from meshwave.engine.costs.cost_model import Floats, cost_models
+from meshwave.engine.costs.device_sizes import Sizes, joins_of, workload
+from meshwave.engine.costs.distinct_actions import Kinds
+from meshwave.engine.costs.expert_blocks import counts
+from meshwave.engine.costs.models.roofline import RooflineModel
+from meshwave.engine.costs.operators import Operator
+from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
+from meshwave.engine.costs.profile_prices import MeasuredPrices, Slowness, all_reduce_of, matrix_rate, measured
+from meshwave.engine.costs.profile_store import load_named
+from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
+from meshwave.engine.costs.stage_prices import MeshPrices
+from meshwave.engine.document import Design, Mesh
+from meshwave.engine.document.cost import CalibratedCost
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Network
+
+# ---- the model ----
+
+
+@cost_models.register("calibrated")
+class CalibratedModel(RooflineModel):
+    """Each block takes what the lines through its kind's measurements say, or what a run measured of the action
+    nearest to it; messages take alpha plus bytes times beta of links as they were measured."""
+
+    def prices(self, design: Design) -> list[MeshPrices]:
+        return super().prices(measured(design, profile_of(design)))
+
+    def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
+        return MeasuredPrices(profile_of(design), design, mesh, workload(design, mesh))
+
+    def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
+        profile = profile_of(design)
+        seconds = super().seconds(measured(design, profile), program, kinds, layers, held)
+        slowness = Slowness(profile.actions)
+        ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
+        for op, name in ends.items():
+            if name in slowness.ops:
+                for row in kinds.of(op).tolist():
+                    rank = int(kinds.rank[row])
+                    stages = [int(kinds.stage[row])] if op == Op.REDUCE_GRAD else program.stages_of(rank)
+                    like = _like(name, design, layers, stages, design.meshes[rank].tp)
+                    seconds[row] *= slowness.of(like)
+        return seconds
+
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> tuple[Network | None, Floats]:
+        return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
+
+    def measures_collectives(self, design: Design) -> bool:
+        return bool(profile_of(design).collectives)
+
+    def link_sharing(self, design: Design) -> LinkSharing:
+        return link_sharing(profile_of(design))
+
+    def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))
+
+    def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        line = _optimizer(profile_of(design), design)
+        if line is None:
+            return super().step_seconds(design, program, held)
+        return np.array([line.seconds(each) + norm_seconds(design) for each in held.parameters.sum(axis=1)])
+
+    def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
+        """With the activations that were allocated where the formulas say so many."""
+        held = super().sizes(design, program, layers)
+        found = {each.kind: each.ratio for each in profile_of(design).memory}
+        if not found:
+            return held
+        ratios = [_kept_ratio(design, layers, stage, found) for stage in range(program.stages)]
+        return held._replace(activation_bytes=held.activation_bytes * ratios)
+
+    def peak_flops(self, design: Design) -> float:
+        """What large products were measured to reach, where they were."""
+        return matrix_rate(profile_of(design), design.training.precision) or super().peak_flops(design)
+
+
+def _like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
+    """An action of some stages, to be looked for among those of a run."""
+    experts = counts(design, layers)
+    return ActionTime(
+        op=op,
+        layers=sum(layers[stage] for stage in stages),
+        experts=sum(experts[stage] for stage in stages),
+        first=0 in stages,
+        last=len(layers) - 1 in stages,
+        tp=tp,
+        seconds=1.0,
+        roofline_s=1.0,
+    )
+
+
+def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
+    """The line of the design's optimizer: of its own precision and clipping, or of others where there is none."""
+    training = design.training
+    asked = training.precision, training.clip_norm is not None
+    known = [line for line in profile.optimizer if line.optimizer == training.optimizer]
+    return max(
+        known,
+        key=lambda line: sum(mine == its for mine, its in zip(asked, (line.precision, line.clipped), strict=True)),
+        default=None,
+    )
+
+
+def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
+    """Allocated bytes for one of the formulas', of what a stage keeps; 1 of a model whose blocks are never measured."""
+    if not design.model.has_equal_blocks:
+        return 1.0
+    load = workload(design, design.meshes[0])
+    joins, experts = joins_of(design, layers)[stage], counts(design, layers)[stage]
+    parts: list[tuple[BlockKind, int, Sequence[Operator]]] = [
+        ("layer", layers[stage] - joins - experts, flops.layer(load)),
+        ("joining", joins, flops.joining_layer(load)),
+        ("experts", experts, flops.layer(load)),
+        ("embedding", int(stage == 0), flops.embedding(load)),
+        ("head", int(stage == len(layers) - 1), flops.ends(load, first=False, last=True)),
+    ]
+    said = [(kind, count * sum(each.kept_bytes for each in operators)) for kind, count, operators in parts]
+    whole = sum(size for _, size in said)
+    return sum(ratios.get(kind, 1.0) * size for kind, size in said) / whole if whole else 1.0
+
+
+def profile_of(design: Design) -> Profile:
+    """The profile that the design names, without its links and collectives where those of the cluster are meant.
+
+    Raises:
+        DesignError: it is not kept here, or is none, at its place in the document.
+    """
+    cost = design.cost
+    assert isinstance(cost, CalibratedCost), "a design that is priced by a profile"
+    try:
+        found = load_named(cost.profile)
+    except DesignError as error:
+        where = error.problems[0]
+        message = f"{cost.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
+        raise DesignError([Problem("cost.profile", "profile_wrong", message)]) from None
+    except InputError as error:
+        message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
+        raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
+    return found if cost.links == "measured" else _without_links(found)
+
+
+def _without_links(profile: Profile) -> Profile:
+    """What it knows of single devices."""
+    own = tuple(line for line in profile.links if line.pair == "same_device")
+    return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})
+
+
+Told = tuple[str, str, str]
+"""Where, code and message."""

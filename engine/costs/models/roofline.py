@@ -1,0 +1,223 @@
+"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from meshwave.engine.costs import flops, u_net_prices
+from meshwave.engine.costs.boundary_transfers import crossing_seconds
+from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
+from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
+from meshwave.engine.costs.cost_model import CostModel, Floats, Slots, cost_models
+from meshwave.engine.costs.device_sizes import Sizes, copies, joins_of, workload
+from meshwave.engine.costs.distinct_actions import Kinds
+from meshwave.engine.costs.expert_blocks import counts, expert_block
+from meshwave.engine.costs.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
+from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
+from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
+from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
+from meshwave.engine.document import Cluster, Design, Mesh
+from meshwave.engine.document.cost import RooflineCost
+from meshwave.engine.document.problems import renaming
+from meshwave.engine.document.u_net import UNet
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Network
+
+
+@cost_models.register("roofline")
+class RooflineModel(CostModel):
+    """Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes
+    times beta on the link where their two devices really sit, as if each were alone; while they are played, all of
+    them share the links (:mod:`meshwave.engine.costs.network`)."""
+
+    def layers_per_stage(self, design: Design) -> tuple[int, ...]:
+        """Balanced over forward and backward, embedding and head included."""
+        prices = self.prices(design)
+        holders = _holders(design)
+        last = len(holders) - 1
+        again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
+        if isinstance(design.model, UNet):
+            return block_split(*u_net_prices.block_seconds(design, design.model, prices, holders))
+        layer = [
+            max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
+            for stage, ranks in enumerate(holders)
+        ]
+        extra = [
+            max(
+                prices[rank].ends(first=stage == 0, last=stage == last).total(recomputed=again[stage]) for rank in ranks
+            )
+            for stage, ranks in enumerate(holders)
+        ]
+        moe, skips = design.model.moe, design.model.skips
+        if moe is None and not skips:
+            return balanced_split(design.model.layers, layer, extra)
+        blocks = moe.blocks(design.model.layers) if moe else sorted(target for _, target in skips)
+        uncommon = [
+            max((each.expert_layer if moe else each.joining_layer).total(recomputed=again[stage]) for each in priced)
+            for stage, priced in enumerate([prices[rank] for rank in ranks] for ranks in holders)
+        ]
+        return unequal_split(design.model.layers, blocks, layer, uncommon, extra)
+
+    def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
+        table = _compute_seconds(design, program, layers, self.prices(design))
+        seconds = _of_computations(kinds, table)
+        seconds[kinds.sends] = _transfer_seconds(design, kinds)
+        reduces = kinds.of(Op.REDUCE_GRAD)
+        if len(reduces):
+            seconds[reduces] = self.reduce_seconds(design, program, held)[kinds.stage[reduces]]
+        steps = kinds.of(Op.STEP)
+        seconds[steps] = self.step_seconds(design, program, held)[kinds.rank[steps]]
+        return seconds
+
+    def waits(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...]) -> Floats:
+        return _of_computations(kinds, _compute_waits(design, program, layers, self.prices(design)))
+
+    def network(
+        self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
+    ) -> tuple[Network | None, Floats]:
+        if design.cost.transfer_model == "link-serial":
+            return serial_network(design, program, kinds, seconds), seconds
+        builder = NetworkBuilder(Fabric(design.cluster, self.link_sharing(design)), kinds, seconds)
+        measured = self.measures_collectives(design)
+        add_transfers(builder, design, kinds)
+        add_reductions(builder, design, kinds, reduction_messages(design, program, held), measured=measured)
+        waits = self.waits(design, program, kinds, layers)
+        add_exchanges(builder, design, kinds, layers, waits, measured=measured)
+        return builder.build(program), builder.seconds
+
+    def measures_collectives(self, design: Design) -> bool:
+        """Return whether the seconds of collectives were measured, with whatever limits them."""
+        return False
+
+    def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
+        """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other
+        computes. Of what could be saved so, the share ``cost.overlap`` is."""
+        share = design.cost.overlap if isinstance(design.cost, RooflineCost) else 0.0  # none was measured
+        in_turn = first.seconds + second.seconds
+        waits = first.waits + second.waits
+        best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
+        return in_turn - share * (in_turn - best)
+
+    def link_sharing(self, design: Design) -> LinkSharing:
+        """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""
+        return AS_DRAWN
+
+    def prices(self, design: Design) -> list[MeshPrices]:
+        """Prices on each mesh; meshes that cost the same share theirs."""
+        known: dict[tuple[int, int, tuple[int, ...]], MeshPrices] = {}
+
+        def prices(mesh: Mesh) -> MeshPrices:
+            lies = mesh.tp > 1 or design.model.moe is not None
+            key = (mesh.dp, mesh.tp, _shape_on_nodes(design.cluster, mesh) if lies else ())
+            if key not in known:
+                known[key] = self.prices_on(design, mesh)
+            return known[key]
+
+        return [prices(mesh) for mesh in design.meshes]
+
+    def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
+        load = workload(design, mesh)
+        return MeshPrices(design.cluster, mesh, load, expert_block(design, mesh, load))
+
+    def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        """[stages] to all-reduce the gradients of a stage."""
+        return reduce_seconds(design, program, held)
+
+    def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
+        """[ranks] to update all weights of a rank."""
+        return _step_seconds(design, held)
+
+
+def mesh_prices(design: Design) -> list[MeshPrices]:
+    """Prices on each mesh, by the design's own model of cost where that has some."""
+    model = cost_models[design.cost.kind]()
+    return (model if isinstance(model, RooflineModel) else RooflineModel()).prices(design)
+
+
+def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
+    """Which devices of a mesh share a node, whatever the nodes are called."""
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(cluster.node_of(device), len(seen)) for device in mesh.devices)
+
+
+def _holders(design: Design) -> list[list[int]]:
+    """[stages] the ranks that hold a copy of each stage, before there is a program."""
+    pipeline: Any = design.pipeline  # a schedule and the keys that every pipeline has
+    routes = [list(route) for route in pipeline.routes(design.pipe)]
+    names = renaming(routes[0], pipeline.placement) if pipeline.placement else None
+    if names:
+        routes = [[names.get(rank, rank) for rank in route] for route in routes]
+    return [list(ranks) for ranks in zip(*routes, strict=True)]
+
+
+def _compute_seconds(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """[op, ranks, stages] of F, B, I and W.
+
+    A stage that is recomputed runs its forward once more before its backward, its collectives
+    and the loss included (Chen et al., arXiv:1604.06174).
+    """
+    table = np.zeros((Op.W + 1, program.ranks, program.stages))
+    for rank, stage, price in _stage_prices(design, program, layers, prices):
+        again = price.again if design.pipeline.recomputes(stage) else 0.0
+        table[Op.F, rank, stage] = price.forward
+        table[Op.B, rank, stage] = again + price.backward
+        table[Op.I, rank, stage] = again + price.input_gradient
+        table[Op.W, rank, stage] = price.weight_gradient
+    return table
+
+
+def _compute_waits(design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]) -> Floats:
+    """[op, ranks, stages] of them those that are waited for messages inside."""
+    table = np.zeros((Op.W + 1, program.ranks, program.stages))
+    for rank, stage, price in _stage_prices(design, program, layers, prices):
+        again = price.forward_waits if design.pipeline.recomputes(stage) else 0.0
+        table[Op.F, rank, stage] = price.forward_waits
+        table[Op.B, rank, stage] = again + price.backward_waits
+        table[Op.I, rank, stage] = again + price.input_waits
+    return table
+
+
+def _stage_prices(
+    design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> Iterator[tuple[int, int, Seconds]]:
+    """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
+    if isinstance(design.model, UNet):
+        yield from u_net_prices.stage_prices(design, design.model, program, layers, prices)
+        return
+    with_experts, joins = counts(design, layers), joins_of(design, layers)
+    for rank, stage in copies(program):
+        ends = {"first": stage == 0, "last": stage == program.stages - 1}
+        yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+
+
+def _of_computations(kinds: Kinds, table: Floats) -> Floats:
+    """[kinds] of a table [op, ranks, stages] of F, B, I and W; 0 of all else."""
+    found = np.zeros(len(kinds))
+    compute = kinds.of(Op.F, Op.B, Op.I, Op.W)
+    found[compute] = table[kinds.op[compute], kinds.rank[compute], kinds.stage[compute]]
+    return found
+
+
+def _transfer_seconds(design: Design, kinds: Kinds) -> list[float]:
+    """For each kind of SEND, from the mesh of its rank to that of its peer."""
+
+    @cache
+    def between(source: int, destination: int, tensors: int) -> float:
+        return crossing_seconds(design, source, destination, tensors)
+
+    columns = (kinds.rank, kinds.peer, kinds.tensors)
+    return [between(*ends) for ends in zip(*(column[kinds.sends].tolist() for column in columns), strict=True)]
+
+
+def _step_seconds(design: Design, held: Sizes) -> Floats:
+    """[ranks] to update all weights of a rank: bytes over memory bandwidth."""
+    training = design.training
+    clipped = training.clip_norm is not None
+    traffic = flops.optimizer_traffic_bytes(training.optimizer, training.precision, clipped=clipped)
+    seconds = held.parameters.sum(axis=1) * traffic / design.cluster.device.memory_bandwidth
+    return np.asarray(seconds + norm_seconds(design))

@@ -1,0 +1,383 @@
+"""The network of a design: its ports, and the bytes that transfers, reductions and exchanges put on them.
+
+Seconds come from the model of cost, which prices each flow as if it were alone. Here is what each of them uses
+meanwhile, so that :mod:`meshwave.engine.program.shared_links` can play all of them together:
+
+- a message between two devices of a node passes the sender's link out and the receiver's link in;
+- a message between nodes passes the NICs of both nodes, which all their devices share, and is never faster than one
+  NIC; where a node has several NICs, a device uses one of them at a time;
+- where a node's switch or the uplinks of leaf switches are drawn, or a calibration found that two messages inside a
+  node or two directions of a NIC get in each other's way, these are ports too;
+- a transfer between two meshes is one flow: the bytes of all its messages, by the plan that it follows;
+- a ring of ``n`` devices moves ``2 (n - 1) / n`` of its bytes over each of its hops, ``(n - 1) / n`` for a gather or a
+  scatter. Of a ring over several meshes each counts the hops that begin in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs.alpha_beta import Message
+from meshwave.engine.costs.boundary_transfers import crossing_messages, is_direct, tensor_of
+from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
+from meshwave.engine.costs.distinct_actions import Kinds
+from meshwave.engine.document import Cluster, Design, Link
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Network, Port, PortKind
+
+Floats = NDArray[np.float64]
+Usage = dict[Port, float]
+"""Bytes that pass each port."""
+MEASURED_MOST = 2.0
+"""Largest total rate that two simultaneous messages can show: a switch that carries both in full may carry more."""
+
+MAX_EXCHANGE_PHASES = 4
+"""Maximum number of phases in which exchanges and computing alternate inside an action. More phases cost simulation
+time and change the makespan little."""
+UNLIMITED_RATE = 1e300
+"""Bytes/s of a port that carries one flow at a time, whatever it holds."""
+SERIAL_PORTS = ("nic-out", "nic-in", "link-out", "link-in")
+"""Ports that carry one transfer at a time in the model link-serial."""
+
+
+# ---- what passes which ports ----
+
+
+class Fabric:
+    """Ports of a cluster: those that a message between two devices passes, and the capacity of each."""
+
+    def __init__(self, cluster: Cluster, sharing: LinkSharing = AS_DRAWN) -> None:
+        self.cluster, self._sharing = cluster, sharing
+        self._between: dict[tuple[int, int], tuple[Port, ...]] = {}
+        together = sharing.same_node_capacity
+        together = None if together is None else max(1.0, min(together, 2 * sharing.same_node_duplex))
+        limit = together * cluster.intra_node.bandwidth if together and together < MEASURED_MOST else None
+        drawn = [rate for rate in (cluster.node_bandwidth, limit) if rate is not None]
+        self._switch = min(drawn, default=None)
+
+    def ports(self, source: int, target: int) -> tuple[Port, ...]:
+        """The ports that a message from one device to another passes."""
+        if (source, target) not in self._between:
+            self._between[source, target] = tuple(self._passed(source, target))
+        return self._between[source, target]
+
+    def _passed(self, source: int, target: int) -> Iterator[Port]:
+        nodes = self.cluster.node_of(source), self.cluster.node_of(target)
+        if nodes[0] == nodes[1]:
+            yield from (Port("link-out", source), Port("link-in", target))
+            if self._switch is not None:
+                yield Port("switch", nodes[0])
+            return
+        yield from (Port("nic-out", nodes[0]), Port("nic-in", nodes[1]))
+        if self.cluster.nics_per_node > 1:
+            yield from (Port("device-out", source), Port("device-in", target))
+        if self._sharing.across_nodes_duplex < 1:
+            yield from (Port("nic-both", node) for node in nodes)
+        uplink = self.cluster.uplink
+        leaves = [node // uplink.nodes for node in nodes] if uplink else [0, 0]
+        if leaves[0] != leaves[1]:
+            yield from (Port("uplink-out", leaves[0]), Port("uplink-in", leaves[1]))
+
+    def capacity(self, port: Port) -> float:
+        """Bytes/s of a port."""
+        return self._capacity[port.kind]
+
+    @cached_property
+    def _capacity(self) -> dict[PortKind, float]:
+        nic = self.cluster.inter_node.bandwidth
+        nics = nic * max(float(self.cluster.nics_per_node), self._sharing.across_nodes_capacity)
+        uplink = self.cluster.uplink.bandwidth if self.cluster.uplink else nic
+        link = self.cluster.intra_node.bandwidth
+        return {
+            "nic-out": nics,
+            "nic-in": nics,
+            "nic-both": 2 * self._sharing.across_nodes_duplex * nics,
+            "device-out": nic,
+            "device-in": nic,
+            "uplink-out": uplink,
+            "uplink-in": uplink,
+            "switch": self._switch or link,
+            "link-out": link,
+            "link-in": link,
+        }
+
+    def link_of(self, port: Port) -> Link:
+        """Return the kind of link that a port belongs to: inside a node, or between nodes."""
+        near = port.kind in ("link-out", "link-in", "switch")
+        return self.cluster.intra_node if near else self.cluster.inter_node
+
+    def usage(self, messages: Iterable[Message]) -> Usage:
+        """Bytes that some messages between devices put on each port."""
+        found: Usage = defaultdict(float)
+        for source, target, size in messages:
+            if source != target:
+                for port in self.ports(source, target):
+                    found[port] += size
+        return found
+
+
+def ring_messages(cluster: Cluster, group: Sequence[int], size: float, rounds: int = 2) -> list[Message]:
+    """The messages of a ring that goes through each node once: ``rounds`` is 2 for an all-reduce of ``size`` bytes, 1
+    for an all-gather or a reduce-scatter of as many in all."""
+    n = len(group)
+    if n < 2:
+        return []
+    around = sorted(group, key=lambda device: (cluster.node_of(device), device))
+    each = rounds * (n - 1) / n * size
+    return [Message(one, other, each) for one, other in zip(around, (*around[1:], around[0]), strict=True)]
+
+
+def transfer_messages(design: Design, source: int, destination: int, tensors: int) -> Iterable[Message]:
+    """The messages between devices of one message between two meshes."""
+    ends = design.meshes[source], design.meshes[destination]
+    if not is_direct(*ends):
+        return crossing_messages(design, source, destination, tensors)
+    share = tensor_of(design, tensors).bytes / ends[0].dp
+    return [Message(*pair, share) for pair in zip(ends[0].devices, ends[1].devices, strict=True)]
+
+
+# ---- the network of a program ----
+
+
+class Exchange(NamedTuple):
+    """Exchanges inside a kind of computation."""
+
+    usage: Usage  # bytes of all of them
+    seconds: float  # alone
+    phases: int  # in which they alternate with computing
+
+
+class NetworkBuilder:
+    """Collect the kinds of flows of a program, and raise the seconds of those that a port slows even when alone."""
+
+    def __init__(self, fabric: Fabric, kinds: Kinds, seconds: Floats, *, serial: bool = False) -> None:
+        """Start without flows.
+
+        Args:
+            seconds: [kinds] of each action alone.
+            serial: a NIC carries one flow at a time, and a flow takes its seconds whatever it holds.
+        """
+        self.fabric, self.seconds, self._serial = fabric, seconds.copy(), serial
+        self._kinds = kinds
+        self._ports: dict[Port, int] = {}
+        self._capacity: list[float] = []
+        self._units: list[int] = []
+        self._flows: list[tuple[float, float, int]] = []  # latency, rate, connection
+        self._uses: list[tuple[NDArray[np.int64], Floats]] = []
+        self._connections: dict[object, int] = {}
+        self._of_kind = np.full(len(kinds), -1, np.int64)
+        self._exchanges: dict[int, Exchange] = {}
+
+    def add_transfer(self, row: int, usage: Usage, connection: object, *, direct_bytes: float = 0.0) -> None:
+        """Add the kind of SENDs ``row``; transfers of one ``connection`` go one after another.
+
+        A plan takes its price or what its ports need, whichever is longer. If ``direct_bytes``, bytes of each of several
+        messages without a plan, are given, it takes what its links and ports need.
+        """
+        seconds = float(self.seconds[row])
+        if not self._serial and seconds > 0:
+            needed = self._latency(usage) + max(self._port_seconds(usage), self._link_seconds(usage, direct_bytes))
+            seconds = needed if direct_bytes else max(seconds, needed)
+            self.seconds[row] = seconds
+        self._of_kind[row] = self._append(usage, seconds, connection)
+
+    def add_collective(self, row: int, usage: Usage, connection: object, *, measured: bool) -> None:
+        """Add the kind of reductions ``row``. If its seconds were ``measured``, no port makes them longer."""
+        if usage and self.seconds[row] > 0:
+            if not measured:
+                self.seconds[row] = max(self.seconds[row], self._latency(usage) + self._port_seconds(usage))
+            self._of_kind[row] = self._append(usage, float(self.seconds[row]), connection)
+
+    def add_exchange(self, row: int, usage: Usage, seconds: float, layers: int, *, measured: bool) -> None:
+        """Add the exchanges inside the kind of computations ``row``, which take ``seconds`` of it alone."""
+        if not usage or seconds <= 0:
+            return
+        phases = max(1, min(layers, MAX_EXCHANGE_PHASES))
+        needed = seconds if measured else max(seconds, phases * self._latency(usage) + self._port_seconds(usage))
+        self.seconds[row] += needed - seconds
+        self._exchanges[row] = Exchange(usage, needed, phases)
+
+    def build(self, program: Program) -> Network | None:
+        """Return the network; None where nothing uses it."""
+        of_row = self._kinds.of_row
+        exchange_s, phases = np.zeros(len(program)), np.ones(len(program), np.int64)
+        row_kind = self._of_kind[of_row]
+        for slot_kind, rows in self._slots(program):
+            found = [self._exchanges[kind] for kind in slot_kind if kind in self._exchanges]
+            if not found:
+                continue
+            joined = _joined(found)
+            parts = {port: size / joined.phases for port, size in joined.usage.items()}
+            row_kind[rows] = self._append(parts, joined.seconds / joined.phases, ("inside", slot_kind))
+            exchange_s[rows], phases[rows] = joined.seconds, joined.phases
+        if not self._flows:
+            return None
+        latency, rate, line = (np.array(column) for column in zip(*self._flows, strict=True))
+        return Network(
+            ports=tuple(self._ports),
+            capacity=np.array(self._capacity),
+            latency_s=latency,
+            rate=rate,
+            connection=line.astype(np.int64),
+            use_ptr=np.cumsum([0, *(len(ports) for ports, _ in self._uses)]),
+            use_port=np.concatenate([ports for ports, _ in self._uses]),
+            use_weight=np.concatenate([weights for _, weights in self._uses]),
+            row_kind=row_kind,
+            exchange_s=exchange_s,
+            parts=phases,
+            units=np.array(self._units, np.int64),
+        )
+
+    def _slots(self, program: Program) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+        """The kinds of the computations of each slot, one or two, and the first rows of such slots."""
+        if not self._exchanges:
+            return
+        of_row = self._kinds.of_row.astype(np.int64)
+        first = np.flatnonzero(program.is_compute & ~program.fused)
+        second = np.where(program.doubled[first], np.append(of_row, -1)[first + 1], -1)
+        pairs, number = np.unique(of_row[first] * (len(self._kinds) + 1) + second + 1, return_inverse=True)
+        order = np.argsort(number.reshape(-1), kind="stable")
+        bounds = np.searchsorted(number.reshape(-1)[order], np.arange(len(pairs) + 1))
+        for pair, (start, end) in zip(pairs.tolist(), pairwise(bounds.tolist()), strict=True):
+            one, other = divmod(pair, len(self._kinds) + 1)
+            yield ((one,) if other == 0 else (one, other - 1)), first[order[start:end]]
+
+    def _append(self, usage: Usage, seconds: float, connection: object) -> int:
+        """Append a kind of flows and return its number. One that uses no port is a delay."""
+        latency, used = min(seconds, self._latency(usage)), {port: size for port, size in usage.items() if size > 0}
+        if self._serial:
+            used = {port: size for port, size in used.items() if port.kind in SERIAL_PORTS}
+            latency, rate, weights = 0.0, 1.0, np.ones(len(used))
+        elif not used or seconds <= latency:
+            latency, rate, used, weights = seconds, 1.0, {}, np.zeros(0)
+        else:
+            largest = max(used.values())
+            rate = largest / (seconds - latency)
+            # Seconds that were measured may be shorter than a port allows; the flow then has all of the port.
+            limits = [self.fabric.capacity(port) / rate for port in used]
+            weights = np.minimum(np.array([size / largest for size in used.values()]), limits)
+        self._flows.append((latency, rate, self._connections.setdefault(connection, len(self._connections))))
+        self._uses.append((np.array([self._number(port) for port in used], np.int64), weights))
+        return len(self._flows) - 1
+
+    def _number(self, port: Port) -> int:
+        if port not in self._ports:
+            self._ports[port] = len(self._ports)
+            self._capacity.append(UNLIMITED_RATE if self._serial else self.fabric.capacity(port))
+            at_once = self.fabric.cluster.nics_per_node if port.kind in ("nic-out", "nic-in") else 1
+            self._units.append(at_once if self._serial else -1)
+        return self._ports[port]
+
+    def _port_seconds(self, usage: Usage) -> float:
+        return max((size / self.fabric.capacity(port) for port, size in usage.items()), default=0.0)
+
+    def _link_seconds(self, usage: Usage, size: float) -> float:
+        return size / min((self.fabric.link_of(port).bandwidth for port in usage), default=np.inf)
+
+    def _latency(self, usage: Usage) -> float:
+        return max((self.fabric.link_of(port).latency_s for port in usage), default=0.0)
+
+
+def _joined(found: Sequence[Exchange]) -> Exchange:
+    """Both exchanges of a slot, one after the other."""
+    usage = merged(each.usage for each in found)
+    return Exchange(usage, sum(each.seconds for each in found), max(each.phases for each in found))
+
+
+def add_transfers(builder: NetworkBuilder, design: Design, kinds: Kinds) -> None:
+    """Add the messages between meshes."""
+    usage_of = cache(lambda *ends: builder.fabric.usage(transfer_messages(design, *ends)))
+    for row in kinds.sends.tolist():
+        ends, tensors = (int(kinds.rank[row]), int(kinds.peer[row])), int(kinds.tensors[row])
+        source, target = (design.meshes[end] for end in ends)
+        direct_bytes = tensor_of(design, tensors).bytes / source.dp if is_direct(source, target) else 0.0
+        builder.add_transfer(row, usage_of(*ends, tensors), ends, direct_bytes=direct_bytes)
+
+
+def add_reductions(
+    builder: NetworkBuilder,
+    design: Design,
+    kinds: Kinds,
+    messages: Mapping[int, Sequence[Message]],
+    *,
+    measured: bool = False,
+) -> None:
+    """Add the reductions of gradients: each mesh that holds a stage sends what its own devices send of ``messages``,
+    which are those of all reductions of a stage."""
+    for row in kinds.of(Op.REDUCE_GRAD).tolist():
+        rank = int(kinds.rank[row])
+        mine = set(design.meshes[rank].devices)
+        sent = (message for message in messages.get(int(kinds.stage[row]), ()) if message.source in mine)
+        builder.add_collective(row, builder.fabric.usage(sent), ("gradients", rank), measured=measured)
+
+
+def merged(usages: Iterable[Mapping[Port, float]]) -> dict[Port, float]:
+    """The sum of what several put on each port."""
+    total: defaultdict[Port, float] = defaultdict(float)
+    for usage in usages:
+        for port, size in usage.items():
+            total[port] += size
+    return dict(total)
+
+
+def exchange_usage(fabric: Fabric, devices: Sequence[int], sent: Sequence[Sequence[float]]) -> Usage:
+    """Bytes that a layer of experts puts on each port of a mesh.
+
+    The layer lies on blocks of devices, one after the other. ``sent``: [inside the node, to other nodes] [devices of a
+    block] bytes that each sends, to all others of its block there alike.
+    """
+    found: Usage = defaultdict(float)
+    size = len(sent[0])
+    for first in range(0, len(devices), size):
+        _add_block(found, fabric, devices[first : first + size], *sent)
+    return found
+
+
+def _add_block(found: Usage, fabric: Fabric, block: Sequence[int], near: Sequence[float], far: Sequence[float]) -> None:
+    """Add the bytes of one block, node by node: pairs of devices would be too many."""
+    nodes: dict[int, list[int]] = defaultdict(list)  # places in the block
+    for place, device in enumerate(block):
+        nodes[fabric.cluster.node_of(device)].append(place)
+    each = {  # what each device of another node gets from a node
+        node: sum(far[place] for place in places) / max(1, len(block) - len(places)) for node, places in nodes.items()
+    }
+    for node, places in nodes.items():
+        inside = sum(near[place] for place in places)
+        if len(places) > 1:
+            _add_inside(found, fabric, [block[place] for place in places], [near[place] for place in places], inside)
+        comes = sum(each.values()) - each[node]
+        for other, targets in nodes.items():
+            if other == node:
+                continue
+            for port in fabric.ports(block[places[0]], block[targets[0]]):
+                if port.kind not in ("device-out", "device-in"):
+                    found[port] += each[node] * len(targets)
+        if len(nodes) > 1 and fabric.cluster.nics_per_node > 1:
+            for place in places:
+                found[Port("device-out", block[place])] += far[place]
+                found[Port("device-in", block[place])] += comes
+
+
+def _add_inside(found: Usage, fabric: Fabric, devices: Sequence[int], sent: Sequence[float], total: float) -> None:
+    """Add what devices of a node send to each other."""
+    for device, size in zip(devices, sent, strict=True):
+        found[Port("link-out", device)] += size
+        found[Port("link-in", device)] += (total - size) / (len(devices) - 1)
+    for port in fabric.ports(devices[0], devices[1]):
+        if port.kind == "switch":
+            found[port] += total
+
+
+def serial_network(design: Design, program: Program, kinds: Kinds, seconds: Floats) -> Network | None:
+    """Return a network whose NICs carry one transfer at a time in each direction, and links inside a node likewise."""
+    builder = NetworkBuilder(Fabric(design.cluster), kinds, seconds, serial=True)
+    add_transfers(builder, design, kinds)
+    return builder.build(program)

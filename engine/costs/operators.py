@@ -1,0 +1,402 @@
+"""What a model costs in FLOPs, bytes, parameters and kept activations, operator by operator.
+
+Every formula counts what :mod:`meshwave.engine.runtime.models` builds: a pre-norm transformer with
+biases in its layers, learned positions, a head of its own (not tied to the embedding, since the
+two lie on different stages) and no dropout. GPT and BERT differ in their mask and their
+targets, so they cost the same.
+
+Symbols, as in the papers: ``b`` sequences, ``s`` tokens of a sequence, ``h`` hidden, ``f``
+feed-forward hidden, ``a`` heads, ``v`` vocabulary, ``t`` tensor-parallel devices. A matrix
+product of ``[m, k]`` by ``[k, n]`` is ``2 m k n`` FLOPs. Arithmetic that is not a matrix product
+is counted by the bytes it moves, for it is bound by them; this is also the convention in which
+papers report FLOPs (Narayanan et al., arXiv:2104.04473, appendix).
+
+A layer with experts has them instead of the products of its feed-forward block; what they are is
+told by :mod:`meshwave.engine.costs.expert_blocks`, and a stage is given them as :class:`Sparse`. So it is given
+the layers of a U-ViT that a skip connection ends in (:func:`joining_layer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+
+class Model(Protocol):
+    """The sizes that are read from the ``model`` section of a design."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def ffn_hidden(self) -> int: ...
+
+
+class MoE(Protocol):
+    """What is read of its experts."""
+
+    @property
+    def experts(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    def blocks(self, layers: int) -> tuple[int, ...]: ...
+
+
+class Precision(NamedTuple):
+    """Bytes of one number, by what the number is for."""
+
+    item: int  # activations, and what stages send to each other
+    weights: int
+    copy: int  # of a weight that a product takes, in the precision that it computes in
+    gradients: int
+    statistics: int  # what norms, softmax and loss keep
+
+    @property
+    def moment(self) -> int:
+        """One of AdamW's two moments has the precision of the gradients."""
+        return self.gradients
+
+
+PRECISIONS = {
+    "fp32": Precision(item=4, weights=4, copy=0, gradients=4, statistics=4),
+    # Mixed precision: fp32 master weights, fp32 gradients and one bf16 copy to compute with
+    # (Micikevicius et al., arXiv:1710.03740; Rajbhandari et al., arXiv:1910.02054, section 3.1).
+    "bf16": Precision(item=2, weights=4, copy=2, gradients=4, statistics=4),
+    "fp64": Precision(item=8, weights=8, copy=0, gradients=8, statistics=8),
+}
+
+
+class Work(NamedTuple):
+    """FLOPs executed and bytes moved to or from a device's memory."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+class Operator(NamedTuple):
+    """One step through a part of the model, on one device, for one microbatch."""
+
+    name: str
+    forward: Work
+    input_gradient: Work = Work()
+    weight_gradient: Work = Work()
+    parameters: float = 0.0
+    copied: float = 0.0  # parameters of which there is a copy in the precision of the products
+    kept_bytes: float = 0.0  # what autograd holds from the forward to the backward
+    deferred_bytes: float = 0.0  # what a split backward holds from its first half to the weight gradients
+    transient_bytes: float = 0.0  # what the backward makes and drops again
+    forward_reduced: tuple[float, ...] = ()  # bytes of each tensor-parallel all-reduce
+    backward_reduced: tuple[float, ...] = ()
+
+
+class Sparse(NamedTuple):
+    """The layers of a stage that are not like the others but all alike: those with experts, or those that join."""
+
+    layers: int = 0
+    operators: tuple[Operator, ...] = ()  # of one of them, attention included
+
+
+DENSE = Sparse()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one device does for one microbatch: ``batch`` sequences, a ``1/tp`` cut of the model."""
+
+    sequence: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    vocab: int
+    batch: float
+    tp: int
+    precision: Precision
+
+    @classmethod
+    def of(cls, model: Model, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
+        return cls(
+            sequence=model.sequence,
+            hidden=model.hidden,
+            ffn_hidden=model.ffn_hidden,
+            heads=model.heads,
+            vocab=model.vocab,
+            batch=batch,
+            tp=tp,
+            precision=PRECISIONS[precision],
+        )
+
+    @property
+    def tokens(self) -> float:
+        return self.batch * self.sequence
+
+    @property
+    def hidden_bytes(self) -> float:
+        """Bytes of ``[b, s, h]``: the residual stream, and the message between two stages."""
+        return self.tokens * self.hidden * self.precision.item
+
+
+@lru_cache(maxsize=256)
+def layer(load: Workload) -> tuple[Operator, ...]:
+    """A transformer layer: attention, then the feed-forward block.
+
+    ``4h^2 + 6h`` and ``2hf + f + 3h`` parameters, together ``12h^2 + 13h`` for ``f = 4h``
+    (arXiv:2104.04473, section 2.4). Forward FLOPs ``24bsh^2 + 4bs^2h`` (the same, appendix).
+
+    What is kept is the published ``sbh(34 + 5as/h)`` bytes at 16 bits (Korthikanti et al.,
+    arXiv:2205.05198, eq. 1) less what our runtime does not keep: the ``5abs^2`` of the attention
+    matrix, which scaled_dot_product_attention computes again from its row sums (Dao et al.,
+    arXiv:2205.14135), and the two dropout masks of ``sbh`` bytes, as there is no dropout. That
+    leaves 16 numbers a token and hidden unit for ``f = 4h``: the inputs of the two norms (2),
+    of the products behind them (2), queries, keys and values (3), the mixed values (1), and both
+    sides of the GELU (``2f/h``). With ``t`` devices the first four stay whole and the others are
+    cut, as in eq. 2 there: ``sbh(8 + 24/t)`` bytes at 16 bits. (A GPU's autocast norms in 32 bits
+    and keeps the inputs of the norms so, ``4sbh`` bytes more; a CPU's does not.)
+    """
+    return attention(load) + mlp(load)
+
+
+def attention(load: Workload) -> tuple[Operator, ...]:
+    """Norm, projections, the ``s^2`` part and the residual sum.
+
+    Tensor-parallel devices hold ``a/t`` heads each: the first projection is cut by columns and
+    all-reduces in the backward, the second by rows and all-reduces in the forward (Shoeybi et
+    al., arXiv:1909.08053, section 3).
+    """
+    cut = load.hidden / load.tp
+    return (
+        _norm("attention norm", load),
+        product("query, key, value", load, load.hidden, 3 * cut, backward_reduced=load.hidden_bytes),
+        mixing(load),
+        product("attention output", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        _residual("attention residual", load),
+    )
+
+
+def mlp(load: Workload) -> tuple[Operator, ...]:
+    """Norm, ``h`` to ``f``, GELU, ``f`` to ``h``, residual sum; cut like :func:`attention`."""
+    cut = load.ffn_hidden / load.tp
+    return (
+        _norm("feed-forward norm", load),
+        product("feed-forward in", load, load.hidden, cut, backward_reduced=load.hidden_bytes),
+        pointwise("GELU", load, cut, kept=1, read_and_written=(2, 3)),
+        product("feed-forward out", load, cut, load.hidden, forward_reduced=load.hidden_bytes),
+        _residual("feed-forward residual", load),
+    )
+
+
+@lru_cache(maxsize=256)
+def joining_layer(load: Workload) -> tuple[Operator, ...]:
+    """A layer of a U-ViT that a skip connection ends in."""
+    return join(load) + layer(load)
+
+
+def join(load: Workload) -> tuple[Operator, ...]:
+    """Two tensors side by side, and a product of ``2h`` to ``h`` (U-ViT: Bao et al., arXiv:2209.12152, section 3.2):
+    ``2h^2 + h`` parameters, ``4bsh^2`` forward FLOPs. Tensor-parallel devices hold and compute it whole."""
+    return (
+        pointwise("skip concatenation", load, 2 * load.hidden, kept=0, read_and_written=(2, 2)),
+        product("skip projection", load, 2 * load.hidden, load.hidden),
+    )
+
+
+@lru_cache(maxsize=256)
+def embedding(load: Workload) -> tuple[Operator, ...]:
+    """Token plus position: ``vh + sh`` parameters, no FLOPs to speak of.
+
+    The forward gathers rows. The backward writes a gradient of the whole table, which autograd
+    then adds to the one it holds. The table is cut over ``t`` by tokens, so that the forward
+    ends in an all-reduce (arXiv:1909.08053, section 3) of rows in the precision of the table; a
+    byte a token notes which of them lie elsewhere.
+    """
+    item = load.precision.item
+    table = (load.vocab / load.tp + load.sequence) * load.hidden
+    rows = load.tokens + load.sequence  # of tokens and positions: their gradients have the precision of the table
+    return (
+        Operator(
+            "embedding",
+            forward=Work(bytes=3 * load.hidden_bytes),
+            weight_gradient=Work(bytes=load.hidden_bytes + accumulated(table, load)),
+            parameters=table,
+            kept_bytes=8 * load.tokens + _flags(1, load),  # the token ids
+            deferred_bytes=8 * load.tokens + rows * load.hidden * load.precision.weights,
+            transient_bytes=table * item,
+            forward_reduced=(load.tokens * load.hidden * load.precision.weights,),
+        ),
+    )
+
+
+@lru_cache(maxsize=256)
+def head(load: Workload) -> tuple[Operator, ...]:
+    """The last norm and the logits: ``2h + vh`` parameters, ``2bshv`` forward FLOPs."""
+    return (
+        _norm("last norm", load),
+        product("logits", load, load.hidden, load.vocab / load.tp, bias=False, backward_reduced=load.hidden_bytes),
+    )
+
+
+@lru_cache(maxsize=256)
+def loss(load: Workload) -> tuple[Operator, ...]:
+    """Cross-entropy over ``[bs, v/t]`` logits, in at least 32 bits.
+
+    The forward reads the logits and writes their log-probabilities, which are kept (the
+    ``4sbv`` bytes of arXiv:2205.05198, section 4.3); the backward reads them and writes the
+    logits' gradient. Tensor-parallel devices exchange a row's largest logit, its sum and the
+    target's logit, not the logits (arXiv:1909.08053, section 3), and keep two bytes a token:
+    whether it counts, and whether its target is theirs.
+    """
+    logits = load.tokens * load.vocab / load.tp
+    item, wide = load.precision.item, load.precision.statistics
+    a_row = load.tokens * wide
+    return (
+        Operator(
+            "loss",
+            forward=Work(bytes=logits * (item + wide)),
+            input_gradient=Work(bytes=logits * (wide + item)),
+            kept_bytes=logits * wide + 8 * load.tokens + _flags(2, load),  # and the targets
+            transient_bytes=logits * (wide + item),
+            forward_reduced=(a_row, a_row, a_row),
+        ),
+    )
+
+
+def ends(load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
+    """What a stage has besides its layers: the embedding if it is the first, head and loss if the last."""
+    return (embedding(load) if first else ()) + (head(load) + loss(load) if last else ())
+
+
+def _of_stage(
+    value: Callable[[Operator], float], load: Workload, layers: int, first: bool, last: bool, sparse: Sparse
+) -> float:
+    """The sum of something over the operators of a stage, ``sparse`` of whose layers are not like the others."""
+    parts = (
+        (layer(load), layers - sparse.layers),
+        (sparse.operators, sparse.layers),
+        (ends(load, first=first, last=last), 1),
+    )
+    return sum(count * sum(map(value, operators)) for operators, count in parts)
+
+
+def deferred_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """Bytes a device keeps of a stage and a microbatch between the two halves of a split backward.
+
+    Every weight's gradient is computed from what its operator took and the gradient of what it
+    gave: for ``f = 4h`` that is ``h(1 + 3)``, ``h(1 + 1)``, ``h(1 + 4)`` and ``h(4 + 1)`` numbers a
+    token for the four products of a layer, the ``M_W`` of Qi et al. (arXiv:2401.10241, section 2)
+    in its table 1: ``32sbh`` bytes at 16 bits; and ``2h`` for each of the two norms.
+    """
+    return _of_stage(lambda operator: operator.deferred_bytes, load, layers, first, last, sparse)
+
+
+def transient_bytes(load: Workload, layers: int, *, first: bool, last: bool, sparse: Sparse = DENSE) -> float:
+    """The largest working set of an operator of a stage: what its backward makes and drops again.
+
+    The embedding's comes last, when all that the stage has kept for other operators is gone, and counts less that.
+    """
+    operators = layer(load) + ends(load, first=False, last=last) + (sparse.operators if sparse.layers else ())
+    largest = max(operator.transient_bytes for operator in operators)
+    if not first:
+        return largest
+    gone = _of_stage(lambda operator: operator.kept_bytes, load, layers, False, last, sparse)
+    return max(largest, sum(operator.transient_bytes for operator in embedding(load)) - gone)
+
+
+def _flags(count: int, load: Workload) -> float:
+    """Bytes of ``count`` booleans a token, which only a cut vocabulary has."""
+    return count * load.tokens if load.tp > 1 else 0.0
+
+
+def accumulated(numbers: float, load: Workload) -> float:
+    """Bytes to write a fresh weight gradient and to add it to the one that is held."""
+    return numbers * (2 * load.precision.item + 2 * load.precision.gradients)
+
+
+def product(
+    name: str,
+    load: Workload,
+    k: float,
+    n: float,
+    *,
+    bias: bool = True,
+    forward_reduced: float | None = None,
+    backward_reduced: float | None = None,
+) -> Operator:
+    """A linear map of all tokens: three products of the same size, forward and twice backward.
+
+    It keeps its input. Each product reads two of the three matrices and writes the third.
+    """
+    m, item = load.tokens, load.precision.item
+    parameters = k * n + (n if bias else 0)
+    once = Work(2 * m * k * n, item * (m * k + k * n + m * n))
+    return Operator(
+        name,
+        forward=once,
+        input_gradient=once,
+        weight_gradient=Work(once.flops, item * (m * k + m * n) + accumulated(k * n, load)),
+        parameters=parameters,
+        copied=parameters,
+        kept_bytes=m * k * item,
+        deferred_bytes=m * (k + n) * item,
+        transient_bytes=k * n * item + m * (k + n) * item,
+        forward_reduced=() if forward_reduced is None else (forward_reduced,),
+        backward_reduced=() if backward_reduced is None else (backward_reduced,),
+    )
+
+
+def mixing(load: Workload) -> Operator:
+    """``softmax(q k^T) v`` without ever holding the ``s^2`` matrix (arXiv:2205.14135).
+
+    Two products of ``2bs^2h`` FLOPs forward, five backward: the scores are computed again. It
+    keeps queries, keys, values and a log-sum a row; the mixed values are kept by the projection
+    that takes them.
+    """
+    cut = load.hidden / load.tp
+    product = 2 * load.batch * load.sequence**2 * cut
+    one = load.tokens * cut * load.precision.item
+    log_sums = load.tokens * load.heads / load.tp * load.precision.statistics
+    return Operator(
+        "attention",
+        forward=Work(2 * product, 4 * one + log_sums),
+        input_gradient=Work(5 * product, 8 * one + log_sums),
+        kept_bytes=3 * one + log_sums,
+        transient_bytes=4 * one,
+    )
+
+
+def _norm(name: str, load: Workload) -> Operator:
+    """Layer norm: reads and writes ``[b, s, h]``; keeps its input, a mean and a deviation a token."""
+    statistics = 2 * load.tokens * load.precision.statistics
+    return Operator(
+        name,
+        forward=Work(bytes=2 * load.hidden_bytes),
+        input_gradient=Work(bytes=3 * load.hidden_bytes),
+        parameters=2 * load.hidden,
+        kept_bytes=load.hidden_bytes + statistics,
+        deferred_bytes=2 * load.hidden_bytes + statistics,
+        transient_bytes=load.hidden_bytes,
+    )
+
+
+def _residual(name: str, load: Workload) -> Operator:
+    """``x + y``: two reads and a write, forward and, to join the two gradients, backward."""
+    return pointwise(name, load, load.hidden, kept=0, read_and_written=(3, 3))
+
+
+def pointwise(name: str, load: Workload, width: float, *, kept: int, read_and_written: tuple[float, float]) -> Operator:
+    size = load.tokens * width * load.precision.item
+    forward, backward = read_and_written
+    return Operator(
+        name,
+        forward=Work(bytes=forward * size),
+        input_gradient=Work(bytes=backward * size),
+        kept_bytes=kept * size,
+        transient_bytes=size,
+    )

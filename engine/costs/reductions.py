@@ -1,0 +1,65 @@
+"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwave.engine.costs.alpha_beta import ring_all_reduce_seconds, small_all_reduce_seconds
+from meshwave.engine.costs.collective_flows import weight_groups
+from meshwave.engine.costs.cost_model import Floats
+from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes
+from meshwave.engine.costs.expert_blocks import Sharing, sharing
+from meshwave.engine.costs.operators import PRECISIONS
+from meshwave.engine.costs.stage_prices import AllReduce
+from meshwave.engine.document import Cluster, Design
+from meshwave.engine.program.program import Program
+
+
+def reduce_seconds(
+    design: Design, program: Program, held: Sizes, all_reduce: AllReduce = ring_all_reduce_seconds
+) -> Floats:
+    """[stages] to all-reduce a stage's gradients over the devices that hold the same weights.
+
+    Those are the data-parallel copies of all meshes that hold the stage; each tensor-parallel
+    cut is reduced by its own group, all groups at once. Then come the experts, each over the devices
+    that hold it, and the gates that have seen a part of the tokens each, over all devices.
+    """
+    size, of_item = gradient_bytes(design, held), PRECISIONS[design.training.precision].gradients
+    gates, experts = (each.max(axis=0) * of_item for each in (held.gates, held.experts))
+    seconds = np.zeros(program.stages)
+    for stage in range(program.stages):
+        meshes = [design.meshes[rank] for rank in program.ranks_of(stage)]
+        shared = float(size[stage] - experts[stage])
+        if experts[stage]:
+            parts, partial = sharing(design, meshes)
+            shared -= float(gates[stage]) if partial else 0.0
+            seconds[stage] += _experts_reduced(design.cluster, parts, float(experts[stage]), all_reduce)
+            everyone = [device for mesh in meshes for device in mesh.devices]
+            seconds[stage] += all_reduce(design.cluster, [everyone], float(gates[stage])) if partial else 0.0
+        seconds[stage] += all_reduce(design.cluster, weight_groups(meshes), shared)
+    return seconds
+
+
+def _experts_reduced(cluster: Cluster, parts: Sequence[Sharing], size: float, all_reduce: AllReduce) -> float:
+    """Reductions of experts one after the other, but for those at once that no device is in twice."""
+    rounds: list[list[Sharing]] = []
+    for part in parts:
+        busy = set(part.devices)
+        free = (each for each in rounds if all(busy.isdisjoint(other.devices) for other in each))
+        found = next(free, None)
+        if found is None:
+            rounds.append(found := [])
+        found.append(part)
+    return sum(
+        all_reduce(cluster, [part.devices for part in each], size * max(part.share for part in each)) for each in rounds
+    )
+
+
+def norm_seconds(design: Design) -> float:
+    """Clipping needs the norm over all weights of the job: one number, reduced over all devices."""
+    if design.training.clip_norm is None:
+        return 0.0
+    everyone = [device for mesh in design.meshes for device in mesh.devices]
+    return small_all_reduce_seconds(design.cluster, everyone, 4.0)

@@ -1,0 +1,12 @@
+"""The document: everything a person draws, as one frozen, validated value."""
+
+from meshwave.engine.document.cluster import Cluster, Device, Link
+from meshwave.engine.document.design import Design
+from meshwave.engine.document.loading import load_design, parse_design, save_design
+from meshwave.engine.document.meshes import Mesh
+from meshwave.engine.document.model import Model
+from meshwave.engine.document.training import Training
+from meshwave.engine.document.upgrades import FORMAT
+
+__all__ = ["FORMAT", "Cluster", "Design", "Device", "Link", "Mesh", "Model", "Training"]
+__all__ += ["load_design", "parse_design", "save_design"]

@@ -1,0 +1,144 @@
+"""The document that asks about one expert layer alone: ``meshwave moe SPEC.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from meshwave.engine.document.cluster import MOST_DEVICES, Rate
+from meshwave.engine.document.experts import Load, load_problems
+from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
+from meshwave.engine.document.reading import read_part
+from meshwave.engine.errors import DesignError, Problem, nearest
+from meshwave.engine.experts import Layer, Line, Links, shares
+from meshwave.engine.frozen import Part
+
+FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
+FITTED = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "overlap")
+GROUPS = ("mp", "esp", "ep", "ep_esp")
+Ranks = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class LayerLink(Part):
+    """A connection that costs ``latency_s + bytes / bandwidth``."""
+
+    latency_s: Seconds
+    """Seconds that any message takes at least (alpha)."""
+    bandwidth: Rate | None
+    """Bytes/s that one rank gets in one direction; null: bytes are free."""
+
+    @property
+    def line(self) -> Line:
+        return Line(self.latency_s, 1 / self.bandwidth if self.bandwidth else 0.0)
+
+
+class LayerLinks(Part):
+    """Inside a node and between nodes."""
+
+    intra_node: LayerLink
+    inter_node: LayerLink
+
+
+class FittedLine(Part):
+    """What was measured of a collective: ``alpha_s + bytes * beta_s_per_byte``."""
+
+    alpha_s: Seconds
+    beta_s_per_byte: Annotated[float, Field(ge=0, le=1e6)]
+
+
+class ExpertLayerSpec(Part):
+    """One expert layer on ranks that are laid out like those of a mesh: ``esp`` and ``mp`` groups are
+    neighbours, an ``ep`` group has every ``esp``-th rank, a node has neighbouring ranks."""
+
+    format: Literal["meshwave-expert-layer/1"]
+    """The version of this document."""
+    ranks: Ranks
+    """P: ranks of the layer."""
+    ranks_per_node: Ranks
+    """G: ranks of a node."""
+    mp: Ranks
+    """N_MP: ranks that hold the same tokens (tensor parallel)."""
+    esp: Ranks
+    """N_ESP: ranks that share one expert."""
+    ep: Ranks
+    """N_EP: groups of ranks that hold different experts."""
+    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
+    """E: experts of the layer."""
+    batch: Size
+    """B: samples of one ``mp`` group."""
+    sequence: Size
+    """L: tokens of a sample."""
+    hidden: Size
+    """M: width of a token."""
+    ffn_hidden: Size
+    """H: width inside an expert."""
+    top_k: Size = 1
+    """k: experts that a token visits."""
+    capacity_factor: CapacityFactor | None = 1.0
+    """f: room of an expert over an even share; null: no token is dropped."""
+    item_bytes: Annotated[int, Field(ge=1, le=16)] = 4
+    """Bytes of one number."""
+    load: Load | None = None
+    """How tokens spread over the experts: uniform, zipf, or a share for each; null: uniform."""
+    links: LayerLinks
+    fit: Mapping[str, FittedLine] | None = None
+    """Measured lines of whole collectives, used instead of the links: all_to_all, all_gather (by all
+    bytes that were gathered), reduce_scatter, all_reduce and overlap (an all-to-all with the gather that
+    hides under it), for all groups or as all_to_all@ep for those of one kind."""
+
+    @property
+    def layer(self) -> Layer:
+        """The layer that is asked about."""
+        return Layer(
+            mp=self.mp,
+            ep=self.ep,
+            esp=self.esp,
+            experts=self.experts,
+            tokens=self.batch * self.sequence,
+            hidden=self.hidden,
+            ffn_hidden=self.ffn_hidden,
+            top_k=self.top_k,
+            capacity_factor=self.capacity_factor,
+            item_bytes=self.item_bytes,
+            nodes=tuple(rank // self.ranks_per_node for rank in range(self.ranks)),
+            load=shares(self.load, self.experts),
+        )
+
+    @property
+    def lines(self) -> Links:
+        fit = {name: Line(line.alpha_s, line.beta_s_per_byte) for name, line in (self.fit or {}).items()}
+        return Links(self.links.intra_node.line, self.links.inter_node.line, fit or None)
+
+
+def problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
+    """What is wrong with a layer whose parts are sound by themselves; no schedule could run it."""
+    made = spec.ep * spec.esp
+    if made != spec.ranks:
+        fits = f"set ep to {spec.ranks // spec.esp}" if spec.ranks % spec.esp == 0 else f"set ranks to {made}"
+        yield Problem(
+            "ep", "ep_esp", f"ep={spec.ep} x esp={spec.esp} are {made} ranks, and there are {spec.ranks}; {fits}"
+        )
+    elif wrong := [*load_problems(spec.load, spec.experts)]:
+        yield from wrong
+    else:
+        yield from spec.layer.problems()
+    for key in spec.fit or ():
+        name, _, group = key.partition("@")
+        if name not in FITTED:
+            yield Problem(f"fit.{key}", "fit", f"there is no collective {name!r}. {nearest(name, FITTED)}")
+        elif group and group not in GROUPS or key.endswith("@"):
+            yield Problem(f"fit.{key}", "fit", f"there is no group {group!r}. {nearest(group, GROUPS)}")
+
+
+def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:
+    """
+    Raises:
+        DesignError: with every problem that was found, each with its place.
+    """
+    spec = read_part(text, ExpertLayerSpec, "layer", "ranks, groups, sizes and links")
+    if found := list(problems(spec)):
+        raise DesignError(found)
+    return spec

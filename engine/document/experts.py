@@ -1,0 +1,56 @@
+"""Where the experts of a mixture-of-experts model lie, and how their layer is scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from meshwave.engine.errors import Problem
+from meshwave.engine.experts import by_age
+from meshwave.engine.frozen import Part
+
+Share = Annotated[float, Field(ge=0, le=1e30)]
+"""How often an expert is chosen, in any measure: within what the sum over all experts can still hold."""
+Load = Literal["uniform", "zipf"] | Annotated[tuple[Share, ...], Field(min_length=1)]
+if TYPE_CHECKING:
+    ScheduleName = str
+else:
+    ScheduleName = Literal[tuple(by_age())]
+    """Every schedule that lies in its folder and is offered."""
+
+
+def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
+    """What is wrong with a list of loads for so many experts, at ``load``."""
+    if isinstance(load, tuple) and len(load) != experts:
+        message = f"the list of loads has {len(load)} for {experts} experts; give one an expert"
+        yield Problem("load", "load_experts", message)
+    elif isinstance(load, tuple) and not any(load):
+        message = 'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"'
+        yield Problem("load", "load_nothing", message)
+
+
+class Experts(Part):
+    """Experts on devices."""
+
+    schedule: ScheduleName = "parm-auto"
+    """The order of communication and compute inside an expert layer."""
+    ep: PositiveInt = 1
+    """Expert-parallel size: groups of devices that hold different experts."""
+    esp: PositiveInt = 1
+    """Expert-sharding size: devices that share one expert."""
+    degree: Annotated[int, Field(ge=1, le=64)] | None = 1
+    """Chunks in which slots are exchanged and computed, so that one hides behind another; null: the
+    fastest by the model."""
+    variant: Literal["paper", "pregate", "lanes"] = "paper"
+    """Which deepspeed: as Parm's paper has it, gathering before the gate, or a lane for each shard."""
+    placement: tuple[tuple[NonNegativeInt, ...], ...] | None = None
+    """The experts of each device of a mesh, the same on all meshes; null: in equal blocks."""
+    load: Load | None = None
+    """How tokens spread over the experts: uniform, zipf, or a share for each; null: uniform."""
+
+    @property
+    def member(self) -> str:
+        """The expert schedule by its name among all, variants included."""
+        return self.schedule if self.schedule != "deepspeed" or self.variant == "paper" else f"deepspeed-{self.variant}"

@@ -1,0 +1,64 @@
+"""How the model is cut into stages and in which order the microbatches run through them.
+
+One section model a schedule: the keys that every pipeline has, and the schedule's own options
+beside them, so that an option of another schedule is an unknown key.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+
+from meshwave.engine.frozen import Part
+from meshwave.engine.schedules import Schedule, schedules
+
+
+class Section(Part):
+    """The keys that every pipeline has."""
+
+    schedule: str
+    """The rule that orders compute on every mesh."""
+    microbatches: Annotated[int, Field(ge=1, le=20_000)]
+    """Microbatches in one training step."""
+    stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    """Layers of each stage; null: balanced by cost."""
+    placement: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
+    """The mesh of each stage; null: the schedule's own."""
+    actions: Annotated[tuple[tuple[str, ...], ...], Field(min_length=1)] | None = None
+    """A hand-drawn order of actions for each mesh, such as 0F0 0B0; only for schedule custom."""
+    recompute: Literal["none", "full"] | tuple[NonNegativeInt, ...] = "none"
+    """The stages, by number or all, that keep their input alone and run their forward again before
+    their backward: memory for time (Chen et al., arXiv:1604.06174)."""
+
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs its forward twice."""
+        return stage in self.recompute if isinstance(self.recompute, tuple) else self.recompute == "full"
+
+
+class _Made(Section):
+    """Base of the sections that are made here: they have no source to read docstrings from."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
+def _section(name: str, schedule: type[Schedule]) -> Any:
+    fields: dict[str, Any] = {
+        "schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))
+    }
+    title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
+    return create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), **fields)
+
+
+if TYPE_CHECKING:
+
+    class Pipeline(Schedule, Section):
+        """What all of them have."""
+
+else:
+    Pipeline = Annotated[
+        reduce(or_, (_section(name, schedule) for name, schedule in schedules.items())),
+        Field(discriminator="schedule"),
+    ]

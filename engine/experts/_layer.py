@@ -1,0 +1,257 @@
+"""One expert layer on one group of devices: its sizes, its groups, and where its experts lie.
+
+Symbols of Parm (arXiv:2407.00599) and of PPMoE (arXiv:2304.11414): ``P = ep * esp`` devices, ``mp``
+of which hold the same tokens; ``S`` tokens of such an input, width ``M``, expert width ``H``, ``E``
+experts, of which a token visits ``k``; capacity ``T``. ``X = S M b`` and ``D = E T M b`` are the two
+sizes of message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import ceil
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import Problem
+
+Floats = NDArray[np.float64]
+Load = Literal["uniform", "zipf"] | Sequence[float] | None
+Homes = tuple[tuple[int, ...], ...]
+"""``[places]`` the experts that each place holds."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The devices are numbered 0 to P - 1: the ``mp`` and ``esp`` groups are neighbours, an ``ep``
+    group has every ``esp``-th, and ``ep_esp`` is all of them. Device ``r`` is member ``r % esp`` of
+    the group at *place* ``r // esp``, which holds the experts ``homes[place]``, cut in ``esp``."""
+
+    mp: int
+    """Devices that hold the same tokens: the tensor-parallel group, N_MP (N_TP of PPMoE)."""
+    ep: int
+    """Places that hold different experts, N_EP."""
+    esp: int
+    """Devices that share one expert, N_ESP."""
+    experts: int
+    tokens: int
+    """S: of the input of one ``mp`` group."""
+    hidden: int
+    ffn_hidden: int
+    top_k: int = 1
+    capacity_factor: float | None = 1.0
+    """Room of an expert over an even share; none: no token is dropped."""
+    item_bytes: int = 4
+    nodes: tuple[int, ...] | None = None
+    """[devices] the node of each; none: all on one."""
+    homes: Homes | None = None
+    """[places] the experts of each place; none: in equal blocks."""
+    load: tuple[float, ...] | None = None
+    """[experts] how often each is chosen, as shares of 1; none: all alike."""
+    degree: int = 1
+    """Chunks in which slots are exchanged and computed, so that one hides behind another."""
+
+    @property
+    def devices(self) -> int:
+        """P"""
+        return self.ep * self.esp
+
+    @cached_property
+    def capacity(self) -> int:
+        """T: slots of an expert for one input, a multiple of ``mp`` and of the chunks."""
+        return self.rounded(self.slots_needed)
+
+    @property
+    def slots_needed(self) -> int:
+        """``ceil(k f S / E)``; without a capacity factor the largest share that an expert is expected to take."""
+        if self.capacity_factor is None:
+            return ceil(self.top_k * self.tokens * max(self.shares) - 1e-9)
+        factor = Fraction(str(float(self.capacity_factor)))  # exact: 1.2 means twelve tenths
+        return ceil(factor * self.top_k * self.tokens / self.experts)
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether there are tokens for which an expert has no slot, should all choose the same one."""
+        return self.capacity_factor is not None and self.capacity < self.tokens
+
+    def rounded(self, slots: int) -> int:
+        """``slots``, or the next number above that every ``mp`` device and every chunk can share."""
+        parts = self.mp * self.degree
+        return max(1, ceil(slots / parts)) * parts
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """[experts] how often each is chosen; the sum is 1."""
+        return self.load or (1 / self.experts,) * self.experts
+
+    @property
+    def input_bytes(self) -> float:
+        """X"""
+        return float(self.tokens * self.hidden * self.item_bytes)
+
+    @property
+    def slots_bytes(self) -> float:
+        """D"""
+        return float(self.experts * self.capacity * self.hidden * self.item_bytes)
+
+    # ---- groups ----
+
+    def size(self, group: str) -> int:
+        """How many devices a group of that kind has."""
+        return {"mp": self.mp, "esp": self.esp, "ep": self.ep, "ep_esp": self.devices, "": 1}[group]
+
+    def members(self, group: str, device: int) -> tuple[int, ...]:
+        """The devices of the group of that kind that ``device`` is in, in the order of the group."""
+        if group == "ep":
+            return tuple(range(device % self.esp, self.devices, self.esp))
+        size = self.size(group)
+        first = device // size * size
+        return tuple(range(first, first + size))
+
+    def groups(self, group: str) -> list[tuple[int, ...]]:
+        """All groups of a kind."""
+        if group == "ep":
+            return [self.members(group, first) for first in range(self.esp)]
+        return [self.members(group, first) for first in range(0, self.devices, self.size(group))]
+
+    def group_table(self, group: str) -> NDArray[np.int64]:
+        """[groups, members] the same as a table."""
+        if group == "ep":
+            return np.arange(self.devices).reshape(self.ep, self.esp).T
+        return np.arange(self.devices).reshape(-1, self.size(group))
+
+    @cached_property
+    def node_of(self) -> NDArray[np.int64]:
+        """[devices] the node of each."""
+        return np.asarray(self.nodes if self.nodes else np.zeros(self.devices), np.int64)
+
+    def node(self, device: int) -> int:
+        return self.nodes[device] if self.nodes else 0
+
+    # ---- where the experts lie ----
+
+    def placed(self, places: int) -> Homes:
+        """The experts of each place, where ``places`` share them all."""
+        return self.homes if self.homes is not None else contiguous(self.experts, places)
+
+    def holders(self, places: int) -> tuple[tuple[int, ...], ...]:
+        """[experts] the places that hold each, ascending: more than one where it is replicated."""
+        return _holders(self.placed(places), self.experts)
+
+    @cached_property
+    def folded_rows(self) -> Floats:
+        """[mp] rows that each place computes where the experts are folded into the ``mp`` group: all its
+        slots, or where no token may be dropped the tokens that are expected (their load factor is the
+        largest over the mean). Replicas of an expert share its rows."""
+        dropless = self.capacity_factor is None
+        rows = np.zeros(self.mp)
+        for share, holders in zip(self.shares, self.holders(self.mp), strict=True):
+            of_expert = self.top_k * self.tokens * share if dropless else self.capacity
+            rows[list(holders)] += of_expert / max(len(holders), 1)
+        return rows
+
+    @cached_property
+    def serving(self) -> NDArray[np.int64]:
+        """[places, experts] the place that serves each expert to the tokens of each place.
+
+        A place that holds an expert serves itself; others are served on a node of theirs where there
+        is a replica, and of those that may serve by the one that serves this expert to the fewest, then
+        the one that has the least to do so far.
+        """
+        serves = np.empty((self.ep, self.experts), np.int64)
+        nodes = [self._nodes_of(place) for place in range(self.ep)]
+        work = np.zeros(self.ep)  # of each place so far, in shares of all tokens
+        for expert, holders in enumerate(self.holders(self.ep)):
+            if len(holders) == 1:  # the usual case, and the fast one
+                serves[:, expert] = holders[0]
+                work[holders[0]] += self.ep * self.shares[expert]
+            elif holders:
+                serves[:, expert] = self._replicas_serving(expert, holders, nodes, work)
+        return serves
+
+    def _replicas_serving(self, expert: int, holders: Sequence[int], nodes: list[set[int]], work: Floats) -> list[int]:
+        """[places] which of several holders serves each; what they do so is added to ``work``."""
+        asked = dict.fromkeys(holders, 1)
+        found = {place: place for place in holders}
+        close = {place: [h for h in holders if nodes[h] & nodes[place]] for place in range(self.ep)}
+        for place in sorted(range(self.ep), key=lambda place: not close[place]):  # those with a choice come last
+            if place not in found:
+                options = close[place] or holders
+                found[place] = min(options, key=lambda h: (asked[h], round(float(work[h]), 12), h))
+                asked[found[place]] += 1
+        for holder, count in asked.items():
+            work[holder] += count * self.shares[expert]
+        return [found[place] for place in range(self.ep)]
+
+    @cached_property
+    def served(self) -> NDArray[np.int64]:
+        """[places, places] how many experts the tokens of one place visit at another."""
+        count = np.zeros((self.ep, self.ep), np.int64)
+        for place in range(self.ep):
+            np.add.at(count[place], self.serving[place], 1)
+        return count
+
+    def _nodes_of(self, place: int) -> set[int]:
+        return {self.node(device) for device in range(place * self.esp, (place + 1) * self.esp)}
+
+    # ---- what cannot be ----
+
+    def problems(self) -> Iterator[Problem]:
+        """What no schedule can do; each at the field that it is about."""
+        if self.devices % self.mp:
+            message = f"mp={self.mp} does not divide the {self.devices} devices of ep={self.ep} x esp={self.esp}; use a divisor"
+            yield Problem("mp", "mp_devices", message)
+        if self.homes is None and self.experts % self.ep:
+            message = f"ep={self.ep} does not divide {self.experts} experts; use a divisor"
+            yield Problem("ep", "ep_experts", message)
+        if self.ffn_hidden % self.esp:
+            message = f"esp={self.esp} does not divide the experts' width of {self.ffn_hidden}; use a divisor"
+            yield Problem("esp", "esp_width", message)
+        if self.top_k > self.experts:
+            message = (
+                f"a token cannot visit {self.top_k} of {self.experts} experts; use a top_k of {self.experts} or less"
+            )
+            yield Problem("top_k", "top_k", message)
+        yield from self._homes_problems()
+
+    def _homes_problems(self) -> Iterator[Problem]:
+        if self.homes is None:
+            return
+        if len(self.homes) != self.ep:
+            message = f"there are homes for {len(self.homes)} places, and ep={self.ep} has {self.ep}"
+            yield Problem("homes", "homes_places", message)
+        for expert, holders in enumerate(_holders(self.homes, self.experts)):
+            if not holders:
+                yield Problem("homes", "expert_missing", f"expert {expert} is on no device; place it")
+
+
+@lru_cache(maxsize=64)  # asked for several times by every price
+def contiguous(experts: int, places: int) -> Homes:
+    """Experts in blocks that are equal, or as equal as can be: place 0 has the first ones."""
+    return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
+
+
+def shares(load: Load, experts: int) -> tuple[float, ...] | None:
+    """[experts] how often each expert is chosen, of what a design says; none where all are alike.
+
+    ``zipf``: expert ``e`` as often as ``1 / (e + 1)``.
+    """
+    if load is None or load == "uniform":
+        return None
+    weights = [1 / (expert + 1) for expert in range(experts)] if isinstance(load, str) else list(load)
+    total = sum(weights)
+    return tuple(weight / total for weight in weights) if total > 0 else None
+
+
+def _holders(homes: Homes, experts: int) -> tuple[tuple[int, ...], ...]:
+    """[experts] the places that hold each, ascending."""
+    found: list[list[int]] = [[] for _ in range(experts)]
+    for place, held in enumerate(homes):
+        for expert in {expert for expert in held if expert < experts}:
+            found[expert].append(place)
+    return tuple(map(tuple, found))

@@ -1,0 +1,161 @@
+"""The timeline of one expert layer: every step on every device, on three lanes each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.experts._collectives import Costed, gather_under, in_parts
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._price import Price
+from meshwave.engine.experts._steps import IN_CHUNKS, StepOp
+
+LANES = ("compute", "intra-node", "inter-node")
+COMPUTE, INTRA, INTER = range(3)
+LAYER_OPS = tuple(StepOp)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """Spans as columns: step ``op`` of a ``chunk`` on a lane of a device; seconds from the layer's start."""
+
+    device: NDArray[np.int32]
+    lane: NDArray[np.int8]  # of LANES
+    op: NDArray[np.int8]  # of LAYER_OPS
+    chunk: NDArray[np.int32]  # -1 where all slots go at once
+    start: Floats
+    end: Floats
+    bytes: Floats  # that leave the device on this lane
+    cause: NDArray[np.int64]  # the span that ended last of those it waited for, else -1
+
+    @property
+    def makespan(self) -> float:
+        return float(self.end.max(initial=0.0))
+
+
+def play(price: Price, direction: Sequence[Costed]) -> Played:
+    """Run ``price.forward`` or ``price.backward``: each step begins when all its group is ready."""
+    player = _Player(price.layer)
+    before, inside, after = _parts(direction)
+    for costed in before:
+        player.run(costed, chunk=-1)
+    chunks = price.layer.degree if len(inside) > 1 else 1
+    numbers = range(chunks) if chunks > 1 else [-1]
+    at = next((n for n, costed in enumerate(inside) if costed.step.op == StepOp.EXPERTS), len(inside))
+    begun = player.moment()
+    states = []
+    for chunk in numbers:  # first all dispatches, then chunk by chunk: the order that every device keeps
+        player.restore(begun)
+        for number, costed in enumerate(inside[:at]):
+            player.run(costed, chunk, inside[:number], chunks)
+        states.append(player.moment())
+    done = []
+    for chunk, state in zip(numbers, states, strict=True):
+        player.restore(state)
+        for number, costed in enumerate(inside[at:]):
+            player.run(costed, chunk, inside[: at + number], chunks)
+        done.append(player.moment())
+    player.join(done)
+    for costed in after:
+        player.run(costed, chunk=-1)
+    return player.played()
+
+
+def _parts(direction: Sequence[Costed]) -> tuple[list[Costed], list[Costed], list[Costed]]:
+    """Before the chunks, in chunks, after them; the two ends of the chunked part are not in chunks."""
+    ends = [n for n, costed in enumerate(direction) if costed.step.op in IN_CHUNKS]
+    first, last = ends[0], ends[-1]
+    return list(direction[: first + 1]), list(direction[first + 1 : last]), list(direction[last:])
+
+
+@dataclass
+class _Player:
+    layer: Layer
+    rows: list[tuple[int, int, int, int, float, float, float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        n = self.layer.devices
+        self.ready, self.by = np.zeros(n), np.full(n, -1, np.int64)  # when each device's tensor is there, by which span
+        self.free, self.last = np.zeros((3, n)), np.full((3, n), -1, np.int64)  # when each lane is free
+
+    def moment(self) -> tuple[Floats, NDArray[np.int64]]:
+        return self.ready.copy(), self.by.copy()
+
+    def restore(self, moment: tuple[Floats, NDArray[np.int64]]) -> None:
+        self.ready, self.by = moment[0].copy(), moment[1].copy()
+
+    def join(self, moments: Sequence[tuple[Floats, NDArray[np.int64]]]) -> None:
+        ready, by = (np.stack(each) for each in zip(*moments, strict=True))  # [moments, devices]
+        latest = ready.argmax(axis=0), np.arange(self.layer.devices)
+        self.ready, self.by = ready[latest], by[latest]
+
+    def run(self, costed: Costed, chunk: int, before: Sequence[Costed] = (), chunks: int = 1) -> None:
+        step = costed.step
+        if step.collective is None:
+            self._span(costed, COMPUTE, chunk, range(self.layer.devices), costed.compute_s / chunks, chunks)
+        elif costed.piece_s:
+            under = next(c for c in reversed(before) if c.step.collective == "all_to_all")
+            self._gather(costed, under, chunk, chunks)
+        elif self.layer.size(step.group) > 1:
+            for group in self.layer.groups(step.group):
+                self._meet(group)
+                for lane, took in zip((INTRA, INTER), costed.links_s, strict=True):
+                    self._span(costed, lane, chunk, group, in_parts(took, chunks, costed.startup[lane - INTRA]), chunks)
+                self._meet(group)
+
+    def _meet(self, group: Sequence[int]) -> None:
+        """A collective begins, and ends, when the last of its group is there."""
+        members = list(group)
+        slowest = members[int(np.argmax(self.ready[members]))]
+        self.ready[members], self.by[members] = self.ready[slowest], self.by[slowest]
+
+    def _gather(self, costed: Costed, under: Costed, chunk: int, chunks: int) -> None:
+        """Its pieces share the links inside the node, from when the part between nodes began."""
+        exposed = max(gather_under(self.layer, costed, under, chunks), 0.0)
+        length = max(exposed, self.layer.ep * costed.piece(chunks))
+        lane = INTER if costed.inter_s.any() else INTRA
+        for group in self.layer.groups(costed.step.group):
+            self._meet(group)
+            for device in group:
+                end = self.ready[device] + exposed
+                start = min(max(end - length, self.free[lane, device]), end)
+                self._add(costed, lane, chunk, device, start, end, int(self.by[device]), chunks)
+
+    def _span(
+        self, costed: Costed, lane: int, chunk: int, devices: Sequence[int] | range, took: Floats, chunks: int
+    ) -> None:
+        for device in devices:
+            if took[device] <= 0:
+                continue
+            waits = self.free[lane, device] > self.ready[device]
+            start = max(self.free[lane, device], self.ready[device])
+            cause = int(self.last[lane, device] if waits else self.by[device])
+            self._add(costed, lane, chunk, device, start, start + took[device], cause, chunks)
+
+    def _add(
+        self, costed: Costed, lane: int, chunk: int, device: int, start: float, end: float, cause: int, chunks: int
+    ) -> None:
+        sent = 0.0 if lane == COMPUTE else float(costed.sent[lane - INTRA, device]) / chunks
+        self.rows.append((device, lane, LAYER_OPS.index(costed.step.op), chunk, start, end, sent, cause))
+        number = len(self.rows) - 1
+        self.free[lane, device], self.last[lane, device] = end, number
+        self.ready[device], self.by[device] = end, number
+
+    def played(self) -> Played:
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in range(8))
+        device, lane, op, chunk, start, end, sent, cause = map(np.array, columns)
+        return Played(
+            device.astype(np.int32),
+            lane.astype(np.int8),
+            op.astype(np.int8),
+            chunk.astype(np.int32),
+            start.astype(np.float64),
+            end.astype(np.float64),
+            sent.astype(np.float64),
+            cause.astype(np.int64),
+        )

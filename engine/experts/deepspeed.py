@@ -1,0 +1,37 @@
+"""DeepSpeed-MoE with model, expert and expert-sharding parallelism: the baseline of Parm (arXiv:2407.00599)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("deepspeed")
+class DeepSpeed(ExpertSchedule):
+    """Gather the slots of the devices that share an expert, exchange, compute, reduce, exchange back.
+
+    Every token is on all tensor-parallel devices, so that each is sent and computed once for each.
+    """
+
+    title: ClassVar = "DeepSpeed-MoE"
+    published: ClassVar = "2022-01"
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots, copies = layer.capacity, layer.esp
+        return [
+            gate(layer, layer.tokens),
+            order(layer, slots),
+            Step(StepOp.GATHER_SHARDS, "esp", layer.slots_bytes),
+            exchange(StepOp.DISPATCH, "ep", layer, slots, copies),
+            experts(layer, layer.experts * slots * copies),
+            Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
+            exchange(StepOp.COMBINE, "ep", layer, slots, copies),
+            Step(StepOp.KEEP_SHARD, "esp", layer.slots_bytes),
+            restore(layer, slots),
+        ]
+
+    def seen(self, layer: Layer) -> int:
+        return layer.mp

@@ -1,0 +1,43 @@
+"""DeepSpeed-MoE as first published: every shard of an expert exchanges for itself (arXiv:2201.05596)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from meshwave.engine.errors import Problem
+from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("deepspeed-lanes")
+class Lanes(ExpertSchedule):
+    """DeepSpeed-MoE where the devices that share an expert hold the same tokens: every lane exchanges
+    for itself, and the experts reduce inside, as tensor-parallel feed-forward blocks do."""
+
+    title: ClassVar = "DeepSpeed-MoE, a lane for each shard"
+    published: ClassVar = "2022-01"
+    option: ClassVar = False
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots = layer.capacity
+        return [
+            gate(layer, layer.tokens),
+            order(layer, slots),
+            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            Step(StepOp.COPY, "esp", layer.slots_bytes),
+            experts(layer, layer.experts * slots),
+            Step(StepOp.REDUCE, "esp", layer.slots_bytes),
+            exchange(StepOp.COMBINE, "ep", layer, slots),
+            restore(layer, slots),
+        ]
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        yield from layer.problems()
+        if layer.mp != layer.esp:
+            message = (
+                f"lanes need the devices that share an expert, esp={layer.esp}, to be those that hold the same tokens, "
+                f"mp={layer.mp}; set esp to {layer.mp}"
+            )
+            yield Problem("esp", "lanes", message)

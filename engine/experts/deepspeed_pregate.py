@@ -1,0 +1,36 @@
+"""DeepSpeed-MoE, as it reads where the tokens are gathered before the gate."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("deepspeed-pregate")
+class BeforeTheGate(ExpertSchedule):
+    """DeepSpeed-MoE that gathers the tokens before the gate, which then sees those of all devices
+    that share an expert."""
+
+    title: ClassVar = "DeepSpeed-MoE, gathering before the gate"
+    published: ClassVar = "2022-01"
+    option: ClassVar = False
+
+    def steps(self, layer: Layer) -> list[Step]:
+        copies, slots = layer.esp, layer.esp * layer.capacity
+        return [
+            Step(StepOp.GATHER_INPUTS, "esp", layer.input_bytes),
+            gate(layer, copies * layer.tokens),
+            order(layer, slots),
+            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            experts(layer, layer.experts * slots),
+            Step(StepOp.REDUCE_SHARDS, "esp", copies * layer.slots_bytes),
+            exchange(StepOp.COMBINE, "ep", layer, slots),
+            restore(layer, slots),
+            Step(StepOp.KEEP_INPUT, "esp", layer.input_bytes),
+        ]
+
+    def seen(self, layer: Layer) -> int:
+        return layer.mp

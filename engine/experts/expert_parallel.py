@@ -1,0 +1,51 @@
+"""Plain expert parallelism: experts spread over the data-parallel devices (GShard, arXiv:2006.16668)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from meshwave.engine.errors import Problem
+from meshwave.engine.experts._base import (
+    ExpertSchedule,
+    exchange,
+    expert_schedules,
+    gate,
+    order,
+    restore,
+    whole_experts,
+)
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("expert-parallel")
+class ExpertParallel(ExpertSchedule):
+    """Two all-to-alls among the devices that hold different experts, each expert whole on its device.
+
+    Devices of a tensor-parallel group hold the same tokens, and each sends them all.
+    """
+
+    title: ClassVar = "Expert parallel"
+    published: ClassVar = "2020-06"
+    cuts: ClassVar = False
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots = layer.capacity
+        return [
+            gate(layer, layer.tokens),
+            order(layer, slots),
+            exchange(StepOp.DISPATCH, "ep", layer, slots),
+            whole_experts(layer, layer.experts * slots, "ep"),
+            exchange(StepOp.COMBINE, "ep", layer, slots),
+            restore(layer, slots),
+        ]
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        yield from layer.problems()
+        if layer.esp > 1:
+            message = f"expert-parallel keeps each expert whole on one device, not cut in {layer.esp}; set esp to 1"
+            yield Problem("esp", "whole_experts", message)
+
+    def seen(self, layer: Layer) -> int:
+        return layer.mp

@@ -1,0 +1,47 @@
+"""Parm S1: the tensor-parallel devices share the tokens before the gate (arXiv:2407.00599)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from meshwave.engine.errors import Problem
+from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("parm-s1")
+class ParmS1(ExpertSchedule):
+    """Split the tokens before the gate, exchange with every shard of every expert at once, gather
+    the tokens at the end.
+
+    Each device chooses experts for its part of the tokens, with its part of the capacity: where
+    tokens are dropped, they may be others than those of a gate that sees all.
+    """
+
+    title: ClassVar = "Parm S1"
+    published: ClassVar = "2024-07"
+    gate_is_partial: ClassVar = True
+    gate_sees_part: ClassVar = True
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots, part = layer.capacity // layer.mp, layer.input_bytes / layer.mp
+        return [
+            Step(StepOp.SPLIT_TOKENS, "mp", part),
+            gate(layer, layer.tokens / layer.mp),
+            order(layer, slots),
+            Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
+            exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
+            experts(layer, layer.experts * slots * layer.esp),
+            exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
+            Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
+            restore(layer, slots),
+            Step(StepOp.GATHER_TOKENS, "mp", part),
+        ]
+
+    def problems(self, layer: Layer) -> Iterator[Problem]:
+        yield from layer.problems()
+        if layer.tokens % layer.mp:
+            message = f"{layer.tokens} tokens cannot be shared by {layer.mp} devices; use a multiple of {layer.mp}"
+            yield Problem("tokens", "tokens_mp", message)

@@ -1,0 +1,33 @@
+"""Parm S2: the tensor-parallel devices share the slots behind the gate (arXiv:2407.00599)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
+from meshwave.engine.experts._layer import Layer
+from meshwave.engine.experts._steps import Step, StepOp
+
+
+@expert_schedules.register("parm-s2")
+class ParmS2(ExpertSchedule):
+    """Split the slots behind the gate, exchange with every shard of every expert at once, and gather
+    the slots while the results still come in: the gather hides under the exchange between nodes."""
+
+    title: ClassVar = "Parm S2"
+    published: ClassVar = "2024-07"
+
+    def steps(self, layer: Layer) -> list[Step]:
+        slots, part = layer.capacity // layer.mp, layer.slots_bytes / layer.mp
+        return [
+            gate(layer, layer.tokens),
+            order(layer, layer.capacity),
+            Step(StepOp.SPLIT_SLOTS, "mp", part, hidden=True),
+            Step(StepOp.DUMP, "esp", layer.esp * layer.slots_bytes / layer.mp),
+            exchange(StepOp.DISPATCH, "ep_esp", layer, slots, layer.esp),
+            experts(layer, layer.experts * slots * layer.esp),
+            exchange(StepOp.COMBINE, "ep_esp", layer, slots, layer.esp),
+            Step(StepOp.SUM, "esp", layer.esp * layer.slots_bytes / layer.mp),
+            Step(StepOp.GATHER_SLOTS, "mp", part, hidden=True),
+            restore(layer, layer.capacity),
+        ]

@@ -1,0 +1,251 @@
+"""The experts of a design on its page: where they lie, the schedule of their layer and why, and the layer's lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.experts import (
+    LAYER_OPS,
+    Layer,
+    Played,
+    Price,
+    Step,
+    StepOp,
+    device_load,
+    dropped,
+    expert_schedules,
+    in_titles,
+    play,
+)
+from meshwave.engine.exports.pictures.palette import Theme
+from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, wide
+from meshwave.engine.exports.svg import of_both_themes
+from meshwave.engine.predict.block_timeline import block_of
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.units import percent, quantity
+
+if TYPE_CHECKING:
+    from meshwave.engine.document import Design
+    from meshwave.engine.predict.prediction import Prediction
+
+LANES = ("compute", "in the node", "between nodes")
+KINDS: Mapping[Op, str] = {
+    Op.F: "experts",
+    Op.B: "dispatch",
+    Op.I: "combine",
+    Op.W: "gather and reduce",
+    Op.STEP: "gate and order",
+}
+"""What the colours of computations mean in a layer: the same as on the cards of expert schedules."""
+MOST_LANES = 24
+"""A layer with more is shown on the device that is done last."""
+MOST_ROWS = 16
+"""A longer table of places is folded."""
+
+
+class _Group(NamedTuple):
+    """A layer as it lies on meshes that have it alike."""
+
+    meshes: tuple[str, ...]
+    devices: tuple[int, ...]  # of the first of them
+    price: Price
+
+
+def experts_section(prediction: Prediction) -> Iterator[str]:
+    """Lines of a page; none where no block has experts."""
+    design = prediction.design
+    if not design.model.expert_blocks:
+        return
+    yield '<section id="experts"><h2>Experts</h2>'
+    for group in _groups(design):
+        yield from _told(design, group)
+    yield "</section>"
+
+
+def _groups(design: Design) -> list[_Group]:
+    found: dict[tuple[str, Layer], _Group] = {}
+    for rank, mesh in enumerate(design.meshes):
+        priced = priced_layer(design, mesh)
+        nodes = priced.layer.nodes or ()
+        order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+        alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
+        before = found.get(alike)
+        devices = tuple(mesh.devices[place] for place in block_of(design, rank))
+        found[alike] = (
+            before._replace(meshes=(*before.meshes, mesh.name)) if before else _Group((mesh.name,), devices, priced)
+        )
+    return list(found.values())
+
+
+def _told(design: Design, group: _Group) -> Iterator[str]:
+    layer, price = group.price.layer, group.price
+    forward, backward = (play(price, way) for way in (price.forward, price.backward))
+    yield f"<h3>{escape(_about(group))}</h3>"
+    yield f"<p>{escape(_why(design, price))}</p>"
+    load = device_load(layer, expert_schedules[price.name].places)
+    inside, between = np.sum([costed.sent for costed in price.forward], axis=0).sum(axis=1)
+    told = [
+        ("schedule", escape(expert_schedules[price.name].title)),
+        ("imbalance, fullest device over mean", f"{load.max() / load.mean():.3g}×"),
+        ("a layer forward, backward", f"{quantity(forward.makespan, 's')}, {quantity(backward.makespan, 's')}"),
+        ("sent in the forward inside nodes", quantity(float(inside), "B")),
+        ("between nodes", quantity(float(between), "B")),
+        ("chunks", str(layer.degree)),
+    ]
+    if layer.capacity_factor is not None:
+        told.append(("visits dropped, to be expected", percent(dropped(price.name, layer))))
+    yield "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in told) + "</dl>"
+    if len(forward.start):
+        yield f'<div class="layer">{_lanes(group, forward, backward)}</div>'
+    yield from _places(layer, group.devices, load[:: layer.esp].tolist())
+
+
+def _about(group: _Group) -> str:
+    layer, names = group.price.layer, group.meshes
+    room = "no token dropped" if layer.capacity_factor is None else f"capacity factor {layer.capacity_factor:g}"
+    where = f"mesh{'es' * (len(names) > 1)} {', '.join(names)}"
+    folded = expert_schedules[group.price.name].places == "mp"
+    over = f"over tp {layer.mp}" if folded else f"ep {layer.ep}, esp {layer.esp}, tp {layer.mp}"
+    size = f"{layer.experts} experts of {layer.hidden} × {layer.ffn_hidden}, top {layer.top_k}, {room}"
+    return f"{size}; on {where}, {over}"
+
+
+def _why(design: Design, price: Price) -> str:
+    """The schedule of the design, what it came to and why."""
+    member = expert_schedules[design.experts.member]
+    if price.choice is not None:
+        return f"{member.title} chose {expert_schedules[price.name].title}: {in_titles(price.choice.reason)}."
+    first, *_ = member.help().split("\n\n")
+    return f"{member.title}, as the design says. {' '.join(first.split())}"
+
+
+# ---- where they lie ----
+
+
+def _places(layer: Layer, devices: Sequence[int], load: Sequence[float]) -> Iterator[str]:
+    homes = layer.placed(layer.ep)
+    copies = sum(map(len, homes)) - layer.experts
+    words = f"Placement: {len(homes)} places" + (f", {copies} replica{'s' * (copies != 1)}" if copies else "")
+    yield f"<details{' open' * (len(homes) <= MOST_ROWS)}><summary>{words}</summary><table><thead><tr>"
+    heads = ("devices" if layer.esp > 1 else "device", "experts", "load, of an even share", "of all tokens")
+    yield "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead><tbody>"
+    for place, (held, part) in enumerate(zip(homes, load, strict=True)):
+        own = devices[place * layer.esp : (place + 1) * layer.esp]
+        cells = (_ranges(held), f"{part:.3g}×", f"{100 * part / layer.ep:.3g} %")
+        row = "".join(f"<td>{cell}</td>" for cell in cells)
+        yield f'<tr><th scope="row">{_ranges(own)}</th>{row}</tr>'
+    yield "</tbody></table></details>"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0-3, 8``; none: a dash."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs) or "–"
+
+
+# ---- its lanes ----
+
+
+def _lanes(group: _Group, forward: Played, backward: Played) -> str:
+    """The forward and behind it the backward, on all devices or on the one that is done last."""
+    light, dark = (_picture(group, forward, backward, theme) for theme in ("light", "dark"))
+    return of_both_themes(light, dark, "One expert layer")
+
+
+def _picture(group: _Group, forward: Played, backward: Played, theme: Theme) -> Picture:
+    used = {(device, lane) for way in (forward, backward) for device, lane in zip(way.device, way.lane, strict=True)}
+    lanes = sorted((int(device), int(lane)) for device, lane in used)
+    last = int(forward.device[np.argmax(forward.end)])
+    if len(lanes) > MOST_LANES:
+        lanes = [each for each in lanes if each[0] == last]
+    shown = len({device for device, _ in lanes})
+    which = "" if shown == group.price.layer.devices else f" on device {group.devices[last]}, which is done last"
+    sheet = LayerSheet.of(group.devices, lanes, forward, backward, theme)
+    return sheet.picture(f"One layer, forward and backward{which}", dense=False)
+
+
+class LayerSheet(Sheet):
+    """The lanes of devices while one expert layer runs forwards and backwards."""
+
+    gutter: ClassVar = 118
+    turn: float
+    """Seconds at which the backward begins."""
+    _words: list[str]
+    _hues: list[int]
+
+    @classmethod
+    def of(
+        cls, devices: Sequence[int], lanes: list[tuple[int, int]], forward: Played, backward: Played, theme: Theme
+    ) -> LayerSheet:
+        rows: list[tuple[int, int, float, float, int]] = []
+        words: list[str] = []
+        for way, began in ((forward, 0.0), (backward, forward.makespan)):
+            for span in range(len(way.start)):
+                at = int(way.device[span]), int(way.lane[span])
+                if at in lanes:
+                    op, chunk = LAYER_OPS[way.op[span]], int(way.chunk[span])
+                    times = began + float(way.start[span]), began + float(way.end[span])
+                    rows.append((lanes.index(at), int(_kind(op)), *times, max(chunk, 0)))
+                    words.append(op.value + (f", chunk {chunk}" if chunk >= 0 else ""))
+        names = tuple(f"{devices[device]} {LANES[lane]}" for device, lane in lanes)
+        timeline = _timeline(names, rows)
+        sheet = cls(timeline, "s", 0.0, float(timeline.end.max()), 1440, theme)
+        places = list(dict.fromkeys(device for device, _ in lanes))
+        sheet.turn, sheet._words, sheet._hues = forward.makespan, words, [places.index(device) for device, _ in lanes]
+        return sheet
+
+    def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
+        yield from super().shapes(title, dense)
+        x = float(self.x(self.turn))
+        yield Line(x, self.top - 6, x, self.bottom, self.colours["text"], 1)
+        yield Text(x + 4, self.bottom + 7, "backward", self.colours["muted"], 10.5)
+
+    def facts(self) -> str:
+        return f"predicted, {self.time(self.turn)} + {self.time(self.timeline.makespan - self.turn)}"
+
+    def named(self, op: Op) -> str:
+        return KINDS[op]
+
+    def hue(self, rank: int) -> int:
+        return self._hues[rank]
+
+    def says(self, span: int) -> str:
+        t = self.timeline
+        start, took = self.time(float(t.start[span])), self.time(float(t.end[span] - t.start[span]))
+        return f"{self._words[span]} on {t.meshes[t.rank[span]]}: starts at {start}, takes {took}"
+
+    def label(self, span: int, room: float, shortest: float) -> str:
+        words = self._words[span]
+        return words if wide(words) <= room else ""
+
+
+def _timeline(names: tuple[str, ...], rows: Sequence[tuple[int, int, float, float, int]]) -> Timeline:
+    n = len(rows)
+    rank, op, start, end, chunk = (np.array([row[column] for row in rows]) for column in range(5))
+    return Timeline(
+        source="predicted",
+        digest="",
+        meshes=names,
+        rank=rank.astype(np.int32),
+        peer=np.full(n, -1, np.int32),
+        op=op.astype(np.int8),
+        stage=np.zeros(n, np.int32),
+        microbatch=chunk.astype(np.int32),
+        fused=np.zeros(n, np.bool_),
+        start=start.astype(np.float64),
+        end=end.astype(np.float64),
+        cause=np.full(n, -1, np.int64),
+    )
+
+
+def _kind(op: StepOp) -> Op:
+    known = {StepOp.EXPERTS: Op.F, StepOp.DISPATCH: Op.B, StepOp.COMBINE: Op.I}
+    return known.get(op, Op.W if Step(op).collective else Op.STEP)

@@ -1,0 +1,130 @@
+"""A timeline as a Chrome trace that opens in Perfetto: a process a mesh, an arrow a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.program.action import WORDS, Op
+from meshwave.engine.program.timeline import Floats, Timeline
+
+if TYPE_CHECKING:
+    from meshwave.engine.predict.prediction import Prediction
+
+COMPUTE, REDUCTIONS, FIRST_LINK = 0, 1, 2  # threads of a mesh: its blocks, its reductions, a link to each other mesh
+
+
+@exports.register("perfetto")
+class Perfetto(Export):
+    """A trace with every action and every message."""
+
+    title = "Perfetto trace"
+    note = "opens at ui.perfetto.dev"
+    suffix = ".trace.json"
+    mime = "application/json"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return json.dumps(
+            trace(prediction.timeline, bytes_of=prediction.costs.bytes[prediction.program.spans])
+        ).encode()
+
+
+def trace(timeline: Timeline, *, bytes_of: Floats | None = None) -> dict[str, Any]:
+    """Trace events in microseconds, as one JSON object; unit costs count as seconds.
+
+    Args:
+        bytes_of: ``[spans]`` what a transfer or a reduction carries.
+    """
+    events = [*_names(timeline), *_slices(timeline, bytes_of), *_arrows(timeline)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"made by": "Meshwave", "source": timeline.source, "program": timeline.digest},
+    }
+
+
+def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    for rank, mesh in enumerate(timeline.meshes):
+        yield _meta("process_name", rank, 0, name=f"mesh {mesh}")
+        yield _meta("process_sort_index", rank, 0, sort_index=rank)
+        yield _meta("thread_name", rank, COMPUTE, name="compute")
+    for rank in sorted(set(timeline.rank[timeline.op == Op.REDUCE_GRAD].tolist())):
+        yield _meta("thread_name", rank, REDUCTIONS, name="gradient reductions")
+    moves = timeline.is_transfer
+    for rank, peer in sorted(set(zip(timeline.rank[moves].tolist(), timeline.peer[moves].tolist(), strict=True))):
+        yield _meta("thread_name", rank, FIRST_LINK + peer, name=f"to mesh {timeline.meshes[peer]}")
+
+
+def _meta(event: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": event, "pid": rank, "tid": thread, "args": args}
+
+
+def _slices(timeline: Timeline, bytes_of: Floats | None) -> Iterator[dict[str, Any]]:
+    columns = (timeline.rank, timeline.peer, timeline.op, timeline.stage, timeline.microbatch)
+    times = (timeline.start * 1e6, (timeline.end - timeline.start) * 1e6)
+    rows = zip(*(column.tolist() for column in (*columns, *times)), strict=True)
+    for span, (rank, peer, op, stage, microbatch, start, duration) in enumerate(rows):
+        args: dict[str, Any] = {}
+        if stage >= 0:
+            args["stage"] = stage
+        if microbatch >= 0:
+            args["microbatch"] = microbatch
+        if peer >= 0:
+            args["to"] = timeline.meshes[peer]
+        if bytes_of is not None and bytes_of[span] > 0:
+            args["bytes"] = float(bytes_of[span])
+        yield {
+            "ph": "X",
+            "name": str(timeline.action(span)),
+            "cat": WORDS[Op(op).name],
+            "pid": rank,
+            "tid": _thread(op, peer),
+            "ts": start,
+            "dur": duration,
+            "args": args,
+        }
+
+
+def _thread(op: int, peer: int) -> int:
+    if peer >= 0:
+        return FIRST_LINK + peer
+    return REDUCTIONS if op == Op.REDUCE_GRAD else COMPUTE
+
+
+def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """From the computation that made a tensor to the one that takes it: a flow a transfer."""
+    places = _computations(timeline)
+    for span in timeline.is_transfer.nonzero()[0].tolist():
+        forward = bool(timeline.op[span] == Op.SEND_F)
+        stage, microbatch = int(timeline.stage[span]), int(timeline.microbatch[span])
+        made = places.get((forward, stage, microbatch))
+        other = int(timeline.other[span])
+        end = other if other >= 0 else stage + (1 if forward else -1)
+        taken = places.get((forward, end, microbatch))
+        if made is not None and taken is not None:
+            flow = {"cat": "message", "name": str(timeline.action(span)), "id": span, "tid": COMPUTE}
+            yield {"ph": "s", "ts": _inside(timeline, made, 0.999), "pid": int(timeline.rank[made]), **flow}
+            yield {
+                "ph": "f",
+                "bp": "e",
+                "ts": _inside(timeline, taken, 0.001),
+                "pid": int(timeline.rank[taken]),
+                **flow,
+            }
+
+
+def _computations(timeline: Timeline) -> dict[tuple[bool, int, int], int]:
+    """The span of each forward (True) and of each backward that makes a gradient for others."""
+    spans = ((timeline.op == Op.F) | (timeline.op == Op.B) | (timeline.op == Op.I)).nonzero()[0]
+    forward, stage, microbatch = (timeline.op == Op.F)[spans], timeline.stage[spans], timeline.microbatch[spans]
+    keys = zip(forward.tolist(), stage.tolist(), microbatch.tolist(), strict=True)
+    return dict(zip(keys, spans.tolist(), strict=True))
+
+
+def _inside(timeline: Timeline, span: int, part: float) -> float:
+    """A time in microseconds within a slice: an arrow binds to the slice that is open at its time."""
+    start, duration = float(timeline.start[span]), float(timeline.end[span] - timeline.start[span])
+    return (start + part * duration) * 1e6

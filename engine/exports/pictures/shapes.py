@@ -1,0 +1,327 @@
+"""A timeline as shapes on a sheet: what the SVG and the PNG of it have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, floor, log10
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports.pictures.palette import MESHES, OPS, SURFACES, Theme, fill, ink, mix, shades, tints
+from meshwave.engine.program.action import WORDS, Op
+from meshwave.engine.program.timeline import Floats, Timeline
+from meshwave.engine.units import quantity
+
+MARGIN, GUTTER, TITLE, LEGEND, AXIS = 16, 76, 26, 24, 22  # pixels
+THIN = 2.5  # pixels: where blocks are thinner on average, their lanes are painted as shares
+MOST_TRANSFERS = 600
+TALL_ENOUGH = 13  # pixels: a lane from here on has words and transfers
+DIGIT = 0.58  # of the font size: how wide a digit is
+
+
+class Box(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    radius: float = 0
+    words: str = ""  # what it is, for a picture that can tell
+
+
+class Hatch(NamedTuple):
+    """Idle time."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Line(NamedTuple):
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    colour: str
+    width: float = 1
+    arrow: bool = False
+    dashed: bool = False
+
+
+class Text(NamedTuple):
+    x: float
+    y: float  # of the middle
+    text: str
+    colour: str
+    size: float = 11
+    anchor: str = "start"  # or middle, end
+    bold: bool = False
+
+
+class Shares(NamedTuple):
+    """A lane too dense for blocks: of each column how much is what, stacked from the bottom."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colours: tuple[str, ...]
+    parts: Floats  # [colours, columns] each 0 to 1
+
+
+Shape = Box | Hatch | Line | Text | Shares
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Shapes in their order, and the sheet they lie on; pixels."""
+
+    width: int
+    height: int
+    theme: Theme
+    shapes: list[Shape] = field(default_factory=list)
+
+    @property
+    def surface(self) -> dict[str, str]:
+        return dict(SURFACES[self.theme])
+
+
+def draw(
+    timeline: Timeline,
+    *,
+    title: str = "",
+    unit: str = "s",
+    window: tuple[float, float] | None = None,
+    width: int = 1440,
+    theme: Theme = "light",
+    dense: bool = True,
+) -> Picture:
+    """Lay out a timeline.
+
+    Args:
+        unit: of its times: ``s``, or ``units`` for unit costs.
+        window: the seconds to show; all of them by default.
+        width: pixels of the whole sheet; its height follows from the lanes.
+        dense: paint blocks that are too thin as shares of their columns.
+
+    Raises:
+        InputError: the timeline or the window is empty.
+    """
+    if not len(timeline):
+        raise InputError("there is nothing to draw: the timeline has no spans")
+    start, end = window or (min(0.0, float(timeline.start.min())), float(timeline.end.max()))
+    if not end > start:
+        raise InputError(f"there is nothing to draw between {start:g} and {end:g}; a window ends after its start")
+    return Sheet(timeline, unit, start, end, width, theme).picture(title, dense=dense)
+
+
+class Sheet:
+    """Where everything lies; ``x`` turns seconds into pixels. What is said of it, a timeline of another kind says
+    in its own words."""
+
+    gutter: ClassVar = GUTTER
+
+    def __init__(self, timeline: Timeline, unit: str, start: float, end: float, width: int, theme: Theme) -> None:
+        self.timeline, self.unit, self.theme = timeline, unit, theme
+        self.start, self.end = start, end
+        self.width, self.left, self.right = width, MARGIN + self.gutter, width - MARGIN
+        self.scale = (self.right - self.left) / (end - start)
+        self.pitch = 34 if timeline.ranks <= 8 else 24 if timeline.ranks <= 24 else 16 if timeline.ranks <= 64 else 9
+        self.gap = 6 if self.pitch > 20 else 3 if self.pitch > 12 else 1
+        self.top = MARGIN + TITLE + LEGEND + AXIS
+        self.bottom = self.top + self.pitch * timeline.ranks
+        self.height = self.bottom + MARGIN
+        self.shade = shades(timeline)
+        self.tints = tints(self.shade)
+        self.colours = SURFACES[theme]
+
+    def picture(self, title: str, *, dense: bool) -> Picture:
+        return Picture(self.width, self.height, self.theme, list(self.shapes(title, dense)))
+
+    def x(self, seconds: Floats | float) -> Floats:
+        return self.left + (np.clip(seconds, self.start, self.end) - self.start) * self.scale
+
+    def y(self, rank: int) -> float:
+        return self.top + rank * self.pitch
+
+    @property
+    def lane(self) -> float:
+        return self.pitch - self.gap
+
+    def time(self, seconds: float) -> str:
+        return quantity(seconds, "s") if self.unit == "s" else f"{seconds:.4g}"
+
+    def shapes(self, title: str, dense: bool) -> Iterator[Shape]:
+        yield from self._heading(title)
+        yield from self._legend()
+        yield from self._axis()
+        yield from self._lanes()
+        seen = (self.timeline.end > self.start) & (self.timeline.start < self.end)
+        if dense and self._mean_width(seen) < THIN:
+            yield from self._shares(seen)
+        else:
+            yield from self._blocks(seen)
+            yield from self._transfers(seen)
+        yield from self._reductions(seen)
+
+    def _mean_width(self, seen: NDArray[np.bool_]) -> float:
+        work = seen & self.timeline.is_compute
+        if not work.any():
+            return THIN
+        return float((self.timeline.end[work] - self.timeline.start[work]).mean() * self.scale)
+
+    def _heading(self, title: str) -> Iterator[Shape]:
+        y = MARGIN + TITLE / 2 - 3
+        yield Text(MARGIN, y, title or "Timeline", self.colours["text"], 15, bold=True)
+        yield Text(self.right, y, self.facts(), self.colours["muted"], 12, "end")
+
+    def facts(self) -> str:
+        timeline = self.timeline
+        return f"{timeline.source}, {self.time(timeline.makespan)}, {timeline.bubble_ratio:.1%} idle"
+
+    def named(self, op: Op) -> str:
+        """What a colour is."""
+        return f"{op.name} {WORDS[op.name]}" if op <= Op.W else WORDS[op.name]
+
+    def _legend(self) -> Iterator[Shape]:
+        x, y = float(MARGIN), MARGIN + TITLE + LEGEND / 2 - 5
+        takes_time = self.timeline.end > self.timeline.start
+        shown = set(self.timeline.op[takes_time & ~self.timeline.is_transfer].tolist())
+        entries = [(fill(op, theme=self.theme), self.named(op)) for op in Op if op in shown]
+        if (self.shade & 1).any():
+            entries.append((mix(fill(Op.F, theme=self.theme), "#ffffff", 0.36), "lighter: going up"))
+        for colour, words in entries:
+            yield Box(x, y - 5, 11, 11, colour, 3)
+            yield Text(x + 16, y, words, self.colours["muted"])
+            x += 16 + 6.2 * len(words) + 20
+        yield Hatch(x, y - 5, 11, 11)
+        yield Text(x + 16, y, "idle", self.colours["muted"])
+
+    def _axis(self) -> Iterator[Shape]:
+        y = self.top - 6
+        step = _round_up((self.end - self.start) / 12)
+        for number in range(ceil(self.start / step - 1e-9), floor(self.end / step + 1e-9) + 1):
+            x = float(self.x(number * step))
+            yield Line(x, y, x, self.bottom, self.colours["line"])
+            yield Text(x, y - 8, self.time(number * step) if number else "0", self.colours["muted"], 10.5, "middle")
+
+    def _lanes(self) -> Iterator[Shape]:
+        first, last = float(self.x(0.0)), float(self.x(float(self.timeline.end.max())))
+        free = -np.inf
+        for rank, name in enumerate(self.timeline.meshes):
+            y, middle = self.y(rank), self.y(rank) + self.lane / 2
+            yield Hatch(first, y, last - first, self.lane)
+            yield Box(self.left - 8, y, 3, self.lane, MESHES[self.hue(rank) % len(MESHES)])
+            if middle >= free:
+                free = middle + 12
+                yield Text(MARGIN, middle, _shorten(name, self.gutter - 14), self.colours["text"], 11, bold=True)
+
+    def hue(self, rank: int) -> int:
+        """Which of the colours of meshes a lane has."""
+        return rank
+
+    def _blocks(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+        timeline = self.timeline
+        spans = np.flatnonzero(seen & timeline.is_work)
+        left, right = self.x(timeline.start[spans]), self.x(timeline.end[spans])
+        words = self.lane >= TALL_ENOUGH
+        compute = timeline.is_compute[spans] & (right > left)
+        shortest = float((right - left)[compute].min(initial=np.inf))
+        for span, a, b in zip(spans.tolist(), left.tolist(), right.tolist(), strict=True):
+            rank, stage, op = int(timeline.rank[span]), int(timeline.stage[span]), Op(int(timeline.op[span]))
+            shade = int(self.shade[rank, stage]) if stage >= 0 else 0
+            colour = fill(op, self.tints[shade] if op <= Op.W else 0.0, self.theme)
+            size = b - a - (1 if b - a > 4 else 0)
+            if size <= 0:
+                continue
+            y = self.y(rank)
+            yield Box(a, y, size, self.lane, colour, min(3, self.lane / 5) if size > 9 else 0, self.says(span))
+            if shade & 1 and size > 6 and words:
+                yield Box(a + 2, y + 1, size - 4, 1.5, mix(colour, "#000000", 0.28))
+            if words and (label := self.label(span, size, shortest)):
+                yield Text(a + size / 2, y + self.lane / 2, label, ink(colour), 10.5, "middle")
+
+    def says(self, span: int) -> str:
+        """A block in words."""
+        t = self.timeline
+        action, name = t.action(span), t.meshes[t.rank[span]]
+        start, took = self.time(float(t.start[span])), self.time(float(t.end[span] - t.start[span]))
+        return f"{action} on mesh {name}: starts at {start}, takes {took}"
+
+    def label(self, span: int, room: float, shortest: float) -> str:
+        """The whole action where every block has room for it, else the microbatch, so that a picture is of one kind."""
+        action = self.timeline.action(span)
+        if action.op == Op.STEP:
+            return "step" if wide("step") <= room else ""
+        whole, number = str(action), str(action.microbatch)
+        return whole if wide(whole) <= min(room, shortest) else number if wide(number) <= room else ""
+
+    def _transfers(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+        timeline = self.timeline
+        spans = np.flatnonzero(seen & timeline.is_transfer)
+        if self.lane < TALL_ENOUGH or len(spans) > MOST_TRANSFERS:
+            return
+        for span in spans.tolist():
+            sender, receiver = int(timeline.rank[span]), int(timeline.peer[span])
+            down = receiver > sender
+            colour = mix(OPS[self.theme][Op(int(timeline.op[span])).name], self.colours["text"], 0.4)
+            y1 = self.y(sender) + self.lane * (0.8 if down else 0.2)
+            y2 = self.y(receiver) + self.lane * (0.2 if down else 0.8)
+            x1, x2 = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
+            yield Line(x1, y1, x2, y2, colour, 1.1, arrow=True)
+
+    def _shares(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+        timeline, columns = self.timeline, round(self.right - self.left)
+        edges = np.linspace(self.start, self.end, columns + 1)
+        ops = [Op.F, Op.B, Op.I, Op.W, Op.STEP]
+        colours = tuple(fill(op, theme=self.theme) for op in ops)
+        order = np.lexsort((timeline.start, timeline.op, timeline.rank))
+        order = order[seen[order] & timeline.is_work[order]]
+        lane = timeline.rank[order].astype(np.int64) * 16 + timeline.op[order]
+        for rank in range(timeline.ranks):
+            parts = np.zeros((len(ops), columns))
+            for place, op in enumerate(ops):
+                first, last = np.searchsorted(lane, (rank * 16 + op, rank * 16 + op + 1))
+                parts[place] = _covered(timeline, order[first:last], edges)
+            yield Shares(self.left, self.y(rank), self.right - self.left, self.lane, colours, parts)
+
+    def _reductions(self, seen: NDArray[np.bool_]) -> Iterator[Shape]:
+        timeline = self.timeline
+        height = min(5.0, self.lane * 0.24)
+        colour = fill(Op.REDUCE_GRAD, theme=self.theme)
+        for span in np.flatnonzero(seen & (timeline.op == Op.REDUCE_GRAD)).tolist():
+            a, b = float(self.x(timeline.start[span])), float(self.x(timeline.end[span]))
+            y = self.y(int(timeline.rank[span])) + self.lane - height
+            yield Box(a, y, max(b - a, 1), height, colour, words=self.says(span))
+
+
+def _covered(timeline: Timeline, spans: NDArray[np.int64], edges: Floats) -> Floats:
+    """[columns] which part of the time between two edges spans that follow one another take."""
+    if not len(spans):
+        return np.zeros(len(edges) - 1)
+    start, end = timeline.start[spans], timeline.end[spans]
+    times = np.column_stack((start, end)).ravel()
+    done = np.cumsum(np.column_stack((np.zeros(len(spans)), end - start)).ravel())
+    covered = np.diff(np.interp(edges, times, done)) / (edges[1] - edges[0])
+    return np.convolve(np.pad(covered, 1, "edge"), np.full(3, 1 / 3), "valid")  # blocks and columns beat otherwise
+
+
+def wide(label: str) -> float:
+    """Pixels that the words in a block take."""
+    return len(label) * DIGIT * 10.5 + 5
+
+
+def _round_up(value: float) -> float:
+    """1, 2 or 5 times a power of ten, not below ``value``."""
+    power = 10.0 ** floor(log10(value))
+    return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= value * 0.9999)
+
+
+def _shorten(text: str, room: float) -> str:
+    most = int(room / 6.6)
+    return text if len(text) <= most else text[: most - 1] + "…"

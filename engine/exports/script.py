@@ -1,0 +1,114 @@
+"""A design as a Python file that trains it wherever Meshwave is installed: torchrun starts it, on any number of machines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.errors import DesignError
+from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.program.program import to_json
+from meshwave.engine.units import quantity, units
+
+if TYPE_CHECKING:
+    from meshwave.engine.predict.prediction import Prediction
+
+COLUMNS = 100
+
+
+@exports.register("script")
+class Script(Export):
+    """The design and the very program that it means, in one file."""
+
+    title = "Script for torchrun"
+    note = "trains it on any cluster that has Meshwave"
+    suffix = ".py"
+    mime = "text/x-python"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        """
+        Raises:
+            DesignError: it can be planned but not run.
+        """
+        design, program = _portable(prediction.design), prediction.program
+        if found := runnable(design):
+            raise DesignError(found)
+        whole = json.dumps({**to_json(program), "layers": list(prediction.costs.layers)}, separators=(",", ":"))
+        packed = base64.b85encode(zlib.compress(whole.encode(), 9)).decode()
+        lines = [
+            "#!/usr/bin/env python3",
+            *_doc(prediction),
+            "",
+            "from meshwave.engine.runtime.processes.script import main",
+            "",
+            "DESIGN = " + _literal(design.to_json()),
+            "",
+            f"# What every rank does and in which order, packed; it is program {program.digest}.",
+            "PROGRAM = (",
+            *(f'    "{packed[start : start + COLUMNS]}"' for start in range(0, len(packed), COLUMNS)),
+            ")",
+            "",
+            'if __name__ == "__main__":',
+            "    main(DESIGN, PROGRAM)",
+        ]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def unpacked(program: str) -> str:
+    """The ``program.json`` of what a script holds packed."""
+    return zlib.decompress(base64.b85decode(program)).decode()
+
+
+def _portable(design: Design) -> Design:
+    """A profile of what was measured stays on its machine; elsewhere the roofline chooses where a choice is left."""
+    if design.cost.kind != "calibrated":
+        return design
+    return parse_design({**design.model_dump(mode="json"), "cost": {"kind": "roofline"}})
+
+
+def _doc(prediction: Prediction) -> list[str]:
+    design, costs = prediction.design, prediction.costs
+    file = (re.sub(r"[^a-z0-9]+", "-", design.name.lower().replace("'", "")).strip("-") or "design") + ".py"
+    makespan = prediction.timeline.makespan
+    predicted = quantity(makespan, "s") if costs.unit == "s" else units(makespan)
+    devices = [device for mesh in design.meshes for device in mesh.devices]
+    nodes = Counter(design.cluster.node_of(device) for device in devices)
+    lines = [
+        f'"""Trains the design {_plain(design.name)!r}: {len(devices)} processes, one a device. Made by Meshwave.',
+        "",
+        f"    torchrun --standalone --nproc-per-node {len(devices)} {file}",
+    ]
+    if len(set(nodes.values())) > 1:
+        lines += ["", f"on one machine: the {len(nodes)} nodes of the design have unlike numbers of devices."]
+    elif len(nodes) > 1:
+        each = f"--nnodes {len(nodes)} --nproc-per-node {next(iter(nodes.values()))}"
+        lines += [
+            "",
+            f"or, on each of {len(nodes)} machines,",
+            "",
+            f"    torchrun {each} --rdzv-backend c10d --rdzv-endpoint FIRST_MACHINE:29500 {file}",
+        ]
+    lines += [
+        "",
+        f"Predicted of an iteration: {predicted}, {prediction.timeline.bubble_ratio:.1%} of it bubbles.",
+        "`--out FOLDER` says where losses, times and spans go, `--data FILE` which text to train on, `--steps N` how long.",
+        '"""',
+    ]
+    return lines
+
+
+def _plain(name: str) -> str:
+    """A name without what could end a string of Python."""
+    return "".join(each for each in name if each.isprintable() and each not in "\"'\\")
+
+
+def _literal(document: str) -> str:
+    """A document as a string that a person can read; JSON has no three apostrophes but inside of a name."""
+    return "r'''\n" + document.rstrip("\n").replace("'''", "''\\u0027") + "\n'''"

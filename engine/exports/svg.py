@@ -1,0 +1,137 @@
+"""A timeline as an SVG that stands alone: a title, a legend, and every block says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.exports.pictures.palette import Theme
+from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, draw
+from meshwave.engine.program.timeline import Timeline
+
+if TYPE_CHECKING:
+    from meshwave.engine.predict.prediction import Prediction
+
+MOST_BLOCKS = 50_000
+
+
+@exports.register("svg")
+class Svg(Export):
+    """The whole timeline as a drawing."""
+
+    title = "Timeline as SVG"
+    note = "a drawing"
+    suffix = ".svg"
+    mime = "image/svg+xml"
+
+    @staticmethod
+    def make(prediction: Prediction) -> bytes:
+        return svg(prediction.timeline, title=prediction.design.name, unit=prediction.costs.unit).encode()
+
+
+def svg(
+    timeline: Timeline,
+    *,
+    title: str = "",
+    unit: str = "s",
+    window: tuple[float, float] | None = None,
+    width: int = 1440,
+    theme: Theme = "light",
+) -> str:
+    """Draw the spans between the two ``window`` seconds, or all of them.
+
+    Raises:
+        InputError: nothing lies in the window, or more blocks than a viewer can show.
+    """
+    start, end = window or (-np.inf, np.inf)
+    blocks = int((timeline.is_work & (timeline.end > start) & (timeline.start < end)).sum())
+    if blocks > MOST_BLOCKS:
+        raise InputError(
+            f"{blocks:,} blocks are more than an SVG viewer can show; draw a part of at most {MOST_BLOCKS:,}, or a PNG"
+        )
+    picture = draw(timeline, title=title, unit=unit, window=window, width=width, theme=theme, dense=False)
+    return "\n".join(_document(picture, title or "Timeline"))
+
+
+def of_both_themes(light: Picture, dark: Picture, title: str) -> str:
+    """One drawing that is dark where its reader prefers that, and light elsewhere."""
+    style = ".dark{display:none}@media(prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
+    lines = [*_opening(light, title), f"<style>{style}</style>"]
+    for name, picture in (("light", light), ("dark", dark)):
+        ground = f'<rect width="{picture.width}" height="{picture.height}" fill="{picture.surface["background"]}"/>'
+        idle = f"idle-{name}"
+        lines += [_pattern(picture, idle), f'<g class="{name}">', ground, *_elements(picture, idle), "</g>"]
+    return "\n".join([*lines, "</svg>"])
+
+
+def _opening(picture: Picture, title: str) -> Iterator[str]:
+    width, height = picture.width, picture.height
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica Neue, Arial, sans-serif">'
+    )
+    yield f"<title>{escape(title)}</title>"
+
+
+def _document(picture: Picture, title: str) -> Iterator[str]:
+    width, height, surface = picture.width, picture.height, picture.surface
+    yield from _opening(picture, title)
+    yield _pattern(picture, "idle")
+    yield f'<rect width="{width}" height="{height}" fill="{surface["background"]}"/>'
+    yield from _elements(picture, "idle")
+    yield "</svg>"
+
+
+def _pattern(picture: Picture, name: str) -> str:
+    """The hatch of idle time, under the name that shapes fill themselves by."""
+    surface = picture.surface
+    return (
+        f'<defs><pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="7" height="7" fill="{surface["idle"]}"/><rect width="1" height="7" fill="{surface["hatch"]}"/>'
+        "</pattern></defs>"
+    )
+
+
+def _elements(picture: Picture, idle: str) -> Iterator[str]:
+    return (_element(shape, idle) for shape in picture.shapes)
+
+
+def _element(shape: Shape, idle: str) -> str:
+    match shape:
+        case Box(x, y, width, height, colour, radius, words):
+            says = f"><title>{escape(words)}</title></rect>" if words else "/>"
+            rounded = f' rx="{radius:g}"' if radius else ""
+            return f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"{rounded} fill="{colour}"{says}'
+        case Hatch(x, y, width, height):
+            return f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="url(#{idle})"/>'
+        case Text(x, y, text, colour, size, anchor, bold):
+            weight = ' font-weight="600"' if bold else ""
+            return (
+                f'<text x="{x:.2f}" y="{y:.2f}" fill="{colour}" font-size="{size:g}" text-anchor="{anchor}"{weight} '
+                f'dominant-baseline="central" pointer-events="none">{escape(text)}</text>'
+            )
+        case Line():
+            return _line(shape)
+        case _:
+            raise TypeError(f"an SVG has no {type(shape).__name__}")
+
+
+def _line(line: Line) -> str:
+    x1, y1, x2, y2, colour, width, *_ = line
+    path = f'<path d="M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}" stroke="{colour}" stroke-width="{width:g}" fill="none"/>'
+    if not line.arrow:
+        return path
+    points = " ".join(f"{x:.2f},{y:.2f}" for x, y in arrow_head(line))
+    return f'{path}<polygon points="{points}" fill="{colour}"/>'
+
+
+def arrow_head(line: Line, size: float = 4.5) -> list[tuple[float, float]]:
+    """The three corners of the head at the end of a line."""
+    angle = np.arctan2(line.y2 - line.y1, line.x2 - line.x1)
+    sides = [(line.x2 + size * np.cos(angle + turn), line.y2 + size * np.sin(angle + turn)) for turn in (2.62, -2.62)]
+    return [(line.x2, line.y2), *((float(x), float(y)) for x, y in sides)]

@@ -1,0 +1,155 @@
+"""Files: where those that come with Meshwave are, and how one is read and written whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+from meshwave.engine.errors import InputError, nearest
+
+_PACKAGE = Path(__file__).parent
+
+
+def examples_folder() -> Path:
+    """The examples: ``examples/`` of the source tree, or the copy inside the wheel."""
+    source = _PACKAGE.parent / "examples"
+    return source if (_PACKAGE.parent / "pyproject.toml").exists() else _PACKAGE / "examples"
+
+
+def examples() -> dict[str, Path]:
+    """The example designs by name."""
+    return {path.stem: path for path in sorted(examples_folder().glob("*.json"))}
+
+
+def example(name: str) -> Path:
+    """The file of one example.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    known = examples()
+    if name not in known:
+        raise InputError(f"there is no example called {name!r}. {nearest(name, known)}")
+    return known[name]
+
+
+def find_design(name: str) -> Path:
+    """The design's file of that name, or the example of that name where there is no such file.
+
+    Raises:
+        InputError: there is neither; it says which name is the nearest.
+    """
+    known, path = examples(), Path(name)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError) as error:  # a name too long, or with a null byte
+        raise InputError(f"cannot read {name[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if name in known:
+        return known[name]
+    beside = [str(path.with_name(each.name)) for each in sorted(path.parent.glob("*.json"))]
+    wanted = path.stem if path.parent == Path() else name
+    close = get_close_matches(name, beside, n=1) or get_close_matches(wanted, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else "The examples are listed by: meshwave examples"
+    raise InputError(f"cannot read {name}: there is no such file, and no such example. {hint}")
+
+
+def home() -> Path:
+    """The folder of Meshwave's own files: ``$MESHWAVE_HOME``, else where the system keeps such data."""
+    if stated := os.environ.get("MESHWAVE_HOME"):
+        return Path(stated).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "meshwave"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "meshwave"
+    return Path(os.environ.get("XDG_DATA_HOME", str(Path.home() / ".local" / "share"))) / "meshwave"
+
+
+def read_whole(path: Path | str, what: str, most: int) -> bytes:
+    """What is in a file, which is ``what``: a design, a profile. A file without an end is not read to it.
+
+    Args:
+        most: bytes that it may have.
+
+    Raises:
+        InputError: it cannot be read, or has more.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot read {str(path)!r}: {error}") from None
+    if len(content) > most:
+        raise InputError(f"{path} is larger than a {what} can be ({most // 10**6} MB)")
+    return content
+
+
+def see_writable(name: Path | str) -> None:
+    """See that :func:`write_whole` can write a file, before there is anything to write; nothing of the trial stays.
+
+    Raises:
+        InputError: it cannot.
+    """
+    with _told_if_not_written(name):
+        if Path(name).exists() and not Path(name).is_file() and not Path(name).is_dir():
+            return  # a pipe or a terminal has a reader, who is to see what there is and nothing else
+        path = Path(name).resolve()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        trial = _beside(path)
+        try:
+            trial.write_bytes(b"")
+        finally:
+            trial.unlink(missing_ok=True)
+
+
+def write_whole(name: Path | str, content: bytes) -> None:
+    """Write a file such that a crash leaves the old one or the new one, never half of one.
+
+    A link is followed; what is no plain file, such as a pipe or a terminal, is written to, never replaced.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with _told_if_not_written(name):
+        if Path(name).exists() and not Path(name).is_file():
+            Path(name).write_bytes(content)
+            return
+        path = Path(name).resolve()
+        temporary = _beside(path)
+        try:
+            temporary.write_bytes(content)
+            if path.exists():
+                shutil.copymode(path, temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """The file that takes the place of ``path`` once it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def _told_if_not_written(name: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {name}: {error.strerror}") from None
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot write {str(name)!r}: {error}") from None
+
+
+def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
+    """``PYTHONPATH`` of a process of ours: Meshwave, then ``folders``, then what ``given`` has, from any folder."""
+    others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return os.pathsep.join(map(str, [Path(__file__).parents[1], *folders, *others]))

@@ -1,0 +1,105 @@
+"""What passes between two meshes of a pipeline, as a transfer that can be asked about alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from meshwave.engine.costs.boundary_transfers import crossing, most_chunks
+from meshwave.engine.document import Design
+from meshwave.engine.document.meshes import mesh_called
+from meshwave.engine.document.transfer_document import (
+    TransferLink,
+    TransferLinks,
+    TransferSide,
+    TransferSpec,
+    TransferTensor,
+)
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.program import Program
+from meshwave.engine.resharding import Link, Mesh, Transfer, plan, unit_tasks
+
+
+class Boundary(NamedTuple):
+    """What a mesh sends to another one: the largest of its messages."""
+
+    source: int
+    destination: int
+    tensors: int
+
+
+def boundary(design: Design, program: Program, wanted: str) -> Boundary:
+    """The boundary that ``A:B`` names, by names or numbers of meshes.
+
+    Raises:
+        InputError: there are no such meshes, or the one sends nothing to the other.
+    """
+    sends = program.is_send
+    pairs = sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))
+    names = [mesh.name for mesh in design.meshes]
+    known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:SHOWN_PAIRS])
+    there_are = (
+        f"there are {known}{', ...' * (len(pairs) > SHOWN_PAIRS)}" if pairs else "nothing is sent in this design"
+    )
+    if not wanted:
+        raise InputError(f"say which boundary of the design with --boundary A:B; {there_are}")
+    source, destination = _ends(design, wanted, there_are)
+    if (source, destination) not in pairs:
+        raise InputError(f"mesh {names[source]} sends nothing to mesh {names[destination]}; {there_are}")
+    there = sends & (program.rank == source) & (program.peer == destination)
+    return Boundary(source, destination, int(program.tensors[there].max()))
+
+
+SHOWN_PAIRS = 12
+
+
+def _ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
+    """Both meshes of ``A:B``; a name may have a colon too."""
+    cuts = [at for at, letter in enumerate(wanted) if letter == ":"]
+    if not cuts:
+        raise InputError(f"--boundary takes two meshes such as A:B, not {wanted!r}; {there_are}")
+    halves = [(wanted[:at], wanted[at + 1 :]) for at in cuts]
+    names = {mesh.name for mesh in design.meshes}
+    source, destination = next((pair for pair in halves if names.issuperset(pair)), halves[0])
+    return mesh_called(design.meshes, source), mesh_called(design.meshes, destination)
+
+
+def crossing_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
+    """The ``tensors`` of one microbatch on their way from mesh ``source`` to mesh ``destination``: activations
+    forward, their gradients backward. Ranks are the devices of the cluster; hosts are its nodes, or the
+    devices themselves where nothing needs leave a node."""
+    found = crossing(design, source, destination, tensors)
+    host = _hosts(design, found.links.host)
+    return TransferSpec(
+        format="meshwave-transfer/1",
+        tensor=TransferTensor(shape=found.tensor.shape, item_bytes=found.tensor.item_bytes),
+        source=_side(*found.source, host),
+        destination=_side(*found.destination, host),
+        links=TransferLinks(intra_node=_link(found.links.intra_node), inter_node=_link(found.links.inter_node)),
+        nics_per_host=found.links.nics,
+        chunks=_chunks(found),
+    )
+
+
+def _hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
+    """The hosts of a plan, which numbers them from 0, as the cluster calls them."""
+    node = {rank: design.cluster.node_of(rank) for rank in host}
+    has_own_port = len({*host.values()}) > len({*node.values()})
+    return {rank: rank for rank in host} if has_own_port else node
+
+
+def _chunks(found: Transfer) -> int | None:
+    """The number of chunks where the best would make them too small for the processes that pass them on."""
+    most = most_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
+    best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
+    return most if any(each.chunks > most for each in best.tasks) else None
+
+
+def _side(mesh: Mesh, spec: Sequence[str], host: Mapping[int, int]) -> TransferSide:
+    return TransferSide(
+        shape=mesh.shape, ranks=mesh.ranks, hosts=tuple(host[rank] for rank in mesh.ranks), spec=tuple(spec)
+    )
+
+
+def _link(link: Link) -> TransferLink:
+    return TransferLink(latency_s=link.latency_s, bandwidth=link.bandwidth)

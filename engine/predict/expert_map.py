@@ -1,0 +1,255 @@
+"""A grid of expert layers, each priced under every schedule, on a choice of clusters.
+
+Parm's paper (arXiv:2407.00599) configured 1296 layers on a server of 8 GPUs and on a cluster of 32. Which layers
+those were, and how fast its links are, is not known to us: the grid is ours and has as many, and the clusters differ
+in their links, since these decide which schedule is the fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.document import Design
+from meshwave.engine.document.expert_layers import ITEM_BYTES, rates
+from meshwave.engine.document.expert_layers import links as cluster_links
+from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
+from meshwave.engine.schedules import go_on
+from meshwave.engine.units import quantity
+
+Floats = NDArray[np.float64]
+
+GRID: Mapping[str, tuple[float, ...]] = {
+    "mp": (1, 2, 4),
+    "esp": (2, 4),
+    "top_k": (1, 2),
+    "capacity_factor": (1.2, 2.4),
+    "batch": (2, 8),
+    "sequence": (512, 1024, 2048),
+    "hidden": (1024, 2048, 4096),
+    "width": (2, 3, 4),  # of an expert over hidden
+}
+"""1296 layers."""
+ENDS: Mapping[str, tuple[float, ...]] = {
+    name: values if name == "mp" else (values[0], values[-1]) for name, values in GRID.items()
+}
+"""384 of them: the smallest and the largest of everything, to compare many clusters by."""
+PRINTED = (1.13, 5.77)
+"""Parm's least and largest gain over DeepSpeed-MoE, as its paper prints them."""
+
+SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
+"""Schedules that spread the experts over all ranks, so that they need the same memory."""
+ALL = ("expert-parallel", *SPREAD, "ppmoe")
+"""And those that keep experts whole: on each of the ``esp`` devices that would share one, or in every
+tensor-parallel group. They take as many times the memory, which not every layer leaves them."""
+
+STATE_BYTES = 16
+"""Of a parameter in training: in fp32 its value, its gradient and the two means of Adam."""
+
+
+# ---- clusters ----
+
+RTX_2080_TI = Rates(flops=0.5 * 13.45e12, memory=616e9)
+"""In fp32, at half of its peak."""
+
+
+@dataclass(frozen=True)
+class GridCluster:
+    """Devices and links that the layers of the grid are priced on."""
+
+    title: str
+    about: str
+    """Where the speeds of its links come from."""
+    links: Links
+    devices: int = 32
+    devices_per_node: int = 4
+    rates: Rates = RTX_2080_TI
+    memory_bytes: float = 11e9
+    """Memory of one of them."""
+    item_bytes: int = 4
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """[devices] the node of each."""
+        return tuple(device // self.devices_per_node for device in range(self.devices))
+
+
+PCIE = Line(1.07e-5, 2.24e-10)
+NVLINK = Line(5e-6, 1 / 200e9)
+NETWORK = Line(5.1e-6, 3.26e-10)
+FITTED = "as FSMoE fitted its second testbed (8 nodes of 4 RTX 2080 Ti)"
+SAME_GPUS = "the GPUs are the same, so that links alone differ"
+
+CLUSTERS: Mapping[str, GridCluster] = {
+    "pcie": GridCluster(
+        "PCIe, 100 Gb/s a node",
+        f"links {FITTED}: 4.5 GB/s inside a node, 3.1 GB/s a GPU between nodes",
+        Links(PCIE, NETWORK),
+    ),
+    "server": GridCluster(
+        "PCIe, one server of 8",
+        f"PCIe {FITTED}: 4.5 GB/s; all 8 GPUs are on one node, which is assumed to be as fast",
+        Links(PCIE, NETWORK),
+        devices=8,
+        devices_per_node=8,
+    ),
+    "pcie-slow": GridCluster(
+        "PCIe, 10 Gb/s a node",
+        f"PCIe {FITTED}: 4.5 GB/s; a network of 10 Gb/s a node is assumed, 0.31 GB/s a GPU",
+        Links(PCIE, Line(2e-5, 4 / 1.25e9)),
+    ),
+    "nvlink": GridCluster(
+        "NVLink, 100 Gb/s a GPU",
+        f"NVLink of 200 GB/s and a network of 100 Gb/s a GPU, 12.5 GB/s, are assumed; {SAME_GPUS}",
+        Links(NVLINK, Line(1e-5, 1 / 12.5e9)),
+    ),
+    "nvlink-slow": GridCluster(
+        "NVLink, 100 Gb/s a node",
+        f"NVLink of 200 GB/s is assumed; the network is {FITTED}, 3.1 GB/s a GPU; {SAME_GPUS}",
+        Links(NVLINK, NETWORK),
+    ),
+}
+OWN = "own"
+"""Stands for the cluster of the open design."""
+
+
+def cluster_called(name: str, design: Design) -> GridCluster:
+    """Return the cluster of that name, or the one that ``design`` draws.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name == OWN:
+        return cluster_of(design)
+    if name not in CLUSTERS:
+        raise InputError(f"there are no links called {name!r}. {nearest(name, {OWN: '', **CLUSTERS})}")
+    return CLUSTERS[name]
+
+
+def cluster_of(design: Design) -> GridCluster:
+    """Return 8, 16 or 32 devices of the kind, in nodes of the size and on the links that ``design`` draws.
+
+    The layers of the grid need at least 8 devices: a smaller cluster is priced with more nodes of its size.
+    """
+    cluster = design.cluster
+    drawn = cluster.nodes * cluster.devices_per_node
+    devices = next((size for size in (32, 16) if size <= drawn), 8)
+    per_node = min(cluster.devices_per_node, devices)
+    links = cluster_links(cluster, per_node)
+    inside, between = (quantity(1 / line.beta, "B/s") for line in (links.intra, links.inter))
+    return GridCluster(
+        "This design's",
+        f"devices and links of this design: {inside} inside a node, {between} a device between nodes",
+        links,
+        devices,
+        per_node,
+        rates(design),
+        cluster.device.memory_bytes,
+        ITEM_BYTES[design.training.precision],
+    )
+
+
+# ---- layers ----
+
+
+class Grid(NamedTuple):
+    """One layer a row, with the time that its forward and backward take."""
+
+    axes: Mapping[str, Floats]  # [layers] of each
+    seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
+    communication_s: Mapping[str, Floats]  # [layers] of them those in which something is sent
+    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] that training the experts takes of a device
+    cluster: GridCluster = CLUSTERS["pcie"]
+
+    @property
+    def auto(self) -> Floats:
+        """[layers] seconds of what Parm chooses."""
+        return np.where(self._chooses_s1(), self.seconds["parm-s1"], self.seconds["parm-s2"])
+
+    def _chooses_s1(self) -> NDArray[np.bool_]:
+        return self.communication_s["parm-s1"] <= self.communication_s["parm-s2"]
+
+    @property
+    def winner(self) -> NDArray[np.int64]:
+        """[layers] which of :data:`SPREAD` is the fastest."""
+        return np.asarray(np.argmin([self.seconds[name] for name in SPREAD], axis=0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All schedules that were priced."""
+        return tuple(name for name in ALL if name in self.seconds)
+
+    def fits(self, name: str) -> NDArray[np.bool_]:
+        """[layers] whether the experts of one layer alone leave room on a device under a schedule."""
+        return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= self.cluster.memory_bytes)
+
+    @property
+    def fastest(self) -> NDArray[np.int64]:
+        """[layers] which of :attr:`names` is the fastest of those that fit; where none does, of all."""
+        return np.asarray(np.argmin(self._where_it_fits(), axis=0))
+
+    @property
+    def lead(self) -> Floats:
+        """[layers] how many times as long the second of them takes; 1 where there is no second."""
+        first, second = np.sort(self._where_it_fits(), axis=0)[:2]
+        return np.where(np.isfinite(second), second, first) / first
+
+    def _where_it_fits(self) -> Floats:
+        there = np.array([self.fits(name) for name in self.names])
+        return np.where(there | ~there.any(axis=0), [self.seconds[name] for name in self.names], np.inf)
+
+    def gain(self, over: str = "deepspeed", name: str = "") -> Floats:
+        """[layers] how many times as fast as ``over`` Parm's choice is, or the schedule called ``name``."""
+        return self.seconds[over] / (self.seconds[name] if name else self.auto)
+
+
+@lru_cache(maxsize=16)
+def grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid:
+    """Price every layer of :data:`GRID`, or of its :data:`ENDS`, under :data:`ALL` schedules, as long as whoever
+    watches wants it."""
+    sizes = ENDS if ends else GRID
+    points = np.array(list(product(*sizes.values())))
+    known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
+    found = []
+    for point in points.tolist():
+        go_on()
+        layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
+        if layer not in known:
+            known[layer] = [_figures(price(name, layer, cluster.links, cluster.rates)) for name in ALL]
+        found.append(known[layer])
+    of_layers = np.array(found)  # [layers, schedules, 3]
+    parts = ({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3))
+    return Grid(dict(zip(sizes, points.T, strict=True)), *parts, cluster)
+
+
+def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
+    """A layer of the grid, its slots counted: layers of as many slots cost the same."""
+    esp, hidden = int(point["esp"]), int(point["hidden"])
+    tokens, ep = int(point["batch"] * point["sequence"]), cluster.devices // esp
+    routes = point["top_k"] * point["capacity_factor"]
+    return Layer(
+        mp=int(point["mp"]),
+        ep=ep,
+        esp=esp,
+        experts=max(ep, int(max(GRID["mp"]))),  # PPMoE needs one for every tensor-parallel device
+        tokens=tokens,
+        hidden=hidden,
+        ffn_hidden=int(point["width"] * hidden),
+        capacity_factor=round(routes, 6),
+        item_bytes=cluster.item_bytes,
+        nodes=cluster.nodes,
+    )
+
+
+def _figures(priced: Price) -> tuple[float, ...]:
+    """Seconds both ways, those of messages, and bytes of the experts in training."""
+    ways = (priced.forward, priced.backward)
+    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways)), STATE_BYTES * priced.parameters

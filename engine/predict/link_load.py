@@ -1,0 +1,179 @@
+"""Load of the ports of a design in a step, and lower bounds of the step time.
+
+Three lower bounds hold for every prediction, since sharing only delays:
+
+- the *network*: a port carries its bytes no faster than its capacity;
+- the *critical path*: the makespan where each transfer and collective has its links for itself;
+- *compute*: the computing of the busiest mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import Costs
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Network, Port, PortKind
+from meshwave.engine.program.simulation import flow_bytes
+from meshwave.engine.program.timeline import Timeline
+
+Floats = NDArray[np.float64]
+Binding = Literal["network", "compute", "critical_path"]
+
+CLOSE = 0.01
+"""Bounds that differ by less of the step are equal: the more specific one is named."""
+NAMES: Mapping[PortKind, tuple[str, str]] = {
+    "nic-out": ("NIC of node {}, outgoing", "NIC {} out"),
+    "nic-in": ("NIC of node {}, incoming", "NIC {} in"),
+    "nic-both": ("NIC of node {}, both directions", "NIC {} both"),
+    "switch": ("switch inside node {}", "switch {}"),
+    "uplink-out": ("uplink of leaf switch {}, outgoing", "uplink {} out"),
+    "uplink-in": ("uplink of leaf switch {}, incoming", "uplink {} in"),
+    "device-out": ("NIC of device {}, outgoing", "dev {} NIC out"),
+    "device-in": ("NIC of device {}, incoming", "dev {} NIC in"),
+    "link-out": ("link of device {}, outgoing", "dev {} out"),
+    "link-in": ("link of device {}, incoming", "dev {} in"),
+}
+"""Name and shortest name of each kind of port. Where a node has several NICs, a device uses one of them at a time."""
+PLACE: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(NAMES)}
+GROUPS = ("nic", "switch", "uplink", "device", "link")
+"""Ports of nodes come before those of devices."""
+
+
+def port_name(port: Port) -> str:
+    """``NIC of node 1, outgoing``"""
+    return NAMES[port.kind][0].format(port.number)
+
+
+def port_label(port: Port) -> str:
+    """Return the shortest name of a port: ``NIC 1 out``, ``dev 3 in``."""
+    return NAMES[port.kind][1].format(port.number)
+
+
+def is_of_device(port: Port) -> bool:
+    """Return whether a port belongs to a single device."""
+    return port.kind.startswith(("link", "device"))
+
+
+class PortLoad(NamedTuple):
+    """Load of a port in a step."""
+
+    port: Port
+    bytes: float | None  # None where the link model counts seconds: link-serial
+    busy_s: float  # at least: its bytes at its capacity
+    share: float  # of the makespan
+
+    def as_data(self) -> dict[str, Any]:
+        named = {"name": port_name(self.port), "kind": self.port.kind, "number": self.port.number}
+        return {**named, "bytes": self.bytes, "busy_s": self.busy_s, "share": self.share}
+
+
+def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLoad]:
+    """Return the load of every port that is used: ports of nodes first, then by number."""
+    network = costs.network
+    if network is None or costs.unit != "s":
+        return []
+    carried = carried_bytes(program, costs.seconds, network)
+    serial = network.units >= 0
+    busy = carried / np.where(serial, np.maximum(1, network.units), network.capacity)
+    loads = [
+        PortLoad(port, None if alone else size, seconds, seconds / makespan_s if makespan_s else 0.0)
+        for port, alone, size, seconds in zip(
+            network.ports, serial.tolist(), carried.tolist(), busy.tolist(), strict=True
+        )
+    ]
+    return sorted((load for load in loads if load.busy_s > 0), key=lambda load: port_order(load.port))
+
+
+def port_order(port: Port) -> tuple[int, int, int]:
+    """Return the place of a port among others: NICs first, by number, outgoing before incoming."""
+    return GROUPS.index(port.kind.partition("-")[0]), port.number, PLACE[port.kind]
+
+
+def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
+    """``[ports]`` bytes that pass each port in a step; seconds of one transfer at a time for link-serial."""
+    sizes = flow_bytes(program, seconds, network)
+    rows = np.flatnonzero(network.row_kind >= 0)
+    of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))
+    use_kind = np.repeat(np.arange(len(network.rate)), np.diff(network.use_ptr))
+    passed = of_kind[use_kind] * network.use_weight
+    return np.asarray(np.bincount(network.use_port, passed, minlength=len(network.ports)), np.float64)
+
+
+class Bounds(NamedTuple):
+    """Lower bounds of the step time, and the one that binds."""
+
+    network_s: float | None  # the busiest port; None where no links are shared
+    critical_path_s: float
+    busy_s: float  # the busiest mesh
+    port: Port | None
+    mesh: str
+    makespan_s: float
+    binding: Binding
+
+    @property
+    def binding_s(self) -> float:
+        """The bound that comes nearest to the makespan."""
+        return {"network": self.network_s or 0.0, "compute": self.busy_s, "critical_path": self.critical_path_s}[
+            self.binding
+        ]
+
+    @property
+    def share(self) -> float:
+        return self._share(self.binding_s)
+
+    @property
+    def words(self) -> str:
+        """One sentence, without its full stop: what the step is limited by."""
+        port = (
+            "" if self.port is None else f"the {port_name(self.port)}, is busy {self._percent(self.network_s or 0.0)}"
+        )
+        if self.binding == "network":
+            return f"{port} of the step"
+        if self.binding == "compute":
+            return f"mesh {self.mesh} computes {self._percent(self.busy_s)} of the step"
+        path = f"the critical path takes {self._percent(self.critical_path_s)} of the step without shared links"
+        if self.critical_path_s < (1 - CLOSE) * self.makespan_s:
+            path += ", and waiting for shared links takes the rest"
+        return f"{path}; the busiest port, {port} of it" if port else path
+
+    def as_data(self) -> dict[str, Any]:
+        port = None if self.port is None else {**self.port._asdict(), "name": port_name(self.port)}
+        return {
+            "network_s": self.network_s,
+            "critical_path_s": self.critical_path_s,
+            "busy_s": self.busy_s,
+            "binding": self.binding,
+            "binding_s": self.binding_s,
+            "share": self.share,
+            "port": port,
+            "mesh": self.mesh,
+            "words": self.words,
+        }
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.makespan_s if self.makespan_s else 0.0
+
+    def _percent(self, seconds: float) -> str:
+        return f"{100 * self._share(seconds):.0f} %"
+
+
+def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[PortLoad]) -> Bounds | None:
+    """Return the lower bounds of a prediction; None for unit costs, which know no bytes."""
+    if costs.unit != "s":
+        return None
+    makespan = timeline.makespan
+    busiest = max(loads, key=lambda load: load.busy_s, default=None)
+    busy = timeline.busy
+    mesh = int(np.argmax(busy))
+    network_s = None if busiest is None else busiest.busy_s
+    alone_s = makespan if costs.network is None else costs.play_alone(program).makespan
+    found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical_path": alone_s}
+    near = max(found.values()) - CLOSE * makespan
+    binding = next(name for name, seconds in found.items() if seconds >= near)
+    port = None if busiest is None else busiest.port
+    return Bounds(network_s, alone_s, found["compute"], port, timeline.meshes[mesh], makespan, binding)

@@ -1,0 +1,229 @@
+"""From a design to everything that follows from it: program, costs, timeline, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory, waits
+from meshwave.engine.costs.models.calibrated import profile_of
+from meshwave.engine.costs.profile_coverage import outside
+from meshwave.engine.document import Design
+from meshwave.engine.document.expert_layers import resolved
+from meshwave.engine.document.problems import problems
+from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.experts import dropped
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.lowering.schedule_prices import findings
+from meshwave.engine.predict.link_flows import LinkFlows, find_flows
+from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, port_loads
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.units import quantity
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a design means and what it is expected to cost."""
+
+    design: Design
+    program: Program
+    costs: Costs
+    timeline: Timeline
+
+    @cached_property
+    def memory(self) -> PeakMemory:
+        """The most that a device of each mesh holds, by what it is for."""
+        return peak_memory(self.program, self.costs)
+
+    @cached_property
+    def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Per mesh the times at which a device's memory changes, and its bytes from then on."""
+        return memory_over_time(self.timeline, self.costs)
+
+    @cached_property
+    def weight_copies(self) -> NDArray[np.float64]:
+        """``[meshes]`` copies of a device's share of the model: 2 for Chimera."""
+        held = np.bincount(self.program.placement.ravel(), minlength=self.program.ranks)
+        return held * self.program.ranks / self.program.stages
+
+    @cached_property
+    def played_seconds(self) -> NDArray[np.float64]:
+        """``[rows]`` seconds of each action in the timeline: those of its cost, and what shared links add to them."""
+        seconds = self.costs.seconds.copy()
+        if self.costs.network is None:
+            return seconds
+        rows = np.flatnonzero((self.costs.network.row_kind >= 0) & ~self.program.fused)
+        spans = self.program.span_of_row[rows]
+        slots = seconds[rows] + np.where(self.program.doubled[rows], np.append(seconds, 0.0)[rows + 1], 0.0)
+        seconds[rows] += self.timeline.end[spans] - self.timeline.start[spans] - slots
+        return seconds
+
+    @cached_property
+    def inside_communication(self) -> NDArray[np.float64]:
+        """``[meshes]`` of the seconds that each computes those in which its blocks wait for messages of their own:
+        exchanges of experts and tensor-parallel reductions. They are no part of what is exposed between blocks."""
+        of_rows = waits(self.design, self.program, self.costs.layers)
+        return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
+
+    @cached_property
+    def port_loads(self) -> list[PortLoad]:
+        """Load of each port of the cluster in a step; empty where no links are shared."""
+        return port_loads(self.program, self.costs, self.timeline.makespan)
+
+    @cached_property
+    def bounds(self) -> Bounds | None:
+        """Lower bounds of the step time; None for unit costs."""
+        return find_bounds(self.program, self.costs, self.timeline, self.port_loads)
+
+    @cached_property
+    def link_flows(self) -> LinkFlows | None:
+        """Messages and collectives with the ports they pass and their times; None where no links are shared."""
+        return find_flows(self.program, self.costs, self.timeline)
+
+    @cached_property
+    def dropped(self) -> list[float] | None:
+        """``[meshes]`` the part of the visits to experts that is expected to find no slot; None where no block has experts."""
+        if not self.design.model.expert_blocks:
+            return None
+        return [
+            dropped(found.schedule, found.layer) for found in (resolved(self.design, m) for m in self.design.meshes)
+        ]
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """What ``meshwave simulate --json`` prints and the page shows; SI units, lists are per mesh."""
+        timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
+        busy = timeline.busy
+        seconds = costs.unit == "s" and makespan > 0
+        return {
+            "name": self.design.name,
+            "digest": self.program.digest,
+            "unit": costs.unit,
+            "makespan_s": makespan,
+            "bubble_ratio": timeline.bubble_ratio,
+            "span_bubble_ratio": timeline.span_bubble_ratio,
+            "samples_per_s": costs.samples / makespan if makespan else 0.0,
+            "tokens_per_s": costs.tokens / makespan if makespan else 0.0,
+            "mfu": costs.model_flops / (costs.peak_flops * makespan) if seconds else None,
+            "fits": bool(self.memory.fits.all()),
+            "capacity_bytes": costs.capacity_bytes,
+            "meshes": list(timeline.meshes),
+            "layers_per_stage": list(costs.layers),
+            "busy_s": busy.tolist(),
+            "idle_s": (makespan - busy).tolist(),
+            "exposed_communication_s": timeline.exposed_communication.tolist(),
+            "mean_exposed_communication_s": timeline.mean_exposed_communication,
+            "inside_communication_s": self.inside_communication.tolist() if seconds else None,
+            "bounds": self.bounds.as_data() if self.bounds else None,
+            "links": [load.as_data() for load in self.port_loads],
+            "dropped": self.dropped,
+            "mean_inside_communication_s": float(self.inside_communication.mean()) if seconds else None,
+            "peak_inflight": peak_inflight(self.program, self.design.pipeline.stages).tolist(),
+            "peak_memory_bytes": self.memory.total_bytes.tolist(),
+            "memory_bytes": {kind: values.tolist() for kind, values in self.memory.by_category.items()},
+            "weight_copies": self.weight_copies.tolist(),
+            "findings": list(findings(self.design)),
+            "warnings": [str(problem) for problem in self.warnings],
+        }
+
+    @cached_property
+    def warnings(self) -> list[Problem]:
+        """What is unwise, though it can be simulated."""
+        return [*_memory_warnings(self), *_unmeasured(self.design), *_warnings(self.design)]
+
+
+def predict(design: Design, program: Program | None = None) -> Prediction:
+    """Lower, price and simulate a design; not lower it anew where its ``program`` is there already.
+
+    Raises:
+        InputError: the order waits for ever, or the cost model cannot price the design.
+    """
+    program = lower(design) if program is None else program
+    costs = estimate(design, program)
+    names = tuple(mesh.name for mesh in design.meshes)
+    return Prediction(design, program, costs, costs.play(program, meshes=names))
+
+
+def check(design: Design) -> list[Problem]:
+    """Every problem of a design, also of a draft whose parts do not fit each other: what is wrong
+    between its parts, what lowering and the costs find, and the unwise."""
+    found = problems(design)
+    wrong = [problem.where for problem in found if problem.severity == "error"]
+    try:
+        if not wrong:
+            return [*found, *predict(design).warnings]
+        if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDERS) for where in wrong):
+            lower(design)  # what is wrong elsewhere does not hide what is wrong with a drawn order
+    except DesignError as error:
+        return [*found, *error.problems]
+    except InputError as error:
+        return [*found, Problem("", "cost", str(error))]
+    return found
+
+
+_ORDERS = ("pipeline", "model", "meshes")
+"""What the orders of a design depend on."""
+
+
+def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
+    memory, design = prediction.memory, prediction.design
+    for rank in np.flatnonzero(~memory.fits).tolist():
+        largest = max(memory.by_category, key=lambda kind: memory.by_category[kind][rank])
+        total, capacity, most = memory.total_bytes[rank], memory.capacity_bytes, memory.by_category[largest][rank]
+        yield Problem(
+            f"meshes[{rank}]",
+            "memory",
+            f"a device of mesh {design.meshes[rank].name} would hold {quantity(total, 'B')} of its "
+            f"{quantity(capacity, 'B')}, most of it {largest} ({quantity(most, 'B')}); {_relief(design, largest)}",
+            "warning",
+        )
+
+
+def _relief(design: Design, category: str) -> str:
+    """What would take less of one kind of memory, of what this design does not do already."""
+    ways = {
+        "weights": ["more meshes", "a larger tp"],
+        "gradients": ["more meshes", "a larger tp"],
+        "optimizer": ["more meshes", "a larger tp", *(["sgd"] * (design.training.optimizer != "sgd"))],
+        "activations": [
+            *(["a smaller micro_batch_size"] * (design.training.micro_batch_size > 1)),
+            *(["1f1b instead of gpipe"] * (design.pipeline.schedule == "gpipe")),
+            *(["recompute full"] * (design.pipeline.recompute != "full")),
+            "more meshes",
+        ],
+        "working": [("a smaller micro_batch_size" if design.training.micro_batch_size > 1 else "a larger tp")],
+    }[category]
+    *others, last = ways
+    return f"use {', '.join(others)}{',' * (len(others) > 1)}{' or ' * bool(others)}{last}"
+
+
+def _equal_shares(design: Design) -> Iterator[Problem]:
+    """Unit costs price stages alike that nobody cut, also where they cannot hold as many layers."""
+    layers, stages = design.model.layers, design.stages
+    if design.cost.kind == "unit" and design.pipeline.stages is None and layers % stages:
+        message = (
+            f"unit costs price all {stages} stages at equal shares, though {layers} layers do not divide over them "
+            f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its layers"
+        )
+        yield Problem("pipeline.stages", "equal_shares", message, "warning")
+
+
+def _unmeasured(design: Design) -> list[Problem]:
+    return outside(design, profile_of(design)) if design.cost.kind == "calibrated" else []
+
+
+def _warnings(design: Design) -> Iterator[Problem]:
+    used = {device for mesh in design.meshes for device in mesh.devices}
+    idle = design.cluster.devices - len(used)
+    if idle:
+        message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
+        yield Problem("meshes", "unused_devices", message, "warning")
+    yield from _equal_shares(design)
+    yield from (problem._replace(severity="warning") for problem in runnable(design))

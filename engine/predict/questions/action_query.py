@@ -1,0 +1,130 @@
+"""What a person searches for: ``3F7``, ``F7``, ``B of stage 2``, ``stage 2``, ``mesh C``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import RECEIVES, SENDS, Op
+from meshwave.engine.program.timeline import Timeline
+
+WORDS = {
+    "forward": (Op.F,),
+    "backward": (Op.B, Op.I, Op.W),
+    "step": (Op.STEP,),
+    "update": (Op.STEP,),
+    "optimizer": (Op.STEP,),
+    "reduction": (Op.REDUCE_GRAD,),
+    "transfer": SENDS,
+    "send": SENDS,
+    "activation": (Op.SEND_F,),
+    "gradient": (Op.SEND_B,),
+}
+_FILLER = {"of", "on", "in", "at", "the", "for", "with", "and", "all", ","}
+_SPANS = [op.name for op in Op if op not in RECEIVES]
+_ACTION = re.compile(rf"(\d+)?({'|'.join(sorted(_SPANS, key=len, reverse=True))})(\d+)?", re.IGNORECASE)
+_NUMBERED = re.compile(r"(stage|microbatch|mb|rank)s?(\d+)?", re.IGNORECASE)
+_HELP = 'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "microbatch 5" or "mesh {mesh}"'
+
+
+@dataclass(frozen=True)
+class Query:
+    """What spans have to be to be found; what is None or empty does not matter."""
+
+    ops: tuple[Op, ...] = ()
+    stage: int | None = None
+    microbatch: int | None = None
+    rank: int | None = None  # who does it; of a transfer, either end
+
+    def matches(self, timeline: Timeline) -> NDArray[np.bool_]:
+        """``[spans]`` whether each is meant; transfers only where they are asked for."""
+        found = np.isin(timeline.op, self.ops) if self.ops else ~timeline.is_transfer
+        for value, column in ((self.stage, timeline.stage), (self.microbatch, timeline.microbatch)):
+            if value is not None:
+                found &= column == value
+        if self.rank is not None:
+            found &= (timeline.rank == self.rank) | (timeline.peer == self.rank)
+        return found
+
+    def as_data(self) -> dict[str, Any]:
+        return {**asdict(self), "ops": [int(op) for op in self.ops]}
+
+
+def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int) -> Query:
+    """Read a search for a timeline of so many stages and microbatches on these meshes.
+
+    Raises:
+        InputError: it names nothing that is there; it says what could be written.
+    """
+    found: dict[str, Any] = {}
+    rest = text.strip()
+    help = _HELP.format(mesh=meshes[-1] if meshes else "A")
+    if not rest:
+        raise InputError(help)
+    while rest:
+        rest = _take(rest, found, meshes, help)
+    limits = {"stage": stages, "microbatch": microbatches, "rank": len(meshes)}
+    for name, limit in limits.items():
+        if found.get(name, -1) >= limit:
+            raise InputError(f"there is no {name} {found[name]}; they go from 0 to {limit - 1}")
+    return Query(**found)
+
+
+def _take(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) -> str:
+    """Read the first word or two into ``found``; return what is left."""
+    word, _, after = rest.partition(" ")
+    after = after.strip()
+    low = word.lower().strip(",")
+    if low in _FILLER or not low:
+        return after
+    if low in ("mesh", "meshes"):
+        return _take_mesh(after, found, meshes)
+    numbered = _NUMBERED.fullmatch(low)
+    if numbered:
+        kind, number = numbered.groups()
+        if number is None:
+            number, _, after = after.partition(" ")
+        if not number.isdecimal():
+            raise InputError(f'which {kind}? Write its number, as in "{kind} 2"')
+        _put(found, {"mb": "microbatch"}.get(kind, kind), int(number))
+        return after.strip()
+    ops = WORDS.get(low) or WORDS.get(low.removesuffix("s"))
+    if ops:
+        _put(found, "ops", ops)
+        return after
+    action = _ACTION.fullmatch(low)
+    if action:
+        stage, name, microbatch = action.groups()
+        _put(found, "ops", (Op[name.upper()],))
+        if stage is not None:
+            _put(found, "stage", int(stage))
+        if microbatch is not None:
+            _put(found, "microbatch", int(microbatch))
+        return after
+    near = get_close_matches(low, [*WORDS, "stage", "microbatch", "mesh"], 1, 0.7)
+    raise InputError(f'"{word}" means nothing here' + (f"; did you mean {near[0]}?" if near else f"; {help}"))
+
+
+def _take_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
+    """A mesh by its name, which may hold spaces: the longest that fits."""
+    by_name = sorted(enumerate(meshes), key=lambda entry: -len(entry[1]))
+    for rank, name in by_name:
+        if after.lower() == name.lower() or after.lower().startswith(f"{name.lower()} "):
+            _put(found, "rank", rank)
+            return after[len(name) :].strip()
+    wanted = after.partition(" ")[0]
+    known = ", ".join(meshes[:6]) + (f", ... {meshes[-1]}" if len(meshes) > 6 else "")
+    raise InputError(f"there is no mesh {wanted}; meshes are {known}" if wanted else f"which mesh? They are {known}")
+
+
+def _put(found: dict[str, Any], name: str, value: Any) -> None:
+    if name in found and found[name] != value:
+        raise InputError(f"only one {'kind' if name == 'ops' else name} at a time can be searched for")
+    found[name] = value

@@ -1,0 +1,140 @@
+"""The critical path, and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.predict.link_flows import Limit
+from meshwave.engine.predict.link_load import port_name
+from meshwave.engine.predict.questions.rank_activity import Lanes, Spans
+from meshwave.engine.predict.questions.text import percent
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Floats
+
+FindLimit = Callable[[int, float, float], Limit | None]
+"""The port that held a span up most between two moments."""
+MOST_LIMITS = 1_000
+"""Transfers of a path of which the port is looked for."""
+CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """The spans that make the step as long as it is, from the first to the last.
+
+    Each adds the time from the end of what stood on the path before it; where it began only later,
+    the time between is waiting, which belongs to the mesh that stood still. The step's length is the sum.
+    """
+
+    lanes: Lanes
+    spans: Spans  # [path]
+    begins: Floats  # [path] from when on a span is what counts, in seconds
+    ends: Floats  # [path]
+    waits: Floats  # [path] seconds before it in which nothing of the path happens
+
+    @property
+    def seconds(self) -> Floats:
+        """``[path]`` what each span adds."""
+        return self.ends - self.begins
+
+    @property
+    def makespan_s(self) -> float:
+        return self.lanes.last - self.lanes.first
+
+    @cached_property
+    def op(self) -> NDArray[np.int8]:
+        return self.lanes.timeline.op[self.spans]
+
+    @cached_property
+    def by_category(self) -> dict[str, float]:
+        """Seconds of computing, transfers, gradient reductions, optimizer steps and waiting; all of them, also at 0."""
+        op, seconds = self.op, self.seconds
+        parts = (
+            seconds[op <= Op.W],
+            seconds[(op == Op.SEND_F) | (op == Op.SEND_B)],
+            seconds[op == Op.REDUCE_GRAD],
+            seconds[op == Op.STEP],
+            self.waits,
+        )
+        return {name: float(part.sum()) for name, part in zip(CATEGORIES, parts, strict=True)}
+
+    @cached_property
+    def by_kind(self) -> dict[str, float]:
+        """Seconds of each kind of action that is on the path."""
+        return {Op(op).name: float(self.seconds[self.op == op].sum()) for op in np.unique(self.op).tolist()}
+
+    @cached_property
+    def by_stage(self) -> dict[int, float]:
+        """Seconds of computing of each stage that is on the path."""
+        computes = self.op <= Op.W
+        return _sums(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
+
+    @cached_property
+    def by_rank(self) -> dict[int, float]:
+        """Seconds of computing and updating of each rank that is on the path."""
+        works = (self.op <= Op.W) | (self.op == Op.STEP)
+        return _sums(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
+
+    @property
+    def words(self) -> str:
+        """``62% compute, 21% transfer, 17% waiting``: the parts from half a percent on, the largest first."""
+        total = self.makespan_s
+        if not total:
+            return "no time at all"
+        parts = sorted(self.by_category.items(), key=lambda part: -part[1])
+        return ", ".join(f"{percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total)
+
+    def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
+        """How long of a stretch of time the path leads through some ranks; a transfer counts for its two ends."""
+        timeline = self.lanes.timeline
+        peer = timeline.peer[self.spans]
+        through = ranks[timeline.rank[self.spans]] | ((peer >= 0) & ranks[peer])
+        inside = np.minimum(self.ends, end) - np.maximum(self.begins, start)
+        return float(np.maximum(inside, 0.0)[through].sum())
+
+    def as_data(self) -> dict[str, Any]:
+        timeline = self.lanes.timeline
+        return {
+            "makespan_s": self.makespan_s,
+            "words": self.words,
+            "actions": len(self.spans),
+            "by_category_s": self.by_category,
+            "by_kind_s": self.by_kind,
+            "by_stage_s": {str(stage): seconds for stage, seconds in self.by_stage.items()},
+            "by_mesh_s": {timeline.meshes[rank]: seconds for rank, seconds in self.by_rank.items()},
+        }
+
+
+def _sums(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
+    sums: Mapping[int, float] = dict(enumerate(np.bincount(key, seconds).tolist())) if len(key) else {}
+    return {number: sums[number] for number in np.unique(key).tolist()}
+
+
+def seconds_by_port(path: Path, find_limit: FindLimit) -> dict[str, float]:
+    """Return the seconds of transfers and reductions on a path by the words for the port that limits each, the most
+    first; of very many the longest are asked for."""
+    by_wire = np.flatnonzero(~path.lanes.timeline.is_work[path.spans] & (path.seconds > 0))
+    by_wire = by_wire[np.argsort(-path.seconds[by_wire], kind="stable")][:MOST_LIMITS]
+    found: dict[str, float] = {}
+    for at in by_wire.tolist():
+        limit = find_limit(int(path.spans[at]), float(path.begins[at]), float(path.ends[at]))
+        if limit is not None:
+            name = port_name(limit.port)
+            found[name] = found.get(name, 0.0) + float(path.seconds[at])
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+
+
+def critical_path(lanes: Lanes) -> Path:
+    """Follow the causes back from the span that ends last."""
+    timeline = lanes.timeline
+    spans = timeline.critical_path
+    start, end = timeline.start[spans], timeline.end[spans]
+    reached = np.maximum.accumulate(np.concatenate(([lanes.first], end)))[:-1]
+    begins = np.minimum(np.maximum(start, reached), np.maximum(end, reached))
+    return Path(lanes, spans, begins, np.maximum(end, begins), begins - reached)

@@ -1,0 +1,127 @@
+"""What each rank does, in order, and where it stands still between: what the other questions rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Floats, Timeline
+
+Spans = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A rank stands still from ``start`` to ``end``."""
+
+    rank: int
+    start: float
+    end: float
+    span: int  # what the rank does next, -1 where it is done
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """The work (computations and optimizer steps) of each rank of a timeline, by its start.
+
+    The work of rank ``r`` are the entries ``bounds[r]:bounds[r + 1]`` of the columns.
+    """
+
+    timeline: Timeline
+
+    @cached_property
+    def order(self) -> Spans:
+        """``[work]`` spans by rank and start; two in one slot stand together, as they are in the timeline."""
+        timeline = self.timeline
+        work = np.flatnonzero(timeline.is_work)
+        rank, start = timeline.rank[work], timeline.start[work]
+        step = np.diff(rank)
+        if ((step > 0) | ((step == 0) & (np.diff(start) >= 0))).all():
+            return work  # as a program is played: no need to sort
+        return work[np.lexsort((work, start, rank))]
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """``[ranks + 1]``"""
+        return np.searchsorted(self.timeline.rank[self.order], np.arange(self.timeline.ranks + 1))
+
+    @cached_property
+    def start(self) -> Floats:
+        return self.timeline.start[self.order]
+
+    @cached_property
+    def end(self) -> Floats:
+        return self.timeline.end[self.order]
+
+    @cached_property
+    def first(self) -> float:
+        """Seconds at which the step begins."""
+        return float(self.timeline.start.min()) if len(self.timeline) else 0.0
+
+    @cached_property
+    def last(self) -> float:
+        """Seconds at which the step ends."""
+        return float(self.timeline.end.max()) if len(self.timeline) else 0.0
+
+    @cached_property
+    def free(self) -> Floats:
+        """``[work]`` when the rank was free for it: the end of the work before, or the start of the step."""
+        free = np.concatenate(([self.first], self.end[:-1])) if len(self.order) else np.zeros(0)
+        free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.first
+        return np.minimum(free, self.start)  # the second of a slot begins with the first
+
+    @cached_property
+    def done(self) -> Floats:
+        """``[ranks]`` when each rank has done all its work."""
+        has = np.diff(self.bounds) > 0
+        done = np.full(self.timeline.ranks, self.first)
+        done[has] = np.maximum.reduceat(self.end, self.bounds[:-1][has]) if has.any() else self.first
+        return done
+
+    @cached_property
+    def on_the_wire(self) -> Floats:
+        """``[work]`` seconds of the gap before it in which a transfer or a reduction that it waits for was
+        under way: communication that nothing hides."""
+        cause = self.timeline.cause[self.order]
+        by_wire = (cause >= 0) & ~self.timeline.is_work[cause]
+        waited = self.start - np.maximum(self.free, self.timeline.start[cause])
+        return np.where(by_wire, np.maximum(waited, 0.0), 0.0)
+
+    def gap(self, rank: int, at: float) -> Gap | None:
+        """The gap of a rank around a time; None where it works or the step is over."""
+        low, high = int(self.bounds[rank]), int(self.bounds[rank + 1])
+        after = low + int(np.searchsorted(self.start[low:high], at, "right"))
+        if after < high and self.free[after] <= at < self.start[after]:
+            return Gap(rank, float(self.free[after]), float(self.start[after]), int(self.order[after]))
+        if self.done[rank] <= at < self.last:
+            return Gap(rank, float(self.done[rank]), self.last, -1)
+        return None
+
+    def maker(self, transfer: int) -> int:
+        """The span that made what a transfer carries, or -1."""
+        timeline = self.timeline
+        made = (Op.F,) if timeline.op[transfer] == Op.SEND_F else (Op.B, Op.I)
+        same = (timeline.microbatch == timeline.microbatch[transfer]) & (timeline.stage == timeline.stage[transfer])
+        found = np.flatnonzero(same & np.isin(timeline.op, made))
+        return int(found[0]) if found.size else -1
+
+    def mesh(self, span: int) -> str:
+        return self.timeline.meshes[int(self.timeline.rank[span])]
+
+    def name(self, span: int) -> str:
+        """``2B0``"""
+        return str(self.timeline.action(span))
+
+
+def overlap(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
+    """How much of each stretch lies inside."""
+    inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
+    return inside

@@ -1,0 +1,52 @@
+"""What a computation computes: the FLOPs of each stage on a device that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import Costs
+from meshwave.engine.costs.device_sizes import joins_of, workload
+from meshwave.engine.costs.operators import Operator, Workload, ends, join, layer
+from meshwave.engine.document import Design
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.timeline import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """FLOPs of one microbatch through each copy of a stage, on one device."""
+
+    placement: NDArray[np.int32]  # [replicas, stages] the rank that holds the copy
+    flops: Floats  # [F B I W, replicas, stages]; B and I run the forward once more where it is recomputed
+
+
+def work(design: Design, program: Program, costs: Costs) -> Work | None:
+    """What the design's computations compute; None of unit costs, which know no FLOPs."""
+    if costs.unit != "s":
+        return None
+
+    @cache  # stages and meshes are mostly alike
+    def of_stage(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
+        return layers * _flops(layer(load)) + joins * _flops(join(load)) + _flops(ends(load, first=first, last=last))
+
+    joins = joins_of(design, costs.layers)
+    found = np.zeros((Op.W + 1, program.replicas, program.stages))
+    for (replica, stage), rank in np.ndenumerate(program.placement):
+        load = workload(design, design.meshes[rank])
+        ends_here = stage == 0, stage == program.stages - 1
+        forward, back, weight = of_stage(load, costs.layers[stage], joins[stage], *ends_here)
+        again = forward if design.pipeline.recomputes(stage) else 0.0
+        found[:, replica, stage] = forward, again + back + weight, again + back, weight
+    return Work(program.placement, found)
+
+
+def _flops(operators: Iterable[Operator]) -> Floats:
+    """Of a forward and of the two halves of its backward."""
+    parts = [(each.forward.flops, each.input_gradient.flops, each.weight_gradient.flops) for each in operators]
+    return np.asarray(np.array(parts, float).reshape(-1, 3).sum(axis=0))

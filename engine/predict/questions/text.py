@@ -1,0 +1,29 @@
+"""Times in words, in seconds or in the units of a unit cost."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from meshwave.engine.units import quantity
+
+Unit = Literal["s", "units"]
+
+
+def amount(value: float, unit: Unit) -> str:
+    """``3.1 ms``, or ``3.1`` in units."""
+    return quantity(value, "s") if unit == "s" else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """``62%``"""
+    return f"{100 * share:.0f}%"
+
+
+def count(number: int, one: str) -> str:
+    """``3 blocks``"""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
+
+
+def listed(parts: list[str]) -> str:
+    """``a, b, then c``"""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, then {parts[-1]}"

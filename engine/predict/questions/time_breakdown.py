@@ -1,0 +1,149 @@
+"""Where the time of an area goes: a stretch of time on some of the meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshwave.engine.predict.questions.rank_activity import Lanes, overlap
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.timeline import Floats
+
+if TYPE_CHECKING:
+    from meshwave.engine.predict.questions.critical_path import Path
+
+
+@dataclass(frozen=True)
+class MeshTime:
+    """How one mesh spends an area."""
+
+    mesh: str
+    busy_s: float
+    idle_s: float
+    link_s: float  # of the idle time: a transfer or a reduction that it waits for is under way
+    by_kind_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Area:
+    """Sums over an area; the times of meshes add up to ``available_s``, the area's length times its meshes."""
+
+    start_s: float
+    end_s: float
+    meshes: tuple[str, ...]
+    available_s: float
+    busy_s: float
+    by_kind_s: Mapping[str, float]  # F, B, I, W, STEP: they add up to busy_s; a slot of two counts half for each
+    blocks: Mapping[str, int]  # how many of each kind touch the area
+    idle_s: float
+    link_s: float  # of the idle time: a transfer or a reduction that is waited for is under way
+    fill_s: float  # of the idle time: before the first work of a mesh, and no such transfer is under way
+    drain_s: float  # of the idle time: after the last work of a mesh
+    by_mesh: tuple[MeshTime, ...]
+    transfers: int  # that touch the area, from or to one of its meshes
+    transfers_s: float  # all of them together, side by side ones added up
+    transfers_bytes: float | None  # None where no bytes are known
+    reductions_s: float
+    critical_s: float  # of the area's length: the critical path leads through its meshes
+    critical_share: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    @property
+    def waits_s(self) -> float:
+        """Of the idle time: another mesh has not done yet what a mesh waits for."""
+        return max(self.idle_s - self.link_s - self.fill_s - self.drain_s, 0.0)
+
+    @property
+    def idle_share(self) -> float:
+        return self.idle_s / self.available_s if self.available_s else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": self.seconds, "waits_s": self.waits_s, "idle_share": self.idle_share}
+
+
+def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[int], carried: Floats | None) -> Area:
+    """Sum an area up; ``carried`` are the bytes of each span, where they are known."""
+    timeline = lanes.timeline
+    start, end = sorted((start, end))
+    start, end = max(start, lanes.first), min(end, lanes.last)
+    length = max(end - start, 0.0)
+    chosen = np.zeros(timeline.ranks, np.bool_)
+    chosen[list(ranks)] = True
+    names = tuple(np.array(timeline.meshes, object)[chosen].tolist())
+
+    inside = overlap(lanes.start, lanes.end, start, end)
+    slots = _slot_weight(lanes)
+    rank, op = timeline.rank[lanes.order], timeline.op[lanes.order]
+    busy = np.bincount(rank * len(Op) + op, inside * slots, timeline.ranks * len(Op)).reshape(timeline.ranks, len(Op))
+    touching = chosen[rank] & (inside > 0)
+    blocks = np.bincount(op[touching], minlength=len(Op))
+    idle = np.maximum(length - busy.sum(axis=1), 0.0)
+    link = _within_gaps(lanes, start, end, lanes.on_the_wire)
+    fill, drain = _edges(lanes, start, end)
+
+    moves = timeline.is_transfer & (chosen[timeline.rank] | chosen[timeline.peer])
+    under_way = np.where(moves, overlap(timeline.start, timeline.end, start, end), 0.0)
+    touched = moves & (timeline.end > start) & (timeline.start < end)
+    reducing = chosen[timeline.rank] & (timeline.op == Op.REDUCE_GRAD)
+    critical = path.seconds_within(start, end, chosen)
+    return Area(
+        start_s=start,
+        end_s=max(end, start),
+        meshes=names,
+        available_s=length * len(names),
+        busy_s=float(busy[chosen].sum()),
+        by_kind_s=_named(busy[chosen].sum(axis=0)),
+        blocks={Op(kind).name: int(number) for kind, number in enumerate(blocks) if number},
+        idle_s=float(idle[chosen].sum()),
+        link_s=float(link[chosen].sum()),
+        fill_s=float(fill[chosen].sum()),
+        drain_s=float(drain[chosen].sum()),
+        by_mesh=tuple(
+            MeshTime(timeline.meshes[r], float(busy[r].sum()), float(idle[r]), float(link[r]), _named(busy[r]))
+            for r in np.flatnonzero(chosen).tolist()
+        ),
+        transfers=int(touched.sum()),
+        transfers_s=float(under_way.sum()),
+        transfers_bytes=float(carried[touched].sum()) if carried is not None else None,
+        reductions_s=float(overlap(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
+        critical_s=critical,
+        critical_share=critical / length if length else 0.0,
+    )
+
+
+def _slot_weight(lanes: Lanes) -> Floats:
+    """``[work]`` 1, and half for each of the two that share a slot."""
+    fused = lanes.timeline.fused[lanes.order]
+    weight = np.ones(len(fused))
+    second = np.flatnonzero(fused)
+    weight[second] = weight[second - 1] = 0.5
+    return weight
+
+
+def _within_gaps(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
+    """``[ranks]`` of so many seconds at the end of the gap before each work, what lies inside."""
+    inside = overlap(lanes.start - seconds, lanes.start, start, end)
+    return np.asarray(np.bincount(lanes.timeline.rank[lanes.order], inside, lanes.timeline.ranks), float)
+
+
+def _edges(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
+    """``[ranks]`` what lies inside of the time before the first and after the last work of each rank."""
+    begins = np.full(lanes.timeline.ranks, lanes.last)
+    has = np.flatnonzero(np.diff(lanes.bounds))
+    firsts = lanes.bounds[has]
+    begins[has] = lanes.start[firsts] - lanes.on_the_wire[firsts]
+    fill = overlap(np.full_like(begins, lanes.first), begins, start, end)
+    return fill, np.where(
+        np.diff(lanes.bounds) > 0, overlap(lanes.done, np.full_like(begins, lanes.last), start, end), 0
+    )
+
+
+def _named(by_op: Floats) -> dict[str, float]:
+    """By name what takes time; sums of rounded ends leave a trace of what only touches the area."""
+    return {Op(op).name: float(seconds) for op, seconds in enumerate(by_op) if seconds > 1e-9 * by_op.sum()}

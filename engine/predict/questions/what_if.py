@@ -1,0 +1,108 @@
+"""What if something were faster? The program is played anew with changed costs, and the answer is exact.
+
+To look at the critical path alone would promise too much: what gets faster may leave the path, and
+another path takes over. (Coz, arXiv:1608.03676, asks the same of programs by slowing the rest down.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import Costs
+from meshwave.engine.predict.questions.critical_path import Path
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+What = Literal["stage", "mesh", "transfers", "reductions", "update"]
+
+MOST = 8
+"""Changes that are tried of one program: the most promising, since each is a simulation."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that could be faster: a stage or a mesh, by its number, or all transfers, reductions or updates."""
+
+    what: What
+    number: int = -1
+
+    def rows(self, program: Program) -> NDArray[np.bool_]:
+        """``[rows]`` of a program whose time changes."""
+        changes: NDArray[np.bool_]
+        if self.what == "stage":
+            changes = program.is_compute & (program.stage == self.number)
+        elif self.what == "mesh":
+            changes = (program.is_compute | (program.op == Op.STEP)) & (program.rank == self.number)
+        elif self.what == "transfers":
+            changes = program.is_send
+        else:
+            changes = program.op == (Op.REDUCE_GRAD if self.what == "reductions" else Op.STEP)
+        return changes
+
+    def name(self, meshes: tuple[str, ...]) -> str:
+        """``stage 2``, ``mesh C``, ``transfers``"""
+        if self.what == "mesh":
+            return f"mesh {meshes[self.number]}"
+        return f"stage {self.number}" if self.what == "stage" else self.what
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What a change brings: the step's length with it, and what is saved."""
+
+    change: Change
+    name: str
+    faster: float  # takes so much less time: 0.1 for a tenth
+    on_path_s: float  # what it adds to the critical path now
+    makespan_s: float
+    saved_s: float
+    saved_share: float
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def what_if(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
+    """Seconds of the step where what ``change`` names takes ``faster`` (a tenth: 0.1) less time."""
+    seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
+    return costs.play(program, seconds).makespan
+
+
+def what_ifs(program: Program, costs: Costs, path: Path, faster: float = 0.1, most: int = MOST) -> list[WhatIf]:
+    """The ``most`` changes that weigh most on the critical path, each simulated; what saves most stands first.
+
+    Where links are not shared at most ``faster`` times its share of the path can be saved, so what is not on it saves
+    nothing.
+    """
+    candidates = sorted(_candidates(path), key=lambda candidate: -candidate[1])[:most]
+    meshes = path.lanes.timeline.meshes
+    before = path.makespan_s
+    found = []
+    for change, on_path in candidates:
+        after = what_if(program, costs, change, faster)
+        saved = before - after
+        share = saved / before if before else 0.0
+        found.append(WhatIf(change, change.name(meshes), faster, on_path, after, saved, share))
+    return sorted(found, key=lambda answer: -answer.saved_s)
+
+
+def _candidates(path: Path) -> Iterator[tuple[Change, float]]:
+    for stage, seconds in path.by_stage.items():
+        yield Change("stage", stage), seconds
+    if len(path.by_rank) < path.lanes.timeline.ranks or _holds_several(path):
+        for rank, seconds in path.by_rank.items():
+            yield Change("mesh", rank), seconds
+    names: tuple[tuple[What, str], ...] = (("transfers", "transfer"), ("reductions", "reduction"), ("update", "update"))
+    for what, category in names:
+        if path.by_category[category] > 0:
+            yield Change(what), path.by_category[category]
+
+
+def _holds_several(path: Path) -> bool:
+    """Whether a mesh holds more than one stage of the path, so that it is another change than its stage."""
+    return len(path.by_stage) > len(path.by_rank)

@@ -1,0 +1,464 @@
+"""The event loop of :mod:`meshwave.engine.program.shared_links`: plain loops over flat tables, which Python runs and numba compiles.
+
+A *node* is an action of the program, a *message* a SEND, an *exchange* the collectives inside a node. A *flow* is a
+message or an exchange on its way: flow ``m`` is message ``m``, flow ``messages + n`` the exchange of node ``n``. Flows
+of one *class* pass the same ports with the same weights, and therefore have the same rate.
+
+``served[c]`` counts the bytes that a flow of class ``c`` would have moved that was always there, so that a change of
+rate touches a class and not each of its flows: a flow that joins at ``served`` ends at ``served + size``.
+
+Tables are lists where Python runs the loop, which is faster there, and arrays where it is compiled. The functions
+take the tables that they use one by one: numba is ten times slower where a tuple of fifty arrays is passed on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+EVEN = 1e-9
+"""Relative: rates that differ by less are equal."""
+
+Table = Any
+
+
+class Nodes(NamedTuple):
+    """The actions of a program, and who waits for whom."""
+
+    pending: Table  # [nodes] inputs that each still waits for
+    out_ptr: Table  # [nodes + 1]
+    out_node: Table  # [edges] nodes that wait for each node itself
+    made_ptr: Table  # [nodes + 1]
+    made: Table  # [messages] what each node sends, in order
+    compute: Table  # [nodes] seconds of each part
+    parts: Table  # [nodes] in how many parts it still has to compute: several where its exchanges come between
+    takers: Table  # [messages] the node that takes each, -1 for none
+
+
+class Flows(NamedTuple):
+    """Messages and exchanges, and the ports that they pass."""
+
+    kind: Table  # [flows] -1 where a node exchanges nothing
+    size: Table  # [flows] bytes
+    latency: Table  # [kinds] seconds
+    connection: Table  # [kinds]
+    class_of: Table  # [kinds]
+    class_ptr: Table  # [classes + 1]
+    port: Table  # [uses] the ports of each class
+    weight: Table  # [uses]
+    most: Table  # [classes] bytes/s of a flow that is alone
+    port_ptr: Table  # [ports + 1]
+    class_at: Table  # [uses] the classes at each port
+    capacity: Table  # [ports] bytes/s
+    units: Table  # [ports] how many flows may still begin where each has the port for itself; -1 where they share it
+
+
+class Result(NamedTuple):
+    """Start and end of every action and message, and the log of rates."""
+
+    start: Table  # [nodes]
+    end: Table  # [nodes]
+    cause: Table  # [nodes] a node, or nodes + a message; -1 for none
+    sent: Table  # [messages] when each sets out
+    came: Table  # [messages]
+    sent_cause: Table  # [messages] as cause
+    log_time: Table  # [entries] moments at which the rate of a class changes; may have no room
+    log_class: Table
+    log_rate: Table
+
+
+class Room(NamedTuple):
+    """Working memory of the loop."""
+
+    counts: Table  # [8] see the numbers below
+    heap_time: Table  # [flows + 1] moments to come: a node has computed a part, or (nodes + flow) a latency is over
+    heap_order: Table
+    heap_code: Table
+    behind: Table  # [flows] what waits behind each for its connection, -1 for nothing
+    first: Table  # [connections] the flow that each carries, -1 for none
+    last: Table  # [connections] the last that waits for it
+    waiting: Table  # [connections + 1] flows that have their connection, by the order in which they asked for it
+    asked: Table  # [flows] the order in which each asked for its connection
+    heap_first: Table  # [classes] where the heap of the flows of each begins
+    marks: Table  # at what is served each of them ends
+    numbers: Table  # which flow that is
+    busy: Table  # [classes] how many flows each has
+    served: Table  # [classes]
+    since: Table  # [classes] the moment that `served` is of
+    rate: Table  # [classes]
+    ends: Table  # [classes] when the next of its flows ends
+    active: Table  # [classes] the busy ones, in any order
+    place: Table  # [classes] where each stands there
+    demand: Table  # [ports] bytes/s that its flows would take if each were alone
+    left: Table  # [ports]
+    shares: Table  # [ports]
+    fair: Table  # [classes]
+    found: Table  # [classes] whose rates may change now
+    seeds: Table  # [ports + 1] ports from which changes of rates spread
+    port_mark: Table  # [ports] the last moment at which each was met
+    class_mark: Table  # [classes]
+
+
+HEAP, ORDER, ACTIVE, WAITING, LOGGED, MOMENT, FOUND, SEEDS = range(8)
+"""Places of Room.counts."""
+
+
+def play(nodes: Nodes, flows: Flows, result: Result, room: Room) -> int:
+    """Play a program on shared links; return the number of changes of rates, those without room in the log included."""
+    pending, out_ptr, out_node, made_ptr, made, compute, parts, takers = nodes
+    kind, size, latency, connection, class_of, class_ptr, port, weight, most, port_ptr, class_at, capacity, units = (
+        flows
+    )
+    start, end, cause, sent, came, sent_cause, log_time, log_class, log_rate = result
+    counts, heap_time, heap_order, heap_code, behind, first, last, waiting, asked, heap_first = room[:10]
+    marks, numbers, busy, served, since, rate, ends, active, place, demand, left, shares = room[10:22]
+    fair, found, seeds, port_mark, class_mark = room[22:]
+    count, messages, now = len(pending), len(takers), 0.0
+    push(heap_time, heap_order, heap_code, counts, compute[0], 0)
+    while counts[HEAP] > 0 or counts[ACTIVE] > 0:
+        counts[MOMENT] += 1
+        counts[FOUND] = counts[SEEDS] = 0
+        done, ended = -1, -1  # a node, a flow
+        of = find_next_end(heap_time, counts, ends, active)
+        if of >= 0:
+            now = max(now, ends[of])
+            served[of] += rate[of] * (now - since[of])
+            since[of] = now
+            ended = pop_mark(marks, numbers, heap_first[of], busy[of])
+            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
+            add_demand(class_ptr, port, weight, demand, capacity, units, -most[of], of)
+            busy[of] -= 1
+            if busy[of] > 0:
+                note_class(class_mark, found, counts, of)
+            else:
+                served[of] = rate[of] = 0.0
+                counts[ACTIVE] -= 1
+                active[place[of]] = active[counts[ACTIVE]]
+                place[active[place[of]]] = place[of]
+                log(log_time, log_class, log_rate, counts, now, of, 0.0)
+            line = connection[kind[ended]]
+            first[line] = -1
+            if behind[ended] >= 0:
+                first[line] = behind[ended]
+                queue(waiting, asked, counts, behind[ended])
+            if ended < messages:
+                came[ended] = now
+                taker = takers[ended]
+                if taker >= 0:
+                    pending[taker] -= 1
+                    if pending[taker] == 0:
+                        start[taker], cause[taker] = now, count + ended
+                        push(heap_time, heap_order, heap_code, counts, now + compute[taker], taker)
+            else:
+                node = ended - messages
+                parts[node] -= 1
+                if parts[node] == 0:
+                    done = node
+                else:
+                    push(heap_time, heap_order, heap_code, counts, now + compute[node], node)
+        else:
+            pop(heap_time, heap_order, heap_code, counts)
+            now = max(now, heap_time[counts[HEAP]])
+            code = heap_code[counts[HEAP]]
+            if code >= count:  # a latency is over
+                flow = code - count
+                line = connection[kind[flow]]
+                counts[ORDER] += 1
+                asked[flow] = counts[ORDER]
+                if first[line] >= 0:
+                    behind[last[line]] = flow
+                else:
+                    first[line] = flow
+                    queue(waiting, asked, counts, flow)
+                last[line] = flow
+            elif kind[messages + code] >= 0:  # a part is computed, and exchanges follow
+                moment = now + latency[kind[messages + code]]
+                push(heap_time, heap_order, heap_code, counts, moment, count + messages + code)
+            else:
+                done = code
+        if done >= 0:
+            end[done] = now
+            for at in range(out_ptr[done], out_ptr[done + 1]):
+                node = out_node[at]
+                pending[node] -= 1
+                if pending[node] == 0:
+                    start[node], cause[node] = now, done
+                    push(heap_time, heap_order, heap_code, counts, now + compute[node], node)
+            for at in range(made_ptr[done], made_ptr[done + 1]):
+                message = made[at]
+                sent[message], sent_cause[message] = now, done
+                push(heap_time, heap_order, heap_code, counts, now + latency[kind[message]], count + message)
+        kept, here = 0, counts[WAITING]
+        for at in range(here):
+            flow = waiting[at]
+            of = class_of[kind[flow]]
+            if not has_units(class_ptr, port, units, of):
+                waiting[kept] = flow
+                kept += 1
+                continue
+            if ended >= 0 and flow < messages:
+                sent[flow] = now
+                sent_cause[flow] = count + ended if ended < messages else ended - messages
+            if busy[of] == 0:
+                place[of] = counts[ACTIVE]
+                active[counts[ACTIVE]] = of
+                counts[ACTIVE] += 1
+                since[of] = now
+            served[of] += rate[of] * (now - since[of])
+            since[of] = now
+            add_demand(class_ptr, port, weight, demand, capacity, units, most[of], of)
+            note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
+            note_class(class_mark, found, counts, of)
+            push_mark(marks, numbers, heap_first[of], busy[of], served[of] + size[flow], flow)
+            busy[of] += 1
+        counts[WAITING] = kept
+        if counts[FOUND] + counts[SEEDS] == 0:
+            continue
+        find_coupled(
+            class_ptr, port, port_ptr, class_at, busy, demand, capacity, port_mark, class_mark, seeds, found, counts
+        )
+        share(class_ptr, port, weight, most, busy, demand, capacity, left, shares, fair, found, counts[FOUND])
+        for at in range(counts[FOUND]):
+            of = found[at]
+            if fair[of] != rate[of]:
+                served[of] += rate[of] * (now - since[of])
+                since[of], rate[of] = now, fair[of]
+                log(log_time, log_class, log_rate, counts, now, of, fair[of])
+            ends[of] = since[of] + max(0.0, marks[heap_first[of]] - served[of]) / rate[of]
+    return int(counts[LOGGED])
+
+
+def find_next_end(heap_time: Table, counts: Table, ends: Table, active: Table) -> int:
+    """Return the class whose next flow ends before anything else happens; -1 if the heap of moments is first."""
+    found = -1
+    soonest = heap_time[0] if counts[HEAP] > 0 else -1.0
+    for at in range(counts[ACTIVE]):
+        if soonest < 0 or ends[active[at]] < soonest:
+            found, soonest = active[at], ends[active[at]]
+    return int(found)
+
+
+def log(log_time: Table, log_class: Table, log_rate: Table, counts: Table, now: float, of: int, rate: float) -> None:
+    """Append the rate of a class to the log, if there is room."""
+    at = counts[LOGGED]
+    if at < len(log_time):
+        log_time[at], log_class[at], log_rate[at] = now, of, rate
+    counts[LOGGED] += 1
+
+
+# ---- moments to come: a binary heap ----
+
+
+def push(times: Table, orders: Table, codes: Table, counts: Table, time: float, code: int) -> None:
+    """Add a moment: a node has computed a part, or (``nodes + flow``) a latency is over."""
+    counts[ORDER] += 1
+    at = counts[HEAP]
+    counts[HEAP] += 1
+    while at > 0 and times[(at - 1) >> 1] > time:  # of two at one time the one that was added first is first
+        above = (at - 1) >> 1
+        times[at], orders[at], codes[at] = times[above], orders[above], codes[above]
+        at = above
+    times[at], orders[at], codes[at] = time, counts[ORDER], code
+
+
+def pop(times: Table, orders: Table, codes: Table, counts: Table) -> None:
+    """Move the first moment behind the end of the heap."""
+    counts[HEAP] -= 1
+    last = counts[HEAP]
+    first_time, first_code = times[0], codes[0]
+    time, order, code = times[last], orders[last], codes[last]
+    at, below = 0, 1
+    while below < last:
+        if below + 1 < last and is_before(times, orders, below + 1, times[below], orders[below]):
+            below += 1
+        if not is_before(times, orders, below, time, order):
+            break
+        times[at], orders[at], codes[at] = times[below], orders[below], codes[below]
+        at, below = below, 2 * below + 1
+    times[at], orders[at], codes[at] = time, order, code
+    times[last], codes[last] = first_time, first_code
+
+
+def push_mark(marks: Table, flows: Table, first: int, count: int, mark: float, flow: int) -> None:
+    """Add a flow to the ``count`` flows of a class, whose heap begins at ``first``."""
+    at = count
+    while at > 0 and marks[first + ((at - 1) >> 1)] > mark:
+        above = first + ((at - 1) >> 1)
+        marks[first + at], flows[first + at] = marks[above], flows[above]
+        at = above - first
+    marks[first + at], flows[first + at] = mark, flow
+
+
+def pop_mark(marks: Table, flows: Table, first: int, count: int) -> int:
+    """Take the flow that ends first out of the ``count`` flows of a class, and return it."""
+    found, last = flows[first], count - 1
+    mark, flow = marks[first + last], flows[first + last]
+    at, below = 0, 1
+    while below < last:
+        if below + 1 < last and is_before(marks, flows, first + below + 1, marks[first + below], flows[first + below]):
+            below += 1
+        if not is_before(marks, flows, first + below, mark, flow):
+            break
+        marks[first + at], flows[first + at] = marks[first + below], flows[first + below]
+        at, below = below, 2 * below + 1
+    marks[first + at], flows[first + at] = mark, flow
+    return int(found)
+
+
+def is_before(keys: Table, orders: Table, at: int, key: float, order: int) -> bool:
+    """Return whether the entry at a place of a heap comes before another one."""
+    return bool(keys[at] < key or (keys[at] == key and orders[at] < order))
+
+
+# ---- who may begin ----
+
+
+def queue(waiting: Table, asked: Table, counts: Table, flow: int) -> None:
+    """Insert a flow that is first of its connection into the flows that wait for units, by the order of asking."""
+    at = counts[WAITING]
+    while at > 0 and asked[waiting[at - 1]] > asked[flow]:
+        waiting[at] = waiting[at - 1]
+        at -= 1
+    waiting[at] = flow
+    counts[WAITING] += 1
+
+
+def has_units(class_ptr: Table, port: Table, units: Table, of: int) -> bool:
+    """Return whether a flow of a class may begin: none of its exclusive ports is taken."""
+    free = True
+    for use in range(class_ptr[of], class_ptr[of + 1]):
+        free = free and units[port[use]] != 0
+    return free
+
+
+def add_demand(
+    class_ptr: Table, port: Table, weight: Table, demand: Table, capacity: Table, units: Table, rate: float, of: int
+) -> None:
+    """Add a flow of a class to the demand of its ports; a negative rate removes one."""
+    for use in range(class_ptr[of], class_ptr[of + 1]):
+        at = port[use]
+        demand[at] += weight[use] * rate
+        if demand[at] < capacity[at] * EVEN:
+            demand[at] = 0.0
+        if units[at] >= 0:
+            units[at] += -1 if rate > 0 else 1
+
+
+# ---- rates ----
+
+
+def note_ports(
+    class_ptr: Table,
+    port: Table,
+    demand: Table,
+    capacity: Table,
+    port_mark: Table,
+    seeds: Table,
+    counts: Table,
+    of: int,
+) -> None:
+    """Note the ports of a class whose flows could fill them together: rates may change there."""
+    for use in range(class_ptr[of], class_ptr[of + 1]):
+        at = port[use]
+        if port_mark[at] != counts[MOMENT] and demand[at] > capacity[at] * (1 + EVEN):
+            port_mark[at] = counts[MOMENT]
+            seeds[counts[SEEDS]] = at
+            counts[SEEDS] += 1
+
+
+def note_class(class_mark: Table, found: Table, counts: Table, of: int) -> None:
+    """Note a class whose rate is to be found."""
+    if class_mark[of] != counts[MOMENT]:
+        class_mark[of] = counts[MOMENT]
+        found[counts[FOUND]] = of
+        counts[FOUND] += 1
+
+
+def find_coupled(
+    class_ptr: Table,
+    port: Table,
+    port_ptr: Table,
+    class_at: Table,
+    busy: Table,
+    demand: Table,
+    capacity: Table,
+    port_mark: Table,
+    class_mark: Table,
+    seeds: Table,
+    found: Table,
+    counts: Table,
+) -> None:
+    """Note all busy classes whose rates depend on the ports that are noted: those that pass one of them, and those
+    with which these pass a port that they could fill together."""
+    while counts[SEEDS] > 0:
+        counts[SEEDS] -= 1
+        seed = seeds[counts[SEEDS]]
+        for at in range(port_ptr[seed], port_ptr[seed + 1]):
+            of = class_at[at]
+            if busy[of] > 0 and class_mark[of] != counts[MOMENT]:
+                note_class(class_mark, found, counts, of)
+                note_ports(class_ptr, port, demand, capacity, port_mark, seeds, counts, of)
+
+
+def share(
+    class_ptr: Table,
+    port: Table,
+    weight: Table,
+    most: Table,
+    busy: Table,
+    demand: Table,
+    capacity: Table,
+    left: Table,
+    shares: Table,
+    fair: Table,
+    found: Table,
+    count: int,
+) -> None:
+    """Find the max-min fair rates of the classes in ``found``, whose order changes.
+
+    Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the port that leaves the least to
+    each of its flows decides their rate, then the next one of what is left. A flow that passes a port with weight
+    ``w`` takes ``w`` shares of it.
+    """
+    for at in range(count):
+        for use in range(class_ptr[found[at]], class_ptr[found[at] + 1]):
+            left[port[use]], shares[port[use]] = capacity[port[use]], 0.0
+    for at in range(count):
+        for use in range(class_ptr[found[at]], class_ptr[found[at] + 1]):
+            shares[port[use]] += busy[found[at]] * weight[use]
+    while count > 0:
+        least = most[found[0]]
+        for at in range(count):
+            of = found[at]
+            fair[of] = fair_rate(class_ptr, port, demand, capacity, left, shares, most[of], of)
+            least = min(least, fair[of])
+        at = 0
+        while at < count:
+            of = found[at]
+            if fair[of] > least * (1 + EVEN):
+                at += 1
+                continue
+            fair[of] = least
+            for use in range(class_ptr[of], class_ptr[of + 1]):
+                left[port[use]] -= least * busy[of] * weight[use]
+                shares[port[use]] -= busy[of] * weight[use]
+            count -= 1
+            found[at], found[count] = found[count], of
+
+
+def fair_rate(
+    class_ptr: Table,
+    port: Table,
+    demand: Table,
+    capacity: Table,
+    left: Table,
+    shares: Table,
+    most: float,
+    of: int,
+) -> float:
+    """Return the rate that the fullest of its ports leaves to each flow of a class."""
+    rate = most
+    for use in range(class_ptr[of], class_ptr[of + 1]):
+        at = port[use]
+        if demand[at] > capacity[at] * (1 + EVEN) and left[at] < rate * shares[at]:
+            rate = left[at] / shares[at]
+    return rate

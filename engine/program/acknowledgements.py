@@ -1,0 +1,57 @@
+"""When a rank knows that what it sent has come: something is there that its taker sent after it took it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from meshwave.engine.program.program import Program
+
+Rows = NDArray[np.int64]
+
+
+class Messages(NamedTuple):
+    """``[messages]`` rows: their SEND, the computation that made what they hold, and the one that takes it."""
+
+    send: Rows
+    maker: Rows
+    taker: Rows
+
+
+def messages_of(program: Program) -> Messages:
+    """Every message that has a taker."""
+    table, skipping = program.tables, program.skipping
+    ends = (
+        (table.send_forward[:-1], table.forward[:-1], table.forward[1:]),
+        (table.send_backward[1:], table.backward[1:], table.backward[:-1]),
+    )
+    there = [(send >= 0) & (maker >= 0) & (taker >= 0) for send, maker, taker in ends]
+    columns = zip(*([column[kept] for column in each] for each, kept in zip(ends, there, strict=True)), strict=True)
+    return Messages(*(np.concatenate((*each, more)) for each, more in zip(columns, skipping, strict=True)))
+
+
+@lru_cache(maxsize=8)  # by the program alone: what a message weighs does not matter
+def answers(program: Program) -> tuple[Messages, Rows]:
+    """All messages, and ``[messages]`` of each the first other one, by when it is taken, that proves that it has
+    come: it goes the way back and is sent after the message was taken. -1 where there is none in the step.
+    """
+    found = messages_of(program)
+    send, _, taker = found
+    count, rows = len(send), len(program) + 1
+    source, target = program.rank[send].astype(np.int64), program.rank[taker].astype(np.int64)
+    way, back = source * program.ranks + target, target * program.ranks + source
+    by_taker = np.lexsort((-send, taker, way))  # of those that one computation takes, the one that was sent last
+    place = np.empty(count, np.int64)
+    place[by_taker] = np.arange(count)
+    by_send = np.lexsort((send, way))
+    soonest = np.minimum.accumulate(place[by_send][::-1])[::-1]  # of those that are sent on this way from here on
+    sent = (way * rows + send)[by_send]
+    after = np.searchsorted(sent, back * rows + taker, side="right")
+    is_answered = (after < count) & (np.append(way[by_send], -1)[np.minimum(after, count)] == back)
+    answer = np.full(count, -1, np.int64)
+    answer[is_answered] = by_taker[soonest[after[is_answered]]]
+    return found, answer

@@ -1,0 +1,99 @@
+"""The flows of one step of a program, numbered, and who announces each while the step runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Network
+from meshwave.engine.program.simulation import flow_bytes
+
+Floats = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FlowTable:
+    """The flows of one step of a program, and the cells of the board in which each is announced.
+
+    A row of the program has as many flows as it has parts. Each who takes part in a flow has a cell of it: the devices
+    of a mesh, and for a reduction those of all meshes that hold the stage.
+    """
+
+    network: Network
+    kind: Int64s  # [flows]
+    size: Floats  # [flows] bytes
+    is_message: NDArray[np.bool_]  # [flows]
+    after: Int64s  # [flows] the flow that ends before this one can be ready, -1 for none
+    first: Int64s  # [rows] the first flow of each row, -1 where it has none
+    parts: Int64s  # [rows] how many it has
+    group: Int64s  # [flows] who announce it: flows of one group share their cells
+    cells: Int64s  # [groups + 1] where the cells of each begin
+    made: Mapping[int, tuple[int, ...]]  # by slot, the flows of what it sends
+
+    @classmethod
+    def of(cls, program: Program, seconds: Floats, network: Network, lanes: Sequence[int]) -> FlowTable:
+        """``seconds``: [rows] as the simulator takes them. ``lanes``: [ranks] how many announce what a mesh sends."""
+        has_flow = (network.row_kind >= 0) & ~(program.is_compute & program.fused)
+        rows = np.flatnonzero(has_flow)
+        parts = np.where(has_flow, network.parts, 0)
+        row = np.repeat(rows, parts[rows])
+        first = np.where(has_flow, np.cumsum(parts) - parts, -1)
+        sizes = flow_bytes(program, seconds, network)
+        after, reduced = np.full(len(row), -1, np.int64), np.flatnonzero(program.op[row] == Op.REDUCE_GRAD)
+        same = np.flatnonzero(program.rank[row[reduced[1:]]] == program.rank[row[reduced[:-1]]])
+        after[reduced[same + 1]] = reduced[same]
+        group, members = _groups(program, row, lanes)
+        return cls(
+            network=network,
+            kind=network.row_kind[row],
+            size=sizes[row] / parts[row],
+            is_message=program.is_send[row],
+            after=after,
+            first=first.astype(np.int64),
+            parts=parts,
+            group=group,
+            cells=np.concatenate(([0], np.cumsum(members))).astype(np.int64),
+            made=_made(program, first),
+        )
+
+    def cell(self, flow: int, place: int) -> int:
+        """The cell of one of those who announce a flow, by its place among them."""
+        return int(self.cells[self.group[flow]]) + place
+
+    def of_row(self, row: int) -> range:
+        """The flows of a row, in order."""
+        first = int(self.first[row])
+        return range(first, first + int(self.parts[row])) if first >= 0 else range(0)
+
+
+def _made(program: Program, first: Int64s) -> dict[int, tuple[int, ...]]:
+    """By the first row of each slot, the flows of the messages that it makes."""
+    found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for send, maker in zip(*(column.tolist() for column in program.senders), strict=True):
+        if first[send] >= 0:
+            found[int(program.slot[maker])] += (int(first[send]),)
+    return dict(found)
+
+
+def _groups(program: Program, row: Int64s, lanes: Sequence[int]) -> tuple[Int64s, list[int]]:
+    """[flows] the group of each, and [groups] how many announce it: copies of a stage announce their reductions once,
+    for all of them."""
+    known: dict[object, int] = {}
+    members: list[int] = []
+    group = np.zeros(len(row), np.int64)
+    for flow, at in enumerate(row.tolist()):
+        is_reduction = program.op[at] == Op.REDUCE_GRAD
+        key: object = ("stage", int(program.stage[at])) if is_reduction else flow
+        if key not in known:
+            known[key] = len(known)
+            ranks = program.ranks_of(int(program.stage[at])) if is_reduction else [int(program.rank[at])]
+            members.append(sum(lanes[rank] for rank in ranks))
+        group[flow] = known[key]
+    return group, members

@@ -1,0 +1,219 @@
+"""A network whose links are shared, and the play of a program on it.
+
+The model. A *port* is one direction of something that carries bytes: the NICs of a node, the link of a device inside
+its node. A *flow* is a message, or a collective of several devices, on its way. It passes one port or more, each with a
+*weight*: how many bytes pass that port for each byte of the flow. Two rules say when its bytes move:
+
+- Flows of one *connection* (an ordered pair of meshes, whose processes have one connection each) go one after another,
+  in the order in which they were sent.
+- The first flows of all connections share each port max-min fairly, and none is faster than it is alone.
+
+Before its first byte a flow waits for its latency, which takes nothing from any port; a flow that waits for its
+connection waits for both at the same time. Where no port is ever full and no flow waits for its connection, each takes
+``latency + bytes / rate``, as if it were alone.
+
+On emulated hosts this is what gloo over TCP does (docs/accuracy.md). NCCL enqueues the sends of a communicator on one
+stream, so that they follow one another too; that several communicators share a NIC equally is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program import _shared_links_loop as _shared_links
+from meshwave.engine.program.program import Program
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+PortKind = Literal[
+    "nic-out",
+    "nic-in",
+    "nic-both",
+    "link-out",
+    "link-in",
+    "switch",
+    "device-out",
+    "device-in",
+    "uplink-out",
+    "uplink-in",
+]
+
+EVEN = _shared_links.EVEN
+FULL = 1 + 1e-9
+"""A port is not over its capacity by what rounding adds."""
+
+
+class Port(NamedTuple):
+    """One direction of something that carries bytes."""
+
+    kind: PortKind
+    number: int  # of the node; of the device for link-* and device-*; of the leaf switch for uplink-*
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The ports of a design, and what each row of its program puts on them.
+
+    Flows are described by *kinds*: rows that send the same from the same place to the same are of one kind.
+    """
+
+    ports: tuple[Port, ...]
+    capacity: Floats  # [ports] bytes/s
+    latency_s: Floats  # [kinds] before the first byte
+    rate: Floats  # [kinds] bytes/s of a flow that is alone
+    connection: Ints  # [kinds] flows of one connection go one after another
+    use_ptr: Ints  # [kinds + 1]
+    use_port: Ints  # [uses] the ports that each kind passes
+    use_weight: Floats  # [uses] bytes that pass the port for each byte of the flow
+    row_kind: Ints  # [rows] of a SEND or REDUCE_GRAD, or of the exchanges inside a computation; -1 for none
+    exchange_s: Floats  # [rows] of a computation, the part of its seconds that its exchanges take alone
+    parts: Ints  # [rows] in how many parts exchanges and computing alternate inside a computation; else 1
+    units: Ints  # [ports] how many flows may pass at once where each has the port for itself; -1 where they share it
+
+    @cached_property
+    def classes(self) -> tuple[Ints, Ints]:
+        """``[kinds]`` the class of each kind, and ``[classes]`` a kind of each: kinds that pass the same ports alike."""
+        known: dict[object, int] = {}
+        of_kind = np.zeros(len(self.rate), np.int64)
+        for kind in range(len(self.rate)):
+            uses = slice(self.use_ptr[kind], self.use_ptr[kind + 1])
+            ports = tuple(self.use_port[uses].tolist()) or ("a link of its own", int(self.connection[kind]))
+            key = (self.rate[kind], ports, tuple(self.use_weight[uses].tolist()))
+            of_kind[kind] = known.setdefault(key, len(known))
+        first = np.zeros(len(known), np.int64)
+        first[of_kind[::-1]] = np.arange(len(self.rate))[::-1]
+        return of_kind, first
+
+    def with_exchanges(self, exchange_s: Floats) -> Network:
+        """Return the same network with other ``exchange_s``; what is known of its ports is kept."""
+        found = replace(self, exchange_s=exchange_s)
+        found.__dict__.update({name: self.__dict__[name] for name in ("classes", "coupling") if name in self.__dict__})
+        return found
+
+    @cached_property
+    def coupling(self) -> Network:
+        """The same network with the ports alone that can make flows wait for each other, each once.
+
+        A port that all connections together cannot fill is left out, and of several that the same flows pass with the
+        same shares of the capacity one stands for all: a mesh of 256 devices has hundreds of them.
+        """
+        if not len(self.ports) or not len(self.rate) or self.units.max() >= 0:
+            return self
+        kind = np.repeat(np.arange(len(self.rate)), np.diff(self.use_ptr))
+        share = self.use_weight / self.capacity[self.use_port]
+        lines = int(self.connection.max()) + 1
+        pair, place = np.unique(self.use_port * lines + self.connection[kind], return_inverse=True)
+        most = np.zeros(len(pair))
+        np.maximum.at(most, place.reshape(-1), share * self.rate[kind])
+        crowded = np.bincount(pair // lines, most, minlength=len(self.ports)) > FULL
+        marks = np.random.default_rng(0).random((2, len(self.rate)))  # equal sums: the same flows with the same shares
+        sums = np.stack([np.bincount(self.use_port, share * mark[kind], minlength=len(self.ports)) for mark in marks])
+        _, first = np.unique(sums, axis=1, return_index=True)
+        kept = np.zeros(len(self.ports), np.bool_)
+        kept[first] = True
+        kept &= crowded
+        number = np.cumsum(kept) - 1
+        uses = kept[self.use_port]
+        ports = np.flatnonzero(kept)
+        return replace(
+            self,
+            ports=tuple(self.ports[port] for port in ports.tolist()),
+            capacity=self.capacity[ports],
+            use_ptr=np.concatenate(([0], np.cumsum(np.bincount(kind[uses], minlength=len(self.rate))))),
+            use_port=number[self.use_port[uses]],
+            use_weight=self.use_weight[uses],
+            units=self.units[ports],
+        )
+
+    def bytes_of(self, program: Program, seconds: Floats) -> Floats:
+        """``[rows]`` bytes of the flow of each row, such that alone it takes ``seconds``; 0 where there is none."""
+        size = np.zeros(len(program))
+        rows = np.flatnonzero(self.row_kind >= 0)
+        kind = self.row_kind[rows]
+        alone = np.where(program.is_compute[rows], self.exchange_s[rows], seconds[rows])
+        size[rows] = np.maximum(0.0, alone - self.parts[rows] * self.latency_s[kind]) * self.rate[kind]
+        return size
+
+
+# ---- is anything shared? ----
+
+
+class Alone(NamedTuple):
+    """Times at which the bytes of each flow would move if all were alone."""
+
+    kind: Ints
+    start: Floats
+    end: Floats
+
+
+def is_contended(network: Network, alone: Alone) -> bool:
+    """Return whether a flow waits for its connection, or a port is over its capacity.
+
+    If not, the uncontended timeline is exact.
+    """
+    network = network.coupling
+    return _queues(network, alone) or any(peak > FULL for peak in _peaks(network, alone))
+
+
+def _queues(network: Network, alone: Alone) -> bool:
+    line = network.connection[alone.kind]
+    order = np.lexsort((alone.start, line))
+    line, start, end = line[order], alone.start[order], alone.end[order]
+    same = line[1:] == line[:-1]
+    if network.units.max(initial=-1) >= 0:
+        return True
+    return bool((same & (start[1:] < end[:-1] * (1 - 1e-12))).any())
+
+
+def _peaks(network: Network, alone: Alone) -> Sequence[float]:
+    """Return the peak utilisation of the busiest port, as a list of one number."""
+    counts = np.diff(network.use_ptr)[alone.kind]
+    flow = np.repeat(np.arange(len(alone.kind)), counts)
+    first = network.use_ptr[alone.kind[flow]]
+    use = first + np.arange(len(flow)) - np.repeat(np.cumsum(counts) - counts, counts)
+    port = network.use_port[use]
+    taken = network.use_weight[use] * network.rate[alone.kind[flow]] / network.capacity[port]
+    crowded = (
+        np.bincount(port, taken, minlength=len(network.ports)) > FULL
+    )  # not even all of its flows together fill it
+    keep = crowded[port] & (alone.end[flow] > alone.start[flow])
+    port, taken, flow = port[keep], taken[keep], flow[keep]
+    moments = np.concatenate((alone.end[flow] * (1 - 1e-12), alone.start[flow]))
+    change, ports = np.concatenate((-taken, taken)), np.concatenate((port, port))
+    order = np.lexsort((change, moments, ports))  # at one moment those that end come first
+    level = np.cumsum(change[order])
+    return [float(level.max(initial=0.0))]  # every port ends at 0, so that one sum serves all
+
+
+def pair_network(program: Program, *, half_duplex: bool = False) -> Network:
+    """The network of a program without a cluster: a link for each ordered pair of ranks. Both links of two ranks share
+    one rate if ``half_duplex``."""
+    sends = np.flatnonzero(program.is_send)
+    rank, peer, ranks = program.rank[sends].astype(np.int64), program.peer[sends].astype(np.int64), program.ranks
+    links, kind = np.unique(rank * ranks + peer, return_inverse=True)
+    row_kind = np.full(len(program), -1, np.int64)
+    row_kind[sends] = kind.reshape(-1)
+    ends = links // max(ranks, 1), links % max(ranks, 1)
+    pairs, pair_of_link = np.unique(np.minimum(*ends) * ranks + np.maximum(*ends), return_inverse=True)
+    shared = pairs if half_duplex else pairs[:0]
+    uses = pair_of_link.reshape(-1)[: len(links) * half_duplex]
+    return Network(
+        ports=tuple(Port("link-out", pair) for pair in shared.tolist()),
+        capacity=np.ones(len(shared)),
+        latency_s=np.zeros(len(links)),
+        rate=np.ones(len(links)),
+        connection=np.arange(len(links)),
+        use_ptr=np.arange(len(links) + 1) * half_duplex,
+        use_port=uses,
+        use_weight=np.ones(len(uses)),
+        row_kind=row_kind,
+        exchange_s=np.zeros(len(program)),
+        parts=np.ones(len(program), np.int64),
+        units=np.full(len(shared), -1, np.int64),
+    )

@@ -1,0 +1,262 @@
+"""Play a program on shared links: its tables for the loop, and the loop compiled where that is worth it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.compiled import compiled_module
+from meshwave.engine.files import import_path
+from meshwave.engine.program import _shared_links_loop as _shared_links
+from meshwave.engine.program._shared_links_loop import Flows, Nodes, Result, Room
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.graph import Graph
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.shared_links import Network, pair_network
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+INTERPRETED_EVENTS = 12_000
+"""A play of no more events is done by Python itself: importing numba would take longer."""
+
+
+class Play(NamedTuple):
+    """Times of all actions (nodes of the program's graph, from 1 on) and messages (rows that are a SEND)."""
+
+    start: Floats  # [nodes + 1]
+    end: Floats  # [nodes + 1]
+    cause: Ints  # [nodes + 1] the row whose end was waited for last, -1 for none
+    sent: Floats  # [rows]
+    came: Floats  # [rows]
+    sent_cause: Ints  # [rows]
+    log: RateLog  # empty where nobody asked for it
+
+
+class RateLog(NamedTuple):
+    """The rate of each flow of a class, from a moment on until its next entry."""
+
+    time_s: Floats
+    kind: Ints  # a kind of flows, for all that pass the same ports with the same weights
+    rate: Floats  # bytes/s of each
+
+
+NO_RATES = RateLog(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+
+
+def play_shared(program: Program, durations: Floats, sizes: Floats, network: Network, *, log_entries: int = 0) -> Play:
+    """Play a sound program on a shared network.
+
+    Args:
+        durations: ``[rows]`` seconds of each slot, of what is not waiting for flows.
+        sizes: ``[rows]`` bytes of the flow of each row, those of a slot's second row added to its first.
+        log_entries: how many changes of rates to note.
+    """
+    network = network.coupling
+    graph, tables = program.graph, _Tables.of(program)
+    messages = tables.messages
+    node_rows = np.concatenate(([0], graph.nodes))
+    node_kind = np.where(tables.has_flow, network.row_kind[node_rows], -1)
+    node_kind[0] = -1
+    has_exchange = node_kind >= 0
+    parts = np.where(has_exchange, network.parts[node_rows], 1)
+    compute = np.concatenate(([0.0], durations[graph.nodes])) / parts
+    node_size = np.where(has_exchange, sizes[node_rows] / parts, 0.0)
+    of_kind, first_of_class = network.classes
+    class_ptr, class_port, class_weight = _uses_of(network, first_of_class)
+    counts = np.bincount(class_port, minlength=len(network.ports))
+    port_ptr = np.concatenate(([0], np.cumsum(counts)))
+    port_class = np.repeat(np.arange(len(first_of_class)), np.diff(class_ptr))[np.argsort(class_port, kind="stable")]
+    nodes, flows, classes = len(node_rows), len(node_rows) + len(messages), len(first_of_class)
+    lines = int(network.connection.max(initial=-1)) + 1
+    lines_of_class = np.bincount(of_kind, minlength=classes)  # no connection has two flows of a class on their way
+    heap_first = np.concatenate(([0], np.cumsum(lines_of_class)))[:-1]
+    start, end, cause = np.zeros(nodes), np.zeros(nodes), np.full(nodes, -1)
+    sent, came, sent_cause = np.zeros(len(messages)), np.zeros(len(messages)), np.full(len(messages), -1)
+    log = np.zeros(log_entries), np.zeros(log_entries, np.int64), np.zeros(log_entries)
+    given = (
+        Nodes(
+            tables.pending.copy(), tables.out_ptr, tables.out_node, tables.made_ptr, tables.made, compute, parts.copy(),
+            tables.takers,
+        ),
+        Flows(
+            np.concatenate((network.row_kind[messages], node_kind)), np.concatenate((sizes[messages], node_size)),
+            network.latency_s, network.connection, of_kind, class_ptr, class_port, class_weight,
+            network.rate[first_of_class], port_ptr, port_class, network.capacity, network.units.copy(),
+        ),
+    )  # fmt: skip
+    written = Result(start, end, cause, sent, came, sent_cause, *log)
+    logged = _run(
+        *given, written, _room(flows, lines, len(of_kind), len(network.ports), heap_first), nodes + 2 * len(messages)
+    )
+    row_of = np.concatenate((node_rows, messages, [-1]))  # of a cause; node 0 is the start of the step
+    row_of[0] = -1
+    result = Play(
+        start, end, row_of[cause], *(np.zeros(len(program)) for _ in range(2)), np.full(len(program), -1), NO_RATES
+    )
+    result.sent[messages], result.came[messages] = sent, came
+    result.sent_cause[messages] = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
+    time_s, of_class, rate = (column[: min(logged, log_entries)] for column in log)
+    return result._replace(log=RateLog(time_s, first_of_class[of_class], rate))
+
+
+def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
+    classes = len(heap_first)
+
+    def integers(length: int) -> Ints:
+        return np.zeros(length, np.int64)
+
+    return Room(
+        counts=integers(8),
+        heap_time=np.zeros(flows + 1),
+        heap_order=integers(flows + 1),
+        heap_code=integers(flows + 1),
+        behind=np.full(flows, -1),
+        first=np.full(lines, -1),
+        last=np.full(lines, -1),
+        waiting=integers(lines + 1),
+        asked=integers(flows),
+        heap_first=heap_first,
+        marks=np.zeros(kinds),
+        numbers=integers(kinds),
+        busy=integers(classes),
+        served=np.zeros(classes),
+        since=np.zeros(classes),
+        rate=np.zeros(classes),
+        ends=np.zeros(classes),
+        active=integers(classes),
+        place=integers(classes),
+        demand=np.zeros(ports),
+        left=np.zeros(ports),
+        shares=np.zeros(ports),
+        fair=np.zeros(classes),
+        found=integers(classes),
+        seeds=integers(ports + 1),
+        port_mark=integers(ports),
+        class_mark=integers(classes),
+    )
+
+
+def compile_loop() -> bool:
+    """Compile the event loop or load it from numba's cache. Return whether numba is available."""
+    program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
+    if compiled_module(_shared_links.__name__) is None:
+        return False
+    play_shared(program, np.ones(len(program)), np.ones(len(program)), pair_network(program))
+    _ready.set()
+    return True
+
+
+def compile_in_background() -> threading.Thread:
+    """Compile the loop while this process serves others: in a process of its own, since that can take ten seconds of
+    the interpreter's lock, and then load it here. Until then Python runs the loop."""
+
+    def prepare() -> None:
+        environment = {**os.environ, "PYTHONPATH": import_path()}
+        call = [sys.executable, "-m", "meshwave.engine.program.shared_links"]
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(call, env=environment, check=True, capture_output=True, timeout=COMPILING_S)
+            compile_loop()
+        _compiling.clear()
+
+    _compiling.set()
+    thread = threading.Thread(target=prepare, daemon=True, name="compile-shared-links")
+    thread.start()
+    return thread
+
+
+COMPILING_S = 300.0
+_ready = threading.Event()
+"""Set once the compiled loop is in this process."""
+_compiling = threading.Event()
+"""Set while another process compiles it."""
+
+
+def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, events: int) -> int:
+    """Run the loop: compiled where that is worth its start, else in Python on lists, which are faster there."""
+    name = _shared_links.__name__
+    is_worth_it = _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
+    module = compiled_module(name) if is_worth_it else None
+    if module is not None:
+        logged = int(module.play(nodes, flows, result, room))
+        _ready.set()
+        return logged
+    lists = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
+    logged = _shared_links.play(*lists)
+    for column, found in zip(result, lists[2], strict=True):
+        column[:] = found
+    return logged
+
+
+def _uses_of(network: Network, kinds: Ints) -> tuple[Ints, Ints, Floats]:
+    """The ports and weights of some kinds, as (ptr, ports, weights)."""
+    counts = np.diff(network.use_ptr)[kinds]
+    ptr = np.concatenate(([0], np.cumsum(counts)))
+    use = np.repeat(network.use_ptr[kinds] - ptr[:-1], counts) + np.arange(ptr[-1])
+    return ptr, network.use_port[use], network.use_weight[use]
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """The graph of a program as the loop reads it: who waits for a node, and who takes a message."""
+
+    pending: Ints  # [nodes + 1]
+    out_ptr: Ints
+    out_node: Ints
+    made_ptr: Ints
+    made: Ints
+    messages: Ints  # [messages] their rows
+    makers: Ints  # [messages] the row of the computation that makes each
+    takers: Ints  # [messages]
+    has_flow: NDArray[np.bool_]  # [nodes + 1] computations and reductions
+
+    @classmethod
+    def of(cls, program: Program) -> _Tables:
+        found = program.__dict__.get("_shared_tables")  # as the program's other tables: made once for each program
+        if found is None:
+            found = program.__dict__["_shared_tables"] = cls._made(program, program.graph)
+        return found
+
+    @classmethod
+    def _made(cls, program: Program, graph: Graph) -> _Tables:
+        nodes = len(graph.nodes) + 1
+        target = np.repeat(np.arange(nodes), np.diff(graph.edge_ptr))
+        source, message = graph.edge_source, graph.edge_message
+        real = np.ones(len(target), np.bool_)
+        real[: graph.edge_ptr[1]] = False  # what node 0 waits for
+        plain = real & (message < 0)
+        order = np.argsort(source[plain], kind="stable")
+        out_node = target[plain][order]
+        out_ptr = np.concatenate(([0], np.cumsum(np.bincount(source[plain], minlength=nodes))))
+        carried = np.flatnonzero(real & (message >= 0))
+        sends, makers = program.senders
+        in_order = np.argsort(sends)
+        sends, makers = sends[in_order], makers[in_order]
+        number = np.full(len(program), -1, np.int64)
+        number[sends] = np.arange(len(sends))
+        takers = np.full(len(sends), -1, np.int64)
+        takers[number[message[carried]]] = target[carried]
+        position = np.zeros(len(program), np.int64)
+        position[graph.nodes] = np.arange(1, nodes)
+        of_maker = position[program.slot[makers]]
+        made = np.argsort(of_maker, kind="stable")
+        made_ptr = np.concatenate(([0], np.cumsum(np.bincount(of_maker, minlength=nodes))))
+        op = program.op[graph.nodes]
+        has_flow = np.concatenate(([False], (op <= Op.W) | (op == Op.REDUCE_GRAD)))
+        pending = np.bincount(target[real], minlength=nodes)
+        return cls(pending, out_ptr, out_node, made_ptr, made, sends, makers, takers, has_flow)
+
+
+if __name__ == "__main__":  # what a setup calls, so that nobody waits for it later
+    from meshwave.engine.program import (
+        shared_links_simulation as shared_play,  # by its name: numba keeps what it compiles for the module of that name
+    )
+
+    shared_play.compile_loop()

@@ -1,0 +1,224 @@
+"""Play a program against its costs: the predicted timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.graph import Graph
+from meshwave.engine.program.program import Program
+from meshwave.engine.program.shared_links import Alone, Network, is_contended, pair_network
+from meshwave.engine.program.shared_links_simulation import NO_RATES, Play, RateLog, play_shared
+from meshwave.engine.program.timeline import Timeline
+
+UnitTransferModel = Literal["latency", "sender-blocking", "link-serial", "half-duplex", "batched"]
+TransferModel = Literal["shared-links", "latency", "sender-blocking", "link-serial", "half-duplex", "batched"]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def simulate(
+    program: Program,
+    seconds: Floats,
+    transfer_model: TransferModel = "latency",
+    meshes: tuple[str, ...] | None = None,
+    network: Network | None = None,
+    alone: Timeline | None = None,
+) -> Timeline:
+    """Return the timeline of a sound program.
+
+    A rank computes in order, each action as soon as its inputs are there; everything is done as
+    early as it can be. Pure: no clock and no chance.
+
+    Args:
+        seconds: ``[rows of the program]`` how long each computation, reduction and step takes, and
+            each transfer at its SEND, where it is alone; a slot of two takes the sum of their rows.
+        transfer_model: *shared-links*: transfers and collectives share the ports of ``network``; *latency*: a transfer
+            starts when its tensor is made and disturbs nothing; *sender-blocking*: the sender does nothing else
+            meanwhile; *link-serial*: a NIC of ``network`` carries one transfer at a time in each direction, and without
+            one the link between two ranks does; *half-duplex*: the link between two ranks carries one transfer at a
+            time in each direction, and both directions share its rate; *batched*: the transfers of a batch
+            (:mod:`meshwave.engine.program.batches`) start when both ranks reach it and end with the longest of them, and until
+            then neither rank does anything else.
+        meshes: a name for each rank.
+        network: what is shared; where there is none, *shared-links* is *latency*.
+        alone: the timeline of the same seconds by *latency*, if it is known.
+    """
+    if transfer_model == "half-duplex" or (transfer_model == "link-serial" and network is None):
+        network = pair_network(program, half_duplex=transfer_model == "half-duplex")
+    if transfer_model in ("latency", "sender-blocking", "batched") or network is None:
+        return _play_alone(program, seconds, meshes, transfer_model)
+    alone = alone or _play_alone(program, seconds, meshes)
+    sizes = flow_bytes(program, seconds, network)
+    if not is_contended(network, _flows_of(program, network, sizes, alone)):
+        return replace(alone, meshes=meshes or alone.meshes)
+    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
+    return _timeline(program, play, meshes)
+
+
+def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
+    """Return whether any flow of a program waits for another, or shares a full port with it."""
+    alone = _play_alone(program, seconds, None)
+    return is_contended(network, _flows_of(program, network, flow_bytes(program, seconds, network), alone))
+
+
+def link_rates(program: Program, seconds: Floats, network: Network, entries: int) -> tuple[Timeline, RateLog]:
+    """Play on shared links and note how the rates of flows change, up to so many changes."""
+    sizes = flow_bytes(program, seconds, network)
+    play = play_shared(program, computing_seconds(program, seconds, network), sizes, network, log_entries=entries)
+    return _timeline(program, play, None), play.log
+
+
+# ---- nothing is shared ----
+
+
+def _play_alone(
+    program: Program, seconds: Floats, meshes: tuple[str, ...] | None, transfer_model: TransferModel = "latency"
+) -> Timeline:
+    """Play level by level: a transfer is a delay of its own on an edge."""
+    graph = program.graph
+    transfer = graph.edge_message  # the SEND that lies on each edge, if any
+    blocked = graph.edge_blocked
+    if transfer_model == "batched":
+        blocked = np.where(_holds_up_a_batch(program, blocked), blocked, -1)
+        seconds = _longest_of_batches(program, seconds)
+    if transfer_model in ("sender-blocking", "batched"):
+        transfer = np.where(transfer >= 0, transfer, blocked)
+    lag = np.zeros(len(transfer))
+    lag[transfer >= 0] = seconds[transfer[transfer >= 0]]
+    start, end = _play_levels(graph, slot_sums(program, seconds)[graph.nodes], lag)
+    by_edge = _causes(graph, start, end, lag)
+    by_row = np.concatenate(([-1], graph.nodes))[graph.edge_source[by_edge]]
+    cause = np.concatenate(([-1], np.where(transfer[by_edge] >= 0, transfer[by_edge], by_row)))
+    ended = np.zeros(len(program))
+    ended[graph.nodes] = end[1:]
+    sent, sent_cause = _departures(program, ended, batched=transfer_model == "batched")
+    came = np.where(program.is_send, sent + seconds, 0.0)
+    return _timeline(program, Play(start, end, cause, sent, came, sent_cause, NO_RATES), meshes)
+
+
+def _departures(program: Program, ended: Floats, *, batched: bool) -> tuple[Floats, NDArray[np.int64]]:
+    """``[rows]`` when each SEND starts, and the computation whose end it waited for; of a batch the last one."""
+    sent, cause = np.zeros(len(program)), np.full(len(program), -1)
+    sends, makers = program.senders
+    sent[sends], cause[sends] = ended[program.slot[makers]], makers
+    if batched:
+        rows = np.flatnonzero(program.batch >= 0)
+        rows = rows[np.argsort(sent[rows], kind="stable")]
+        last = np.zeros(int(program.batch.max(initial=-1)) + 1, np.int64)
+        last[program.batch[rows]] = rows  # in the order of their ends, so the last one stays
+        sent[rows], cause[rows] = sent[last[program.batch[rows]]], cause[last[program.batch[rows]]]
+    return sent, cause
+
+
+def _holds_up_a_batch(program: Program, blocked: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """``[edges]`` whether the computation at the end of an edge waits for a batch that holds this rank's SEND."""
+    target = np.repeat(np.concatenate(([-1], program.graph.nodes)), np.diff(program.graph.edge_ptr))
+    found: NDArray[np.bool_] = (blocked >= 0) & (program.batch[blocked] >= 0) & program.is_compute[target]
+    return found
+
+
+def _longest_of_batches(program: Program, seconds: Floats) -> Floats:
+    """The same ``[rows]`` where every SEND of a batch takes as long as the longest of them."""
+    rows = np.flatnonzero(program.batch >= 0)
+    longest = np.zeros(int(program.batch.max(initial=-1)) + 1)
+    np.maximum.at(longest, program.batch[rows], seconds[rows])
+    seconds = seconds.copy()
+    seconds[rows] = longest[program.batch[rows]]
+    return seconds
+
+
+def slot_sums(program: Program, values: Floats) -> Floats:
+    """``[rows]`` the sum of both rows at the first of each slot of two."""
+    fused = np.flatnonzero(program.fused)
+    if fused.size:
+        values = values.copy()
+        values[fused - 1] += values[fused]
+    return values
+
+
+def _play_levels(graph: Graph, duration: Floats, lag: Floats) -> tuple[Floats, Floats]:
+    """``[nodes + 1]`` starts and ends; node 0 is the start of the step."""
+    start, end = np.zeros(len(graph.nodes) + 1), np.zeros(len(graph.nodes) + 1)
+    duration = np.concatenate(([0.0], duration))
+    bounds = graph.level_ptr.tolist()
+    firsts = graph.edge_ptr[graph.level_ptr].tolist()
+    source, edge_ptr, latest = graph.edge_source, graph.edge_ptr, np.maximum.reduceat
+    for a, b, e0, e1 in zip(bounds, bounds[1:], firsts, firsts[1:], strict=False):
+        arrivals = end[source[e0:e1]]
+        arrivals += lag[e0:e1]
+        start[a:b] = ready = latest(arrivals, edge_ptr[a:b] - e0)
+        end[a:b] = ready + duration[a:b]
+    return start, end
+
+
+def _causes(graph: Graph, start: Floats, end: Floats, lag: Floats) -> NDArray[np.int64]:
+    """``[nodes]`` the edge over which each node's last input arrived."""
+    into = np.repeat(np.arange(len(start)), np.diff(graph.edge_ptr))
+    on_time = np.flatnonzero(end[graph.edge_source] + lag == start[into])
+    cause = np.full(len(start), -1, np.int64)
+    cause[into[on_time][::-1]] = on_time[::-1]  # of several, the first: what the rank did before
+    return cause[1:]
+
+
+# ---- links are shared ----
+
+
+def flow_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
+    """``[rows]`` bytes of the flow of each row; a slot of two has one flow, that of its first row."""
+    return slot_sums(program, network.bytes_of(program, seconds))
+
+
+def computing_seconds(program: Program, seconds: Floats, network: Network) -> Floats:
+    """``[rows]`` seconds of each slot without its messages and exchanges."""
+    computing = seconds.copy()
+    flows = network.row_kind >= 0
+    computing[flows] -= np.where(program.is_compute, network.exchange_s, seconds)[flows]
+    return np.maximum(0.0, slot_sums(program, computing))
+
+
+def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline) -> Alone:
+    """Return the times at which the bytes of every flow move if none disturbs another."""
+    rows = np.flatnonzero(network.row_kind >= 0)
+    span = program.span_of_row[rows]
+    kind, parts = network.row_kind[rows], network.parts[rows]
+    took = sizes[rows] / parts / network.rate[kind]
+    first = alone.start[span] + network.latency_s[kind]
+    found = []
+    exchanges = program.is_compute[rows] & ~program.fused[rows]
+    starts = np.where(exchanges, first, np.where(program.is_compute[rows], np.inf, first))
+    for part in range(int(parts.max(initial=1))):
+        here = np.flatnonzero((parts > part) & np.isfinite(starts))
+        each = (alone.end[span[here]] - alone.start[span[here]]) / parts[here]
+        late = np.where(exchanges[here], (part + 1) * each - took[here] - network.latency_s[kind[here]], 0.0)
+        found.append((kind[here], starts[here] + late, starts[here] + late + took[here]))
+    return Alone(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+# ---- the timeline ----
+
+
+def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
+    rows, nodes = program.spans, program.graph.nodes
+    begins, ends, caused = play.sent.copy(), play.came.copy(), play.sent_cause.copy()
+    begins[nodes], ends[nodes], caused[nodes] = play.start[1:], play.end[1:], play.cause[1:]
+    for column in (begins, ends, caused):
+        column[program.fused] = column[program.slot[program.fused]]
+    return Timeline(
+        source="predicted",
+        digest=program.digest,
+        meshes=meshes or tuple(f"rank {rank}" for rank in range(program.ranks)),
+        rank=program.rank[rows],
+        peer=program.peer[rows],
+        op=program.op[rows],
+        stage=program.stage[rows],
+        microbatch=program.microbatch[rows],
+        fused=program.fused[rows],
+        start=begins[rows],
+        end=ends[rows],
+        cause=program.span_of_row[caused[rows]],
+        other=program.other[rows],
+    )

@@ -1,0 +1,210 @@
+"""What happened when: spans on lanes with their causes, predicted and measured alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import Action, Op
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Source = Literal["predicted", "measured", "rehearsed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """All spans of one training step, as columns.
+
+    A computation, a gradient reduction and an optimizer step each are one span on the lane of
+    their rank; a transfer is one span (its SEND) on the lane ``rank -> peer``. Seconds count
+    from the start of the step.
+    """
+
+    source: Source
+    digest: str  # of the program that was played: two timelines with one digest can be joined
+    meshes: tuple[str, ...]  # the name of each rank's mesh
+    rank: Ints  # [spans] who does it; the sender of a transfer
+    peer: Ints  # [spans] who receives a transfer, else -1
+    op: NDArray[np.int8]  # [spans] Op: F, B, I, W, SEND_F, SEND_B, REDUCE_GRAD or STEP
+    stage: Ints  # [spans] -1 for STEP
+    microbatch: Ints  # [spans] -1 where none is meant
+    fused: Bools  # [spans] runs in one slot with the span before it, from its start to its end
+    start: Floats  # [spans] seconds
+    end: Floats  # [spans] seconds
+    cause: NDArray[np.int64]  # [spans] the span that ended last of those it waited for, else -1
+    other: Ints = field(default_factory=lambda: np.empty(0, np.int32))  # [spans] the stage that a skip goes to, else -1
+    doubt_s: float = 0.0  # by how much ranks may be shifted against each other: their clocks were aligned no better
+
+    def __post_init__(self) -> None:
+        if not len(self.other):
+            object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.meshes)
+
+    @property
+    def is_compute(self) -> Bools:
+        compute: Bools = self.op <= Op.W
+        return compute
+
+    @property
+    def is_transfer(self) -> Bools:
+        sent: Bools = (self.op == Op.SEND_F) | (self.op == Op.SEND_B)
+        return sent
+
+    def action(self, span: int) -> Action:
+        columns = (self.stage, self.microbatch, self.fused, self.other)
+        return Action(Op(int(self.op[span])), *(int(column[span]) for column in columns))
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end of any span; 0 for an empty timeline."""
+        return float(self.end.max() - self.start.min()) if len(self) else 0.0
+
+    @property
+    def is_work(self) -> Bools:
+        """Spans in which a device computes: stages and the optimizer."""
+        work: Bools = self.is_compute | (self.op == Op.STEP)
+        return work
+
+    @property
+    def busy(self) -> Floats:
+        """``[ranks]`` seconds in which each rank computes; a slot of two counts once."""
+        work = self.is_work & ~self.fused
+        return self._by_rank(work, (self.end - self.start)[work])
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The share of all devices' time that is idle: ``1 - sum(busy) / (ranks * makespan)``."""
+        return 1 - float(self.busy.sum()) / (self.ranks * self.makespan) if self.makespan else 0.0
+
+    @property
+    def span_bubble_ratio(self) -> float:
+        """The same of the stages alone, with each rank's own first start to last end instead of the
+        makespan, so that the skew between ranks does not count (the measure of arXiv:2401.10241)."""
+        first, last = np.full(self.ranks, np.inf), np.zeros(self.ranks)
+        compute = self.is_compute
+        np.minimum.at(first, self.rank[compute], self.start[compute])
+        np.maximum.at(last, self.rank[compute], self.end[compute])
+        own = np.where(np.isfinite(first), last - first, 0.0)
+        compute &= ~self.fused
+        busy = self._by_rank(compute, (self.end - self.start)[compute])
+        return 1 - float(busy.sum() / own.sum()) if own.sum() else 0.0
+
+    @cached_property
+    def exposed_communication(self) -> Floats:
+        """``[ranks]`` seconds in which a rank has nothing to do but wait for a transfer or a reduction
+        that is under way; waiting for another rank to compute is bubble, not communication."""
+        work = np.flatnonzero(self.is_work)
+        order = work[np.lexsort((self.start[work], self.rank[work]))]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = self.rank[order[1:]] != self.rank[order[:-1]]
+        free = np.where(first, 0.0, np.concatenate(([0.0], self.end[order[:-1]])))
+        cause = self.cause[order]
+        by_wire = (cause >= 0) & ~self.is_work[cause]
+        waited = self.start[order] - np.maximum(free, self.start[cause])
+        exposed = np.where(by_wire, np.maximum(waited, 0.0), 0.0)
+        return self._by_rank(order, exposed)
+
+    @property
+    def mean_exposed_communication(self) -> float:
+        """Of it the mean over the ranks: like the bubble it counts all devices' time, so that it can be told as a
+        share of the step beside it, which the largest one of a single rank cannot."""
+        return float(self.exposed_communication.mean()) if self.ranks else 0.0
+
+    def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
+        """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""
+        return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
+
+    @property
+    def critical_path(self) -> NDArray[np.int64]:
+        """The spans that make the step as long as it is, from the first to the last."""
+        path = []
+        span = int(np.argmax(self.end)) if len(self) else -1
+        while span >= 0:
+            path.append(span)
+            span = int(self.cause[span])
+        return np.array(path[::-1], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Overlay:
+    """A measured timeline laid over the predicted one of the same program, action by action."""
+
+    predicted: NDArray[np.int64]  # [pairs] spans of the predicted timeline
+    measured: NDArray[np.int64]  # [pairs] the same actions in the measured one
+    by_kind: Mapping[str, Mapping[str, float]]  # per op: predicted_s, measured_s (means), error, count
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """How far the whole step is off: ``measured / predicted - 1``, above 0 where it took longer."""
+        return self.measured_s / self.predicted_s - 1 if self.predicted_s else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+            "by_kind": {kind: dict(values) for kind, values in self.by_kind.items()},
+        }
+
+
+def overlay(predicted: Timeline, measured: Timeline) -> Overlay:
+    """Join two timelines of one program on rank and action.
+
+    Raises:
+        InputError: they are of different programs.
+    """
+    refuse_another(predicted.digest, measured.digest)
+    _, mine, theirs = np.intersect1d(_keys(predicted), _keys(measured), return_indices=True)
+    by_kind = {}
+    for op in np.unique(predicted.op[mine]):
+        of_kind = predicted.op[mine] == op
+        expected, took = (
+            float((t.end[spans[of_kind]] - t.start[spans[of_kind]]).mean())
+            for t, spans in ((predicted, mine), (measured, theirs))
+        )
+        error = took / expected - 1 if expected else 0.0
+        by_kind[Op(int(op)).name] = {
+            "predicted_s": expected,
+            "measured_s": took,
+            "error": error,
+            "count": int(of_kind.sum()),
+        }
+    return Overlay(mine, theirs, by_kind, predicted.makespan, measured.makespan)
+
+
+def refuse_another(predicted: str, measured: str) -> None:
+    """
+    Raises:
+        InputError: these are digests of different programs.
+    """
+    if predicted != measured:
+        raise InputError(
+            f"the run was of another program ({measured}) than the open design ({predicted}); "
+            "open the run's own design to compare them"
+        )
+
+
+def _keys(timeline: Timeline) -> NDArray[np.int64]:
+    """``[spans]`` one number for each action of each rank."""
+    key = timeline.rank.astype(np.int64)
+    width = int(timeline.stage.max(initial=0)) + 2
+    stages = (timeline.other + 1) * width + timeline.stage + 1
+    for column, bits in ((timeline.op, 4), (stages, 24), (timeline.microbatch + 1, 21)):
+        key = (key << bits) + column
+    return key

@@ -1,0 +1,30 @@
+"""Ensemble: the best of all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from meshwave.engine.resharding.orderings._base import CLOSE, Answer, Ordering, orderings
+from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
+
+MEMBERS = ("load-balance", "naive", "randomized", "dfs")
+
+
+@orderings.register("ensemble")
+class Ensemble(Ordering):
+    """The shortest of what the others find, the cheap ones first; it stops at one that cannot be beaten."""
+
+    title: ClassVar = "Ensemble"
+
+    def solve(self, jobs: Sequence[Job], nics: int = 1) -> Answer:
+        bound = lower_bound(jobs, nics)
+        best, shortest = Answer([]), float("inf")
+        for name in MEMBERS:
+            answer = orderings[name]().solve(jobs, nics)
+            length = makespan(run_in_order(jobs, answer.order, nics))
+            if length < shortest * (1 - CLOSE) or (answer.is_optimal and length <= shortest * (1 + CLOSE)):
+                best, shortest = answer, length
+            if shortest <= bound * (1 + CLOSE):
+                return Answer(best.order, is_optimal=True)
+        return best

@@ -1,0 +1,137 @@
+"""A plan: for each unit task who sends it, when it starts and ends, and in how many chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from meshwave.engine.resharding.additions import addition_seconds, additions
+from meshwave.engine.resharding.links import Links
+from meshwave.engine.resharding.orderings import Ordering, orderings
+from meshwave.engine.resharding.problem import Job, lower_bound, makespan, run_in_order
+from meshwave.engine.resharding.strategies import Latency, Strategy, strategies
+from meshwave.engine.resharding.tasks import Load, Side, Tensor, UnitTask
+
+CLOSE = 1e-9
+
+
+class Planned(NamedTuple):
+    """One unit task of a plan, in the order in which all ranks take the tasks."""
+
+    task: int
+    sender: int  # a rank
+    start_s: float
+    end_s: float
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Unit tasks in order, between the sums of partial tensors and what a strategy gathers at the end."""
+
+    strategy: str
+    ordering: str
+    tasks: tuple[Planned, ...]
+    makespan_s: float
+    bound_s: float  # no plan of this strategy is shorter
+    is_optimal: bool  # shown, not guessed
+    reduce_s: float = 0.0  # before the first unit task: addends of partial tensors are summed in the source
+    gather_s: float = 0.0  # after the last one: receivers gather what they got in parts
+
+
+def plan(
+    tensor: Tensor,
+    source: Side,
+    destination: Side,
+    links: Links,
+    *,
+    strategy: str = "broadcast",
+    ordering: str = "ensemble",
+    chunks: int | None = None,
+) -> Plan:
+    """Plan one tensor from one mesh and spec to another; a pure function, the same on every rank.
+
+    Raises:
+        SpecError: a spec does not fit its mesh or the tensor.
+        InputError: there is no such strategy or ordering.
+    """
+    tasks = tasks_of([Load(tensor, source, destination)], strategy)
+    return plan_tasks(tasks, links, strategy, ordering, chunks)
+
+
+def tasks_of(loads: Sequence[Load], strategy: str) -> list[UnitTask]:
+    """The unit tasks of tensors, one tensor after another, as a strategy cuts them.
+
+    Raises:
+        SpecError: a spec does not fit its mesh or its tensor.
+        InputError: there is no such strategy.
+    """
+    member = strategies[strategy]()
+    return [task for number, load in enumerate(loads) for task in member.unit_tasks(load, number)]
+
+
+def plan_tasks(tasks: Sequence[UnitTask], links: Links, strategy: str, ordering: str, chunks: int | None) -> Plan:
+    """Plan unit tasks of any number of tensors as one problem.
+
+    Raises:
+        InputError: there is no such strategy or ordering.
+    """
+    taken: Ordering = orderings[ordering]()
+    member = strategies[strategy]()
+    senders = [_senders(task, links) for task in tasks]
+    found = _latencies(tasks, senders, member, links, chunks)
+    jobs = [
+        Job(
+            task.bytes,
+            {host: latency.seconds for host, latency in latencies.items()},
+            tuple(sorted({links.host[rank] for rank in task.receivers})),
+        )
+        for task, latencies in zip(tasks, found, strict=True)
+    ]
+    answer = taken.solve(jobs, links.nics)
+    placed = run_in_order(jobs, answer.order, links.nics)
+    reduce_s = addition_seconds(
+        additions(tasks, [(each.job, senders[each.job][each.host]) for each in placed]), tasks, links
+    )
+    gather_s = member.gather_seconds(tasks, links)
+    planned = tuple(
+        Planned(
+            each.job,
+            senders[each.job][each.host],
+            reduce_s + each.start,
+            reduce_s + each.end,
+            found[each.job][each.host].chunks,
+        )
+        for each in placed
+    )
+    # Where who sends decides how long sums take, the search has not looked at them: they bound nothing.
+    is_fixed = all(len(task.senders) == 1 for task in tasks if task.addends)
+    length = reduce_s + makespan(placed) + gather_s
+    bound = (reduce_s if is_fixed else 0.0) + lower_bound(jobs, links.nics) + gather_s
+    is_optimal = (answer.is_optimal and is_fixed) or length <= bound * (1 + CLOSE)
+    return Plan(strategy, ordering, planned, length, bound, is_optimal, reduce_s, gather_s)
+
+
+def _latencies(
+    tasks: Sequence[UnitTask], senders: Sequence[dict[int, int]], member: Strategy, links: Links, chunks: int | None
+) -> list[dict[int, Latency]]:
+    """[tasks] how long each takes from each host that can send it."""
+    known: dict[object, Latency] = {}  # tasks that differ by ranks and not by hosts take as long
+
+    def latency(task: UnitTask, host: int, rank: int) -> Latency:
+        firsts = tuple(links.host[ring[0]] for ring in task.rings if ring[0] in task.receivers)
+        key = task.bytes, task.elements, host, tuple(links.host[receiver] for receiver in task.receivers), firsts
+        if key not in known:
+            known[key] = member.latency(task, rank, links, chunks) if task.receivers else Latency(0.0)
+        return known[key]
+
+    return [
+        {host: latency(task, host, rank) for host, rank in of_host.items()}
+        for task, of_host in zip(tasks, senders, strict=True)
+    ]
+
+
+def _senders(task: UnitTask, links: Links) -> dict[int, int]:
+    """The lowest rank of each host that owns the slice, hosts ascending; the first one is the lowest rank of all."""
+    return {host: ranks[0] for host, ranks in links.by_host(task.senders).items()}

@@ -1,0 +1,18 @@
+"""Starting runs and remembering them: one file a launcher, a folder a run, one record of all runs."""
+
+from meshwave.engine.runs.launchers._base import Capabilities, Launcher, reconcile
+from meshwave.engine.runs.options import Hosts, Options
+from meshwave.engine.runs.run import Run, loss_in_words, loss_of, step_time
+from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_folder import Bundle, read_bundle, read_options, write_bundle
+
+__all__ = ["Bundle", "Capabilities", "Entry", "Hosts", "Launcher", "Options", "Record", "Run", "State"]
+__all__ += [
+    "loss_in_words",
+    "loss_of",
+    "read_bundle",
+    "read_options",
+    "reconcile",
+    "step_time",
+    "write_bundle",
+]

@@ -1,0 +1,100 @@
+"""The inside of blocks with experts, predicted and measured: what their layers do, and how long devices stand still."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.predict.block_timeline import COMPUTE, DENSE, Inside, block_of, inside
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.runs.accuracy.measured_block import measured_inside
+from meshwave.engine.runs.recording import Recording, read_inside
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """One action of a rank from within, on the devices that compute it together."""
+
+    rank: int
+    action: Action
+    expected: Inside
+    took: Inside
+
+
+class Waits(NamedTuple):
+    """[rows] the seconds of each computation in which its devices compute nothing, since a message inside it is not
+    there; 0 where that is not known."""
+
+    predicted: Floats
+    measured: Floats
+
+
+def insides(prediction: Prediction, recording: Recording) -> Iterator[Within]:
+    """The first computation of each kind of each stage, of a mesh of which the run has recorded the inside."""
+    design, program, first = prediction.design, prediction.program, 0
+    for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
+        processes = [first + place for place in block_of(design, rank)]
+        first += len(mesh.devices)
+        for action in _first_of_each(program, rank):
+            try:
+                found = read_inside(recording.folder, processes, action)
+                if not any(len(rows) for rows in found.steps):
+                    continue
+                expected = inside(design, rank, action.stage, action.op)
+                took = measured_inside(design, rank, action.op, found)
+            except MeshwaveError:
+                return  # no inside was recorded, or units say nothing of it
+            yield Within(rank, action._replace(fused=0), expected, took)
+
+
+def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
+    """The first computation of each kind of each stage of a rank."""
+    found: dict[tuple[Op, int], Action] = {}
+    for action in program.actions(rank):
+        if action.op <= Op.W:
+            found.setdefault((action.op, action.stage), action)
+    return found.values()
+
+
+def by_name(found: Inside) -> dict[str, float]:
+    """Seconds of each step of each layer with experts, and of all that is dense, on the average of the devices."""
+    seconds: dict[str, float] = defaultdict(float)
+    took = found.timeline.end - found.timeline.start
+    for word, step, each in zip(found.words, found.steps, took.tolist(), strict=True):
+        seconds[word.partition(", chunk")[0] if step is not None else DENSE] += each / len(found.block)
+    return seconds
+
+
+def waits(program: Program, predicted: Floats, measured: Floats, found: Sequence[Within]) -> Waits:
+    """``predicted``, ``measured``: [rows] seconds of which the same share is waited in all actions of a kind and
+    stage of a rank."""
+    shares = np.zeros((2, len(program)))
+    for each in found:
+        op, stage = each.action.op, each.action.stage
+        rows = (program.op == op) & (program.stage == stage) & (program.rank == each.rank)
+        shares[:, rows] = [[_waited(each.expected)], [_waited(each.took)]]
+    return Waits(*(shares * (predicted, measured)))
+
+
+def _waited(found: Inside) -> float:
+    """The share of its time in which a device of the block computes nothing, on the average of them. Messages run
+    beside each other, and beside computations: what they take does not add up to that."""
+    lanes = np.array(found.lanes)[found.timeline.rank]  # [spans, device and lane]
+    start, end = found.timeline.start, found.timeline.end
+    shares = []
+    for device in np.unique(lanes[:, 0]).tolist():
+        own = lanes[:, 0] == device
+        computes = own & (lanes[:, 1] == COMPUTE)
+        whole = float(end[own].max() - start[own].min())
+        shares.append(1 - float((end - start)[computes].sum()) / whole if whole else 0.0)
+    return max(0.0, float(np.mean(shares)))

@@ -1,0 +1,260 @@
+"""What every launcher does, and the folder of launchers."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshwave.engine.costs import PeakMemory, estimate, peak_memory
+from meshwave.engine.document import Design
+from meshwave.engine.document.unsupported import rehearsable, runnable
+from meshwave.engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
+from meshwave.engine.program.program import Program
+from meshwave.engine.registry import Registry
+from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, usual_scale, waited
+from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
+from meshwave.engine.runs.options import PLAIN, Options
+from meshwave.engine.runs.process_identity import Handle, own_handle
+from meshwave.engine.runs.run import Run, read_result
+from meshwave.engine.runs.run_database import Record, State
+from meshwave.engine.runs.run_folder import Bundle, process_count, write_bundle
+from meshwave.engine.runs.training_texts import text_of
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a launcher can do here."""
+
+    why_not: str = ""  # a sentence where it can do nothing
+    most_processes: int = 0
+    note: str = ""  # how it starts processes
+
+    @property
+    def can_launch(self) -> bool:
+        return not self.why_not
+
+
+class Launcher(ABC):
+    """Starts the processes of a run somewhere and knows how they fare.
+
+    The run folder is all that passes between a launcher and the processes it starts; the record
+    is all that passes between launchers of different processes of the user's.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    runs_at_once: ClassVar[int] = 1
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @abstractmethod
+    def probe(self) -> Capabilities:
+        """What can be launched here; quick, and imports nothing heavy."""
+
+    @abstractmethod
+    def launch(self, bundle: Bundle) -> None:
+        """Start the processes of a run that is STARTING, and see it through its states.
+
+        Raises:
+            RunError: they cannot be started.
+        """
+
+    @abstractmethod
+    def cancel(self, run: Run) -> None:
+        """End a run, also one that another process launched. One that is over stays as it is."""
+
+    @abstractmethod
+    def poll(self, run: Run) -> None:
+        """Look at a run that should be under way and write down what became of it."""
+
+    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
+        """See that this machine has what ``options`` ask for besides the design, which was launched as ``drawn``.
+
+        Raises:
+            InputError: it cannot be.
+            RunError: it cannot be had here.
+        """
+
+    @abstractmethod
+    def handle(self) -> Mapping[str, Any]:
+        """What :meth:`poll` needs to find a run that this launcher starts."""
+
+    def warm(self) -> None:  # noqa: B027  most launchers keep nothing warm
+        """Prepare, so that the next launch is quick."""
+
+    def close(self) -> None:  # noqa: B027  nor alive
+        """End what this launcher keeps alive, runs included."""
+
+    def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
+        """Why a sound design cannot be run here, at its places; empty where it can.
+
+        ``memory`` is what its devices are predicted to hold, if that is to be asked too; ``data``
+        is the text that was given for it.
+        """
+        return [*_too_many(design, self.probe().most_processes), *runnable(design), *_text(design, data)]
+
+    def refusals(
+        self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
+    ) -> list[Problem]:
+        """The same for a run that differs from plain training: a rehearsal holds no weights and reads no text."""
+        if options.rehearse is None:
+            return self.problems(design, memory, data)
+        torn = [problem for problem in runnable(design) if problem.code in ASKED]
+        return [*_too_many(design, self.probe().most_processes), *torn, *rehearsable(design)]
+
+    def submit(
+        self,
+        design: Design,
+        program: Program,
+        layers: Sequence[int],
+        *,
+        data: Path | None = None,
+        key: str | None = None,
+        options: Options = PLAIN,
+    ) -> Run:
+        """Launch a design. The run is in the record before anything of it exists. One that is to have other links
+        than drawn is of the design on these, from here on: its processes, its prediction and its history read that.
+
+        ``layers`` are those of each stage; ``data`` is the user's text, where it is not the one that
+        the design names; ``key`` names the click, so that a double click is one run; ``options`` say how it
+        differs from plain training.
+
+        Raises:
+            InputError: the hosts that are asked for cannot be.
+            DesignError: such a design cannot be run here, or its text is not there.
+            Busy: another run is under way.
+            RunError: this machine cannot run it.
+        """
+        can = self.probe()
+        if not can.can_launch:
+            raise RunError(can.why_not)
+        if found := self.refusals(design, options, peak_memory(program, estimate(design, program)), data):
+            raise DesignError(found)
+        as_run, options = settled(design, program, layers, options)
+        self.see_that_it_can(as_run, design, options)
+        data = None if options.rehearse else text_of(design, data)
+        reconcile(self.record)
+        entry, is_new = self.record.submit(
+            name=design.name,
+            launcher=self.name,
+            handle=self.handle(),
+            digest=program.digest,
+            processes=process_count(design),
+            steps=design.training.steps,
+            manner=_manner(as_run, options),
+            key=key,
+            limit=self.runs_at_once,
+        )
+        if is_new:
+            self._start(entry.id, as_run, program, layers, data, options, design)
+        return Run(self.record, entry.id, self)
+
+    def _start(
+        self,
+        run: str,
+        design: Design,
+        program: Program,
+        layers: Sequence[int],
+        data: Path | None,
+        options: Options,
+        drawn: Design,
+    ) -> None:
+        try:
+            self.launch(write_bundle(design, program, layers, self.record.folder(run), data, options, drawn))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                self.record.move(run, State.CANCELLED, "cancelled before it started")
+                raise
+            said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {error!r}"
+            self.record.move(run, State.FAILED, said)
+            if isinstance(error, OSError):
+                raise RunError(said) from error
+            raise
+
+
+def settled(design: Design, program: Program, layers: Sequence[int], options: Options) -> tuple[Design, Options]:
+    """The design on the links that its run will have, and the options with nothing left open.
+
+    Raises:
+        InputError: the hosts that are asked for cannot be, or a step of the rehearsal would be waited for too long.
+    """
+    if options.hosts is not None:
+        design = placed(design, layers, options.hosts)
+    if options.rehearse is not None:
+        options = _scaled(design, program, options)
+    return (design if options.hosts is None else held(design, options.rehearse)), options
+
+
+def _scaled(design: Design, program: Program, options: Options) -> Options:
+    """The same with a scale for its rehearsal, at which a step can be waited for."""
+    assert options.rehearse is not None
+    costs = estimate(design, program)
+    lengths = Lengths.of(program, costs)
+    if options.rehearse.scale is not None:
+        waited(lengths, options.rehearse.scale)
+        return options
+    scale = usual_scale(lengths, process_count(design), os.cpu_count() or 1)
+    if options.hosts is not None and costs.unit == "s":
+        scale = grown(scale, options.hosts, lengths.step)
+    return options.model_copy(update={"rehearse": Rehearsal(scale=scale)})
+
+
+def _manner(design: Design, options: Options) -> str:
+    """How its run differs from plain training, with links as they are and not as they were asked for."""
+    if options.hosts is None:
+        return options.words
+    return options.model_copy(update={"hosts": drawn(design, options.hosts.nodes)}).words
+
+
+launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs.launchers")
+
+
+def reconcile(record: Record) -> None:
+    """Look at every run that should be under way: those whose launcher is gone are LOST.
+
+    Runs of other processes that live are left to them. Called when an app starts, when runs are
+    listed, and before one is launched.
+    """
+    for entry in record.active():
+        with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
+            launchers[entry.launcher](record).poll(Run(record, entry.id))
+
+
+def _too_many(design: Design, most_processes: int) -> Iterator[Problem]:
+    processes = process_count(design)
+    if processes > most_processes:
+        message = f"the meshes have {processes} devices, and at most {most_processes} processes run here; draw fewer"
+        yield Problem("meshes", "too_many_processes", message)
+
+
+def _text(design: Design, data: Path | None) -> tuple[Problem, ...]:
+    try:
+        text_of(design, data)
+    except DesignError as error:
+        return error.problems
+    return ()
+
+
+class OwningLauncher(Launcher):
+    """Finds its runs by the process that launched them."""
+
+    def handle(self) -> Mapping[str, Any]:
+        return {"owner": own_handle(), "processes": []}
+
+    def poll(self, run: Run) -> None:
+        entry = run.entry
+        if entry.state.is_over:
+            return
+        if result := read_result(run.folder):  # written, but there was no time to enter it
+            self.record.move(run.id, State(result["state"]), result["reason"])
+        elif not (owner := Handle(*entry.handle["owner"])).is_alive():
+            for process in entry.handle["processes"]:  # the kernel has ended them, where it can
+                Handle(*process).kill()
+            reason = f"process {owner.pid}, which launched it, ended after {run.progress}; what it wrote is kept"
+            self.record.move(run.id, State.LOST, reason)

@@ -1,0 +1,126 @@
+"""The near end of the warm process: it is told to launch, and heard from in a thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from meshwave.engine.errors import RunError
+
+CLOSING_S = 1.0
+
+
+class Zygote:
+    """A process of ``meshwave.engine.runtime.processes.warm_process`` that ends when this one does.
+
+    ``on_event`` and ``on_end`` are called from a thread of its own; ``on_end`` once, with a
+    sentence that says how it ended.
+    """
+
+    def __init__(
+        self,
+        start: str,
+        worker: str,
+        environment: Mapping[str, str],
+        on_event: Callable[[Mapping[str, Any]], None],
+        on_end: Callable[[Zygote, str], None],
+    ) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "meshwave.engine.runtime.processes.warm_process",
+            "--start",
+            start,
+            "--worker",
+            worker,
+        ]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=dict(environment),
+            start_new_session=True,  # Ctrl-C at the terminal is for us
+        )
+        self._on_event = on_event
+        self._on_end = on_end
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, name="zygote", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything is imported."""
+        return self._ready.is_set()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def launch(self, run: str, folder: Path, processes: int) -> None:
+        """Have the processes of a run started, as soon as everything is imported.
+
+        Raises:
+            RunError: nobody is there to do it.
+        """
+        command = {"do": "launch", "run": run, "folder": str(folder), "processes": processes}
+        assert self._process.stdin is not None
+        try:
+            with self._lock:
+                self._process.stdin.write(json.dumps(command).encode() + b"\n")
+                self._process.stdin.flush()
+        except (OSError, ValueError) as error:
+            raise RunError(f"the process that starts runs is gone ({error}); launch again") from None
+
+    def close(self) -> None:
+        """End it and everything that it started."""
+        assert self._process.stdin is not None
+        with self._lock, suppress(OSError):
+            self._process.stdin.close()
+        if not self.is_ready:  # in the midst of an import, and with nothing started
+            self._process.kill()
+        try:
+            self._process.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as events:
+            for line in events:
+                with suppress(ValueError):  # cut short by its end
+                    self._heard(json.loads(line))
+        self._process.wait()
+        with self._log:
+            self._on_end(self, self._how_it_ended())
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "ready":
+            self._ready.set()
+        try:
+            self._on_event(event)
+        except Exception:  # the next run still has to be heard of
+            logging.getLogger(__name__).exception("an event of the process that starts runs was lost: %s", event)
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code < 0:
+            return f"the process that starts runs was ended by {signal.Signals(-code).name}"
+        self._log.seek(0)
+        said = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        return f"the process that starts runs ended with status {code}: {said[-1] if said else 'it said nothing'}"

@@ -1,0 +1,188 @@
+"""Rehearsals in threads of this process: a thread a mesh, no torch, no messages but in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meshwave.engine.costs import Costs, PeakMemory, estimate
+from meshwave.engine.document import Design
+from meshwave.engine.document.unsupported import rehearsable
+from meshwave.engine.errors import MeshwaveError, Problem
+from meshwave.engine.runs.dry_run import Lengths, Stopped, Waits, in_words
+from meshwave.engine.runs.dry_run_threads import play
+from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers
+from meshwave.engine.runs.launchers.local import CLOSING_S, MOST_PROCESSES
+from meshwave.engine.runs.options import Options
+from meshwave.engine.runs.outcome import Verdict, cancelled, to_json
+from meshwave.engine.runs.recording import Recorder
+from meshwave.engine.runs.run import Run
+from meshwave.engine.runs.run_database import Record, State
+from meshwave.engine.runs.run_folder import Bundle, process_count, write_private
+
+LOOK_S = 0.05
+"""How often it is looked whether somebody wishes it to end."""
+NOTE = "in threads of one process, one a mesh, beside what else it does: messages hold nothing, and all devices of a mesh wait as one"
+
+
+@dataclass
+class _Under:
+    """A rehearsal that is under way."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+    why: str = ""  # it is to end
+
+
+@launchers.register("threads")
+class ThreadsLauncher(OwningLauncher):
+    """Rehearses in the process that holds this object, where there is no torch, or more devices than processes
+    can be started. It belongs to that process, and ends with it."""
+
+    name: ClassVar[str] = "threads"
+    title: ClassVar[str] = "Threads of this process (rehearsals only)"
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record)
+        self._lock = threading.Lock()
+        self._own: dict[str, _Under] = {}
+
+    def probe(self) -> Capabilities:
+        return Capabilities(most_processes=4096, note="a thread for each mesh, which waits and computes nothing")
+
+    def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
+        message = "threads rehearse and train nothing; add --rehearse, or use the launcher local"
+        return [Problem("", "rehearsal_only", message), *super().problems(design, memory, data)]
+
+    def refusals(
+        self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
+    ) -> list[Problem]:
+        if options.rehearse is None:
+            return self.problems(design, memory, data)
+        if options.hosts is not None:
+            return [Problem("", "no_network", "threads send nothing over links; emulated hosts need processes")]
+        return rehearsable(design)
+
+    def launch(self, bundle: Bundle) -> None:
+        under = _Under()
+        under.thread = threading.Thread(target=self._see_through, args=(bundle, under), daemon=True, name=bundle.run)
+        with self._lock:
+            self._own[bundle.run] = under
+        self.record.move(bundle.run, State.RUNNING)
+        under.thread.start()
+
+    def cancel(self, run: Run) -> None:
+        if not run.state.is_over:
+            with suppress(OSError):  # without its folder it ends as well
+                write_private(run.folder / "cancel", "")
+
+    def close(self) -> None:
+        with self._lock:
+            own = list(self._own.values())
+        for under in own:
+            under.why = "Meshwave was closed"
+            under.stop.set()
+        for under in own:
+            if under.thread is not None:
+                under.thread.join(CLOSING_S)
+
+    def _see_through(self, bundle: Bundle, under: _Under) -> None:
+        """Play all steps, and write down how it ended."""
+        try:
+            with _watched(bundle.folder, under):
+                _rehearse(bundle, under.stop)
+            verdict = Verdict(State.SUCCEEDED, str(self._run(bundle).progress))
+        except Stopped:
+            verdict = Verdict(State.CANCELLED, cancelled(f"after {self._run(bundle).progress}", under.why))
+        except Exception as error:
+            said = str(error) if isinstance(error, MeshwaveError) else repr(error)
+            verdict = Verdict(State.FAILED, f"the rehearsal went wrong: {said}")
+        with suppress(OSError):  # a full disk, or no folder any more
+            result = json.dumps(to_json(bundle.run, verdict, bundle.design, []), indent=2) + "\n"
+            write_private(bundle.folder / "result.json", result, for_good=True)
+        with self._lock:
+            del self._own[bundle.run]
+        with suppress(MeshwaveError):
+            self.record.move(bundle.run, verdict.state, verdict.reason)
+
+    def _run(self, bundle: Bundle) -> Run:
+        return Run(self.record, bundle.run, self)
+
+
+def usual_rehearser(design: Design) -> str:
+    """The launcher of a rehearsal, where nobody chose one: of processes, if there is torch and few enough of them."""
+    return "local" if find_spec("torch") and process_count(design) <= MOST_PROCESSES else ThreadsLauncher.name
+
+
+class _watched:
+    """Meanwhile a file called ``cancel`` in the folder, or the folder's end, ends the rehearsal."""
+
+    def __init__(self, folder: Path, under: _Under) -> None:
+        self._folder, self._under = folder, under
+        self._done = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, daemon=True, name="watch-folder").start()
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+
+    def _watch(self) -> None:
+        while not self._done.wait(LOOK_S):
+            if (self._folder / "cancel").exists() or not self._folder.exists():
+                self._under.stop.set()
+                return
+
+
+def _rehearse(bundle: Bundle, stop: threading.Event) -> None:
+    design, program, rehearsal = bundle.design, bundle.program, bundle.options.rehearse
+    assert rehearsal is not None and rehearsal.scale is not None, "settled when it was launched"
+    costs, scale = estimate(design, program), rehearsal.scale
+    waits = Waits.of(program, costs, scale)
+    _tell(bundle, event="started", time=time.time(), pid=os.getpid(), device="none", note=NOTE)
+    note = in_words(Lengths.of(program, costs), scale, costs.unit)
+    _tell(bundle, event="chosen", time=time.time(), note=note)
+    recorders = [*_recorders(bundle, scale)]
+    origin_ns = time.perf_counter_ns()
+    for step in range(design.training.steps):
+        played = play(waits, stop)
+        for rank, recorder in enumerate(recorders):
+            if recorder.is_due(step):
+                rows = program.rows(rank)
+                recorder.write(step, played.start[rows] - origin_ns, played.end[rows] - origin_ns, played.wait[rows])
+        _tell_of_a_step(bundle, costs, step, played.seconds / scale)
+    for recorder in recorders:
+        recorder.close()
+
+
+def _recorders(bundle: Bundle, scale: float) -> Iterator[Recorder]:
+    """One for each rank, in the name of its first process."""
+    names, process = [mesh.name for mesh in bundle.design.meshes], 0
+    for rank, mesh in enumerate(bundle.design.meshes):
+        yield Recorder(bundle.folder, bundle.program, names, process, rank, "rehearsed", scale=scale, arrivals=True)
+        process += len(mesh.devices)
+
+
+def _tell_of_a_step(bundle: Bundle, costs: Costs, step: int, seconds: float) -> None:
+    rate = costs.tokens / seconds if seconds else 0.0
+    _append(bundle.folder / "metrics.jsonl", step=step, seconds=seconds, unit=costs.unit, tokens_per_s=rate)
+    _tell(bundle, event="step", time=time.time(), step=step)
+    with (bundle.folder / "rank-0.log").open("a") as log:
+        log.write(f"step {step + 1}: rehearsed, stands for {seconds:.4g} {costs.unit}\n")
+
+
+def _tell(bundle: Bundle, **event: Any) -> None:
+    _append(bundle.folder / "events-0.jsonl", **event)
+
+
+def _append(path: Path, **values: Any) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")

@@ -1,0 +1,327 @@
+"""Shared links in a dry run: when each flow is complete, given all flows that have been announced so far.
+
+The rules are those of :mod:`meshwave.engine.program.shared_links`. The simulator knows all flows of a step; here each becomes known
+while the step runs. :class:`LiveNetwork` therefore plays the flows up to a committed time, which lies a little in the
+past, and estimates from there when those on their way end. :class:`LiveLinks` ties it to the clock: all processes or
+threads of a dry run write on one board when their flows are ready, each plays the same flows, and who waits for one
+sleeps until the estimate and asks again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program._shared_links_loop import EVEN, has_units, share
+from meshwave.engine.program.flow_table import FlowTable
+
+Int64s = NDArray[np.int64]
+
+GRACE_NS = 8_000_000
+"""How far the committed time lies behind the clock: a flow that is announced later than this is taken as ready at the
+committed time."""
+LOOK_NS = 10_000_000
+"""How long a process sleeps before it looks for flows that were announced meanwhile; longer as long as what it waits for
+is twice as far away."""
+NOT_READY_NS = 500_000
+"""The same where the flow itself is not announced by all who take part in it."""
+
+
+# ---- the network as far as it is known ----
+
+
+class LiveNetwork:
+    """Flows on a shared network, announced one by one; times are seconds or units of the model."""
+
+    def __init__(self, table: FlowTable) -> None:
+        self._known = _Known.of(table)
+        self.start()
+
+    def start(self) -> None:
+        """Begin a step, of which no flow is known."""
+        self._committed = _State(self._known)
+        self._ahead: _State | None = None
+
+    def announce(self, flow: int, ready: float) -> None:
+        """A flow is, or will be, ready; one that should have been before the committed time is ready then."""
+        self._committed.announce(flow, max(ready, self._committed.now))
+        if self._ahead is not None and ready > self._ahead.now:
+            self._ahead.announce(flow, ready)
+        else:
+            self._ahead = None
+
+    def commit(self, until: float) -> None:
+        """Flows that are announced from now on do not change what happened before a time."""
+        self._committed.run(until)
+
+    def end(self, flow: int) -> float | None:
+        """When a flow is complete, as far as is known; None where it is not announced, or one that comes before."""
+        found = self._committed.ends.get(flow)
+        return self._played(flow).ends.get(flow) if found is None else found
+
+    def sent(self, flow: int) -> float:
+        """When an announced flow sets out: once it is ready and, for a message, has its connection."""
+        found = self._played(flow).sent.get(flow)
+        return self._committed.sent[flow] if found is None else found
+
+    def _played(self, flow: int) -> _State:
+        """The state once a flow has ended, as far as all flows are known."""
+        if self._ahead is None:
+            self._ahead = self._committed.copy()
+        if flow not in self._committed.ends:
+            self._ahead.run(inf, flow)
+        return self._ahead
+
+
+class _Known(NamedTuple):
+    """A table of flows as lists, which Python reads faster than arrays."""
+
+    kind: list[int]  # [flows]
+    size: list[float]
+    after: list[int]
+    before: dict[int, int]  # the flow that comes after each
+    is_message: list[bool]
+    latency: list[float]  # [kinds]
+    line: list[int]
+    rate: list[float]
+    use_ptr: list[int]
+    port: list[int]  # [uses]
+    weight: list[float]
+    capacity: list[float]  # [ports]
+    units: list[int]
+
+    @classmethod
+    def of(cls, table: FlowTable) -> _Known:
+        network, after = table.network, table.after.tolist()
+        return cls(
+            table.kind.tolist(),
+            table.size.tolist(),
+            after,
+            {before: flow for flow, before in enumerate(after) if before >= 0},
+            table.is_message.tolist(),
+            network.latency_s.tolist(),
+            network.connection.tolist(),
+            network.rate.tolist(),
+            network.use_ptr.tolist(),
+            network.use_port.tolist(),
+            network.use_weight.tolist(),
+            network.capacity.tolist(),
+            network.units.tolist(),
+        )
+
+
+class _Moving:
+    """A flow whose bytes move: ``left`` of them at ``since``."""
+
+    __slots__ = ("end", "flow", "left", "rate", "since")
+
+    def __init__(self, flow: int, left: float, since: float, rate: float, end: float) -> None:
+        self.flow, self.left, self.since, self.rate, self.end = flow, left, since, rate, end
+
+    def set_rate(self, rate: float, now: float) -> None:
+        if rate != self.rate:
+            self.left -= self.rate * (now - self.since)
+            self.since, self.rate = now, rate
+            self.end = now + max(0.0, self.left) / rate
+
+
+class _State:
+    """All flows of a step up to a time."""
+
+    def __init__(self, known: _Known, past: dict[int, float] | None = None) -> None:
+        """``past``: what has ended before this state begins."""
+        self._known, self._past = known, past or {}
+        self.now = 0.0
+        self.ends: dict[int, float] = {}
+        self.sent: dict[int, float] = {}
+        self._coming: list[tuple[float, float, int]] = []  # a heap: end of the latency, when it was ready, the flow
+        self._held: dict[int, float] = {}  # ready, but for the flow that they come after
+        self._lines: defaultdict[int, list[int]] = defaultdict(list)  # by connection, the flow that has it first
+        self._asked: dict[int, int] = {}  # the order in which flows asked for their connections, until they end
+        self._number = 0
+        self._waiting: list[int] = []  # flows that have their connection and wait for units, in that order
+        self._units = known.units[:]
+        self._moving: list[_Moving] = []
+
+    def copy(self) -> _State:
+        """The same, to be played ahead; what has ended and set out so far stays here."""
+        other = _State(self._known, self.ends)
+        other.now, other._number = self.now, self._number
+        other._held, other._asked = dict(self._held), dict(self._asked)
+        other._coming, other._waiting, other._units = self._coming[:], self._waiting[:], self._units[:]
+        other._lines.update((line, flows[:]) for line, flows in self._lines.items() if flows)
+        other._moving = [_Moving(each.flow, each.left, each.since, each.rate, each.end) for each in self._moving]
+        return other
+
+    def announce(self, flow: int, ready: float) -> None:
+        known, self.sent[flow] = self._known, ready
+        before = known.after[flow]
+        if before >= 0 and before not in self.ends and before not in self._past:
+            self._held[flow] = ready
+        else:
+            heapq.heappush(self._coming, (ready + known.latency[known.kind[flow]], ready, flow))
+
+    def run(self, until: float, flow: int = -1) -> None:
+        """Play what happens up to a time, or until a flow has ended."""
+        while flow not in self.ends:
+            first = min(self._moving, key=lambda each: each.end, default=None)
+            soonest, coming = first.end if first else inf, self._coming[0][0] if self._coming else inf
+            if (moment := min(soonest, coming)) > until or moment == inf:
+                break
+            self.now = max(self.now, moment)
+            if first and soonest <= coming:
+                self._finish(first)
+            else:
+                self._ask(heapq.heappop(self._coming)[2])
+            if self._begin(after_an_end=soonest <= coming) or soonest <= coming:
+                self._set_rates()
+        if until < inf:
+            self.now = max(self.now, until)
+
+    def _ask(self, flow: int) -> None:
+        """The latency of a flow is over: it stands in line for its connection."""
+        line = self._lines[self._known.line[self._known.kind[flow]]]
+        self._asked[flow] = self._number = self._number + 1
+        line.append(flow)
+        if line[0] == flow:
+            self._waiting.append(flow)
+
+    def _finish(self, moving: _Moving) -> None:
+        flow, known = moving.flow, self._known
+        self._moving.remove(moving)
+        del self._asked[flow]
+        self.ends[flow] = self.now
+        self._count_units(flow, 1)
+        line = self._lines[known.line[known.kind[flow]]]
+        del line[0]
+        if line:
+            self._waiting.append(line[0])
+            self._waiting.sort(key=self._asked.__getitem__)
+        following = known.before.get(flow, -1)
+        if following in self._held:
+            self.announce(following, max(self._held.pop(following), self.now))
+
+    def _begin(self, *, after_an_end: bool) -> bool:
+        """Let the flows move that have their connection and, where ports carry few at once, find them free; whether any
+        does."""
+        known, waiting, before = self._known, self._waiting, len(self._moving)
+        self._waiting = []
+        for flow in waiting:
+            kind = known.kind[flow]
+            if not has_units(known.use_ptr, known.port, self._units, kind):
+                self._waiting.append(flow)
+                continue
+            self._count_units(flow, -1)
+            if after_an_end and known.is_message[flow]:
+                self.sent[flow] = self.now
+            self._moving.append(_Moving(flow, known.size[flow], self.now, 0.0, inf))
+        return len(self._moving) > before
+
+    def _count_units(self, flow: int, change: int) -> None:
+        kind = self._known.kind[flow]
+        for use in range(self._known.use_ptr[kind], self._known.use_ptr[kind + 1]):
+            if self._units[self._known.port[use]] >= 0:
+                self._units[self._known.port[use]] += change
+
+    def _set_rates(self) -> None:
+        """Give each flow its max-min fair rate: the most that it can have where no port is full."""
+        rates = _fair_rates(self._known, [self._known.kind[each.flow] for each in self._moving])
+        for each, rate in zip(self._moving, rates, strict=True):
+            each.set_rate(rate, self.now)
+
+
+def _fair_rates(known: _Known, kinds: Sequence[int]) -> list[float]:
+    """[flows] bytes/s of flows of some kinds that move at once."""
+    demand = [0.0] * len(known.capacity)
+    for kind in kinds:
+        for use in range(known.use_ptr[kind], known.use_ptr[kind + 1]):
+            demand[known.port[use]] += known.weight[use] * known.rate[kind]
+    if all(taken <= most * (1 + EVEN) for taken, most in zip(demand, known.capacity, strict=True)):
+        return [known.rate[kind] for kind in kinds]
+    busy, fair = [0] * len(known.rate), [0.0] * len(known.rate)
+    for kind in kinds:
+        busy[kind] += 1
+    found = list(dict.fromkeys(kinds))
+    left, shares = [0.0] * len(demand), [0.0] * len(demand)
+    share(
+        known.use_ptr, known.port, known.weight, known.rate, busy, demand, known.capacity, left, shares, fair, found,
+        len(found),
+    )  # fmt: skip
+    return [fair[kind] for kind in kinds]
+
+
+# ---- tied to the clock ----
+
+
+class LiveLinks:
+    """The shared links of a dry run, as one process or all threads of one see them.
+
+    Times are nanoseconds of ``time.perf_counter_ns``. A cell of the board that holds a time before the start of the
+    step was written in an earlier step.
+    """
+
+    def __init__(self, table: FlowTable, board: Int64s, scale: float) -> None:
+        """``board``: [cells], which all who take part can write to; ``scale``: seconds of the clock for one of the model."""
+        self.table = table
+        self._board, self._ns = board, scale * 1e9
+        self._network = LiveNetwork(table)
+        self._lock = threading.Lock()
+        groups = len(table.cells) - 1
+        self._flows: list[list[int]] = [[] for _ in range(groups)]
+        for flow, group in enumerate(table.group.tolist()):
+            self._flows[group].append(flow)
+        self._open = np.ones(groups, np.bool_)
+        self._start_ns = -1
+
+    def start(self, at_ns: int) -> None:
+        """Begin a step."""
+        with self._lock:
+            self._start_ns = at_ns
+            self._network.start()
+            self._open[:] = True
+
+    def announce(self, flow: int, place: int, at_ns: int) -> None:
+        """Tell all others when one of those who take part in a flow is ready for it."""
+        self._board[self.table.cell(flow, place)] = at_ns
+
+    def wait(self, flow: int, wait_until: Callable[[int], None]) -> int:
+        """Wait until a flow is complete; returns when it was."""
+        while True:
+            due, now = self._end(flow), time.perf_counter_ns()
+            if due is not None and due <= now:
+                return due
+            wait_until(now + NOT_READY_NS if due is None else min(due, now + max(LOOK_NS, (due - now) // 2)))
+
+    def sent(self, flow: int) -> int:
+        """When a flow that is complete set out."""
+        with self._lock:
+            self._look()
+            return self._clock(self._network.sent(flow))
+
+    def _end(self, flow: int) -> int | None:
+        with self._lock:
+            self._look()
+            end = self._network.end(flow)
+        return None if end is None else self._clock(end)
+
+    def _look(self) -> None:
+        """Take over what was announced since the last look."""
+        first = self.table.cells[:-1]
+        ready = (np.minimum.reduceat(self._board, first) >= self._start_ns) & self._open
+        for group in np.flatnonzero(ready).tolist():
+            at = int(self._board[self.table.cells[group] : self.table.cells[group + 1]].max())
+            for flow in self._flows[group]:
+                self._network.announce(flow, (at - self._start_ns) / self._ns)
+        self._open &= ~ready
+        self._network.commit((time.perf_counter_ns() - GRACE_NS - self._start_ns) / self._ns)
+
+    def _clock(self, moment: float) -> int:
+        return self._start_ns + round(moment * self._ns)

@@ -1,0 +1,54 @@
+"""How a run differs from plain training on this machine: kept in its folder and in the record."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from meshwave.engine.frozen import Part
+from meshwave.engine.runs.dry_run import Rehearsal
+from meshwave.engine.units import quantity
+
+
+class Hosts(Part):
+    """The processes of a run spread over emulated hosts, with links as in a drawn cluster.
+
+    A rehearsal stretches time, so its links are as many times slower than written here.
+    """
+
+    nodes: PositiveInt
+    """Emulated hosts. As many as the cluster has nodes are those nodes; to more or fewer the processes are dealt
+    in equal blocks, in order."""
+    intra_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
+    """Bytes/s of the link of each process to others of its host, one direction."""
+    inter_bandwidth: Annotated[float, Field(ge=1, le=1e24)]
+    """Bytes/s of a NIC between hosts, one direction; the processes of a host share as many as the design draws."""
+
+    @property
+    def words(self) -> str:
+        return f"on {self.nodes} emulated host{'s' * (self.nodes != 1)} ({quantity(self.inter_bandwidth, 'B/s')} between them)"
+
+
+class Options(Part):
+    """What was asked for besides the design."""
+
+    rehearse: Rehearsal | None = None
+    """Wait instead of computing."""
+    hosts: Hosts | None = None
+    """Spread the processes over emulated hosts."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self == PLAIN
+
+    @property
+    def words(self) -> str:
+        """``rehearsal, time x 40; on 2 emulated hosts``; nothing for plain training."""
+        return "; ".join(part.words for part in (self.rehearse, self.hosts) if part is not None)
+
+
+PLAIN = Options()
+"""Training, with nothing else asked for."""
+REHEARSAL = Options(rehearse=Rehearsal())
+"""A rehearsal at the scale at which it is true on this machine."""

@@ -1,0 +1,129 @@
+"""How a run ended and why: of everything that went wrong, what went wrong first."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from meshwave.engine.document import Design
+from meshwave.engine.runs.run import last_lines
+from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_folder import mesh_of
+
+FORMAT = "meshwave-result/1"
+
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "Meshwave did not send that: a person did, or the system because memory ran out",
+    signal.SIGABRT: "gloo aborts when a message is longer than the receive that waits for it: a size mismatch",
+    signal.SIGSEGV: "a library crashed; its log may say where",
+    signal.SIGBUS: "its text was cut short while it was read, or a disk or shared memory is full",
+}
+
+
+class Exit(NamedTuple):
+    """The end of a process."""
+
+    process: int
+    code: int  # the exit status, or minus the signal
+    ours: bool  # Meshwave had asked it to end
+    time_s: float  # Unix seconds, when it was noticed
+
+    @property
+    def was_killed(self) -> bool:
+        return self.code < 0 and not self.ours
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The final state of a run, the sentence for it, and the process that it began with."""
+
+    state: State
+    reason: str
+    process: int | None = None
+
+
+def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled: bool, steps: str) -> Verdict:
+    """Find the cause among what the processes left.
+
+    A process that dies takes the others with it: they find their connections closed and report
+    that. So first comes a process that was killed and could not say why, then the earliest error
+    that was written down, then the first bad exit.
+    """
+    if exits and all(exit.code == 0 for exit in exits):
+        return Verdict(State.SUCCEEDED, steps)
+    if was_cancelled:
+        return Verdict(State.CANCELLED, cancelled(f"after {steps}", (folder / "cancel").read_text("utf-8")))
+    errors = {int(error["process"]): error for error in _errors(folder)}
+    for exit in sorted(exits, key=lambda exit: exit.time_s):
+        if exit.was_killed and exit.process not in errors:
+            return Verdict(State.FAILED, _killed(folder, design, exit), exit.process)
+    if errors:
+        first = min(errors.values(), key=lambda error: error["time"])
+        return Verdict(State.FAILED, _failed(design, first), int(first["process"]))
+    for exit in sorted(exits, key=lambda exit: exit.time_s):
+        if exit.code != 0 and not exit.ours:
+            return Verdict(State.FAILED, _left(folder, design, exit), exit.process)
+    return Verdict(State.FAILED, "its processes were ended before they were done")
+
+
+def cancelled(when: str, why: str) -> str:
+    """The sentence for a run that was cancelled; ``why`` may be empty."""
+    return f"cancelled {when}" + (f": {why}" if why else "")
+
+
+def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -> dict[str, Any]:
+    """What ``result.json`` holds."""
+    ends = []
+    for exit in sorted(exits):
+        rank, mesh = mesh_of(design, exit.process)
+        ends.append({"process": exit.process, "rank": rank, "mesh": mesh, **exit._asdict()})
+    return {
+        "format": FORMAT,
+        "run": run,
+        "state": verdict.state,
+        "reason": verdict.reason,
+        "cause": verdict.process,
+        "exits": ends,
+    }
+
+
+def _errors(folder: Path) -> Iterable[dict[str, Any]]:
+    for path in folder.glob("error-*.json"):
+        try:
+            error = json.loads(path.read_bytes())
+            error["time"], error["process"] = float(error["time"]), int(error["process"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # half a file says nothing; the exit of its process still does
+        yield error
+
+
+def _failed(design: Design, error: dict[str, Any]) -> str:
+    """An action's own error begins with its rank and number; others get their process."""
+    mesh = mesh_of(design, error["process"])[1]
+    what = " ".join(str(error["error"]).split())
+    return f"mesh {mesh}, {what}" if error.get("action") else f"mesh {mesh}, process {error['process']}: {what}"
+
+
+def _killed(folder: Path, design: Design, exit: Exit) -> str:
+    mesh = mesh_of(design, exit.process)[1]
+    number = -exit.code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    hint = _HINTS.get(number, "")
+    said = _last_word(folder, exit.process) if number != signal.SIGKILL else ""
+    sentence = f"mesh {mesh}, process {exit.process} was ended by {name} (exit {exit.code})"
+    return "; ".join(filter(None, (sentence, hint, said)))
+
+
+def _left(folder: Path, design: Design, exit: Exit) -> str:
+    mesh = mesh_of(design, exit.process)[1]
+    sentence = f"mesh {mesh}, process {exit.process} ended with status {exit.code} and left no error"
+    return "; ".join(filter(None, (sentence, _last_word(folder, exit.process))))
+
+
+def _last_word(folder: Path, process: int) -> str:
+    said = [line.strip() for line in last_lines(folder / f"rank-{process}.log", 20) if line.strip()]
+    return f"the last line of its log: {said[-1][:300]}" if said else ""

@@ -1,0 +1,101 @@
+"""How the clocks of the processes of a run stand to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.runs.recording.files import damage_told, read_whole, write_whole
+from meshwave.engine.units import quantity
+
+FORMAT = "meshwave-clocks/1"
+Int64s = NDArray[np.int64]
+
+
+class Sighting(NamedTuple):
+    """How a clock stood to that of process 0, from the message that was answered soonest."""
+
+    at_ns: int  # by that clock
+    ahead_ns: int  # of the clock of process 0
+    round_trip_ns: int
+
+
+@dataclass(frozen=True)
+class ProcessClock:
+    """The clock of one process: that of process 0 too where both are on one host."""
+
+    same_host: bool = True
+    seen: tuple[Sighting, ...] = ()  # before the run, and after it
+
+    @property
+    def uncertainty_ns(self) -> float:
+        """The answer was given somewhere in the round trip, so that the truth is within half of it; of one
+        clock there is no doubt."""
+        return 0.0 if self.same_host else max((each.round_trip_ns / 2 for each in self.seen), default=0.0)
+
+    def to_first(self, ns: Int64s) -> Int64s:
+        """Times of this clock by that of process 0; between two sightings the clock drifts evenly."""
+        if self.same_host or not self.seen:
+            return ns
+        at, ahead, _ = zip(*self.seen, strict=True)
+        by_first: Int64s = ns - np.interp(ns, at, ahead).astype(np.int64)
+        return by_first
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of all processes of a run; empty where they were not compared."""
+
+    of: tuple[ProcessClock, ...] = ()
+
+    def __getitem__(self, process: int) -> ProcessClock:
+        return self.of[process] if process < len(self.of) else ProcessClock()
+
+    @property
+    def uncertainty_s(self) -> float:
+        """How far two spans of different processes may be shifted against each other."""
+        return max((clock.uncertainty_ns for clock in self.of), default=0.0) / 1e9
+
+    @property
+    def words(self) -> str:
+        """How the clocks were aligned and how well, in a sentence; empty where they were not compared."""
+        if len(self.of) < 2:
+            return ""
+        others = [clock for clock in self.of if not clock.same_host]
+        if others:
+            ahead = max(abs(each.ahead_ns) for clock in others for each in clock.seen)
+            return (
+                f"the clocks of {len(others)} of {len(self.of)} processes, up to {quantity(ahead / 1e9, 's')} apart, "
+                f"were aligned to within {quantity(self.uncertainty_s, 's')}"
+            )
+        seen = [each for clock in self.of for each in clock.seen]
+        off, trip = (max((abs(each[column]) for each in seen), default=0) / 1e9 for column in (1, 2))
+        return (
+            f"all processes read one clock (compared all the same: {quantity(off, 's')} apart at most, "
+            f"and messages tell no better than {quantity(trip / 2, 's')})"
+        )
+
+
+def write_clocks(folder: Path, clocks: Clocks) -> None:
+    """Keep how the clocks stand."""
+    processes = [{"same_host": clock.same_host, "seen": clock.seen} for clock in clocks.of]
+    write_whole(folder / "clocks.json", {"format": FORMAT, "processes": processes})
+
+
+def read_clocks(folder: Path) -> Clocks:
+    """
+    Raises:
+        RunError: what was written is damaged.
+    """
+    path = folder / "clocks.json"
+    found = read_whole(path, FORMAT) or {"processes": ()}
+    with damage_told(path):
+        clocks = (
+            ProcessClock(bool(each["same_host"]), tuple(Sighting(*map(int, seen)) for seen in each["seen"]))
+            for each in found["processes"]
+        )
+        return Clocks(tuple(clocks))

@@ -1,0 +1,169 @@
+"""The steps of the expert layers inside the actions, of every process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.errors import RunError
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
+from meshwave.engine.runs.recording.files import Records, damage_told, read_records, write_whole
+from meshwave.engine.runs.recording.spans import Track, by_first, read_track
+
+FORMAT = "meshwave-steps/1"
+LayerSteps = NDArray[np.void]  # of STEP
+
+STEP = np.dtype(
+    [
+        ("step", "<i4"),  # of training
+        ("layer", "<i4"),  # of the model
+        ("op", "<i2"),  # its place among the header's ops
+        ("way", "<i2"),  # of Way
+        ("chunk", "<i4"),  # -1 where all slots go at once
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),  # what it is for was in hand
+    ]
+)
+
+
+class Way(IntEnum):
+    """What an expert layer is played for."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    WEIGHTS = 2  # their gradients, where these come later than those of the input
+
+
+class StepsRecorder(Records):
+    """Appends the steps of the expert layers of one process to ``steps-<process>.bin``, one write a step of training."""
+
+    def __init__(self, folder: Path, process: int, ops: Sequence[str]) -> None:
+        """``ops`` are the names of all that a layer can do."""
+        header = {"format": FORMAT, "process": process, "ops": list(ops), "clock": "perf_counter_ns"}
+        super().__init__(folder / f"steps-{process}.bin", header)
+
+    @staticmethod
+    def is_due(step: int) -> bool:
+        """Whether to record the inside of ``step``: of the first ten, then of nine in every tenfold more.
+
+        There is much more inside a step than there are actions; every process picks the same ones.
+        """
+        return bool(step % 10 ** (len(str(step)) - 1) == 0)
+
+    def write(self, step: int, found: LayerSteps) -> None:
+        """Append what was found in ``step``."""
+        found["step"] = step
+        self.append(found)
+
+
+@dataclass(frozen=True)
+class MeasuredInside:
+    """One action of a rank from within, on some of its processes; of one step of training."""
+
+    step: int
+    ops: tuple[str, ...]  # what the numbers of ops mean
+    start_ns: tuple[int, ...]  # of the action, on each process
+    end_ns: tuple[int, ...]
+    steps: tuple[LayerSteps, ...]  # of the expert layers, on each process, as they began
+
+
+def read_inside(folder: Path | str, processes: Sequence[int], action: Action) -> MeasuredInside:
+    """The inside of an action in the recorded step in which it took the median time on the first of ``processes``.
+
+    Raises:
+        RunError: no step of training was recorded with its inside by all of them.
+    """
+    folder = Path(folder)
+    clocks = read_clocks(folder)
+    found = [read_track(folder / f"spans-{process}.bin", clocks) for process in processes]
+    insides = [_read_steps(folder / f"steps-{process}.bin", clocks) for process in processes]
+    tracks = [track for track in found if track is not None and len(track.spans)]
+    if not tracks or len(tracks) < len(found):
+        raise RunError("not all processes of this mesh have recorded a step")
+    at = [_row_of(track, action) for track in tracks]
+    step = _median_step(tracks, at[0])
+    spans = [track.at([step])[0, row] for track, row in zip(tracks, at, strict=True)]
+    within = [
+        _within(rows[rows["step"] == step], span, action.op, alone=not _shares_its_slot(track, row))
+        for (_, rows), span, track, row in zip(insides, spans, tracks, at, strict=True)
+    ]
+    start, end = (tuple(int(span[column]) for span in spans) for column in ("start_ns", "end_ns"))
+    return MeasuredInside(step, insides[0][0], start, end, tuple(within))
+
+
+def _row_of(track: Track, action: Action) -> int:
+    """Where an action stands among those of a track."""
+    rows = track.spans[0]
+    same = (rows["op"] == action.op) & (rows["stage"] == action.stage) & (rows["microbatch"] == action.microbatch)
+    if not same.any():
+        raise RunError(f"the run has no {action} on this mesh")
+    return int(np.argmax(same))
+
+
+def _median_step(tracks: Sequence[Track], row: int) -> int:
+    """Of the steps whose inside all have recorded the one in which that row of the first took its median time."""
+    due = set.intersection(*({step for step in track.steps.tolist() if StepsRecorder.is_due(step)} for track in tracks))
+    steps = sorted(due.difference(tracks[0].header.get("apart", ()))) or sorted(due)
+    if not steps:
+        raise RunError("no step was recorded with the inside of its actions")
+    took = tracks[0].at(steps)[:, row]
+    order = np.argsort(took["end_ns"] - took["start_ns"], kind="stable")
+    order = order[order > 0] if len(order) > 2 else order  # the first step warms up
+    return int(steps[order[(len(order) - 1) // 2]])
+
+
+def _shares_its_slot(track: Track, row: int) -> bool:
+    """Whether a forward and a backward share their time there."""
+    return bool(track.fused[row : row + 2].any())
+
+
+def _within(rows: LayerSteps, span: Any, op: Op, *, alone: bool) -> LayerSteps:
+    """The steps that were played in a span; in a slot that two actions share those of this one."""
+    inside = (rows["start_ns"] >= span["start_ns"]) & (rows["end_ns"] <= span["end_ns"])
+    if not alone:
+        inside &= (rows["way"] == Way.FORWARD) == (op == Op.F)
+    found: LayerSteps = rows[inside]
+    return np.sort(found, order="start_ns", kind="stable")
+
+
+def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps]:
+    """The names of what a layer does, and what one process has recorded of it.
+
+    Raises:
+        RunError: it is of another version, or damaged, or there is none.
+    """
+    found = read_records(path, FORMAT)
+    if found is None:
+        raise RunError(f"{path.name} is damaged: it ends in its first line")
+    header, body = found
+    with damage_told(path):
+        rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
+        return tuple(header["ops"]), by_first(rows, clocks[header["process"]])
+
+
+def write_routing(folder: Path, process: int, routed: Mapping[int, Sequence[float]]) -> None:
+    """Write how many tokens a process has sent to each expert so far, by layer; nothing where there are no experts."""
+    if routed:
+        write_whole(folder / f"routing-{process}.json", routed)
+
+
+def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
+    """By layer of the model how often each expert was chosen in a run, as shares of 1; empty where none is known.
+
+    Raises:
+        RunError: what was written is damaged.
+    """
+    found: dict[int, NDArray[np.float64]] = {}
+    for path in sorted(Path(folder).glob("routing-*.json")):
+        with damage_told(path):
+            for layer, counts in json.loads(path.read_bytes()).items():
+                found[int(layer)] = found.get(int(layer), 0) + np.array(counts, np.float64)
+    return {layer: tuple((counts / counts.sum()).tolist()) for layer, counts in sorted(found.items()) if counts.sum()}

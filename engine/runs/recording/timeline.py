@@ -1,0 +1,121 @@
+"""One step of a run as a timeline: what its ranks wrote down, joined by the messages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import RECEIVES, SENDS, Action, Carried, Op, carried
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.runs.recording.spans import Spans, Track
+
+AT_ONCE_NS = 50_000
+"""A wait shorter than this is the cost of asking: the input was there."""
+PART_OF_ITS_WAY = 0.1
+"""So is a wait that is a smaller part of the time since a message set out, such as a busy machine's for what lay there:
+hardly ever does one come so soon after somebody turns to it who could have had it so long ago."""
+Int64s = NDArray[np.int64]
+
+
+def stood_still(wait_ns: Any, on_its_way_ns: Any = 0, scale: float = 1.0) -> Any:
+    """Whether a wait was for something that came meanwhile, ``on_its_way_ns`` after it could set out; elementwise.
+
+    Times are those that a rehearsal of that ``scale`` stands for, while to ask costs what it does.
+    """
+    return wait_ns > np.maximum(AT_ONCE_NS / scale, PART_OF_ITS_WAY * on_its_way_ns)
+
+
+def joined(tracks: Sequence[Track], step: int) -> Timeline:
+    """The timeline of a step of all ranks.
+
+    A transfer lasts from its SEND to when its receiver had the tensor in hand. A message that
+    came while its receiver was computing is in hand when the receiver turns to it.
+    """
+    header = tracks[0].header
+    scale = float(header.get("scale", 1.0))
+    blocks = [track.at([step])[0] for track in tracks]
+    spans = np.concatenate(blocks)
+    rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
+    fused = np.concatenate([track.fused for track in tracks])
+    other = np.concatenate([track.other for track in tracks])
+    taken = {message: spans[row] for row, message in _messages(spans, other, RECEIVES).items()}
+    shown = ~np.isin(spans["op"], RECEIVES)
+    spans, rank, fused, other = spans[shown], rank[shown], fused[shown], other[shown]
+    sends = _messages(spans, other, SENDS)
+    end, awaited = spans["end_ns"].copy(), dict[int, Carried]()
+    for row, message in sends.items():
+        if message in taken:
+            posted, end[row], waited = (int(taken[message][column]) for column in ("start_ns", "end_ns", "wait_ns"))
+            set_out = end[row] if header.get("arrivals") else max(posted, int(spans["start_ns"][row]))
+            if stood_still(waited, end[row] - set_out, scale):
+                awaited[row] = message
+    zero = spans["start_ns"].min()
+    return Timeline(
+        source=header["source"],
+        digest=header["digest"],
+        meshes=tuple(header["meshes"]),
+        rank=rank,
+        peer=spans["peer"].astype(np.int32),
+        op=spans["op"].astype(np.int8),
+        stage=spans["stage"].astype(np.int32),
+        microbatch=spans["microbatch"].astype(np.int32),
+        fused=fused,
+        start=(spans["start_ns"] - zero) / 1e9,
+        end=(end - zero) / 1e9,
+        cause=_causes(spans, rank, end, fused, sends, awaited, scale),
+        other=other,
+    )
+
+
+def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, Carried]:
+    """What the actions of some kinds send or receive, by their rows."""
+    columns = (spans["op"], spans["stage"], spans["microbatch"], other)
+    rows = np.flatnonzero(np.isin(spans["op"], ops))
+    found = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
+    return {row: carried(Action(Op(op), stage, mb, 0, end)) for row, op, stage, mb, end in found}
+
+
+def _causes(
+    spans: Spans,
+    rank: NDArray[np.int32],
+    end: Int64s,
+    fused: NDArray[np.bool_],
+    sends: Mapping[int, Carried],
+    awaited: Mapping[int, Carried],
+    scale: float,
+) -> Int64s:
+    """[spans] what each waited for: what its rank stood still for, of transfers one of those that were ``awaited``, or
+    what it did before."""
+    sent, held_up = _last_for_each(sends, end), _last_for_each(awaited, end)
+    cause = np.full(len(spans), -1, np.int64)
+    before, previous, reduction, at = -1, -1, -1, -1
+    for row, op in enumerate(spans["op"].tolist()):
+        if rank[row] != at:
+            before, previous, reduction, at = -1, -1, -1, rank[row]
+        if fused[row]:
+            previous = before  # it began with the row before, not after it
+        needed = -1
+        if op < Op.W:
+            message = op == Op.F, int(spans["stage"][row]), int(spans["microbatch"][row])
+            needed = held_up.get(message, sent.get(message, -1) if previous < 0 else -1)
+        elif op == Op.STEP and (previous < 0 or stood_still(spans["wait_ns"][row], scale=scale)):
+            needed = reduction
+        cause[row] = needed if needed >= 0 else previous
+        if op == Op.REDUCE_GRAD:  # goes on beside what follows
+            reduction = row if reduction < 0 or end[row] > end[reduction] else reduction
+        elif row not in sends:
+            before, previous = previous, row
+    return cause
+
+
+def _last_for_each(sends: Mapping[int, Carried], end: Int64s) -> dict[tuple[bool, int, int], int]:
+    """The transfer that came last of those to each computation: forward or not, its stage and its microbatch."""
+    last: dict[tuple[bool, int, int], int] = {}
+    for row, (forward, _, taker, mb) in sends.items():
+        best = last.get((forward, taker, mb), -1)
+        if best < 0 or end[row] > end[best]:
+            last[forward, taker, mb] = row
+    return last

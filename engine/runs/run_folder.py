@@ -1,0 +1,200 @@
+"""The run folder as it is handed over: the design as it is run, the program it means, and the user's text."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.program import Program, from_json, to_json
+from meshwave.engine.runs.options import PLAIN, Options
+
+LARGEST_COPY_BYTES = 64_000_000
+"""A text up to this size is copied, so that editing it during a run does no harm; a larger one is
+linked where the file system can, because a click should not wait for a disk."""
+DRAWN = "drawn.json"
+"""In the folder of a run whose design.json is not what was drawn."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything a worker needs to know, in one folder; the folder's name is the run's."""
+
+    folder: Path
+    design: Design
+    """As it is run: on the links that the run has."""
+    drawn: Design
+    """As it was launched. It is another one where the run was told of other hosts and links, or these cannot be had."""
+    program: Program
+    layers: tuple[int, ...]  # of each stage
+    options: Options = PLAIN
+
+    @property
+    def run(self) -> str:
+        return self.folder.name
+
+    @property
+    def processes(self) -> int:
+        return process_count(self.design)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What its run is held against: this program, on the links that the run has.
+
+        Raises:
+            InputError: the profile that it is priced by is gone.
+        """
+        return predict(holding(self.design, self.layers), self.program)
+
+
+def holding(design: Design, layers: Sequence[int]) -> Design:
+    """A design whose stages have so many layers, whatever they would have by its costs as they are now."""
+    if layers_per_stage(design) == tuple(layers):
+        return design
+    return design.model_copy(update={"pipeline": design.pipeline.model_copy(update={"stages": tuple(layers)})})
+
+
+def process_count(design: Design) -> int:
+    """One process drives one device that a mesh is drawn over."""
+    return sum(len(mesh.devices) for mesh in design.meshes)
+
+
+def mesh_of(design: Design, process: int) -> tuple[int, str]:
+    """Rank and mesh name of a process: processes are counted mesh by mesh, in order."""
+    last = 0
+    for rank, mesh in enumerate(design.meshes):
+        last += len(mesh.devices)
+        if process < last:
+            return rank, mesh.name
+    raise ValueError(f"the design has {last} processes, so none is number {process}")
+
+
+def write_bundle(
+    design: Design,
+    program: Program,
+    layers: Sequence[int],
+    folder: Path,
+    data: Path | None = None,
+    options: Options = PLAIN,
+    drawn: Design | None = None,
+) -> Bundle:
+    """Write a run folder that only its owner can read. A rehearsal needs no text.
+
+    ``design`` is as it is run, and ``drawn`` as it was launched where that is another one.
+
+    Raises:
+        InputError: the design trains on a text of the user's and ``data`` is no readable file.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    drawn = drawn or design
+    write_private(folder / "design.json", design.to_json())
+    if drawn != design:
+        write_private(folder / DRAWN, drawn.to_json())
+    write_private(folder / "program.json", json.dumps({**to_json(program), "layers": list(layers)}) + "\n")
+    if not options.is_plain:
+        write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
+    if data is not None:
+        _bring(data, folder / "data.txt")
+    elif design.training.data is not None and options.rehearse is None:
+        raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
+    return Bundle(folder, design, drawn, program, tuple(layers), options)
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read a run folder back.
+
+    Raises:
+        InputError: a file is missing or is not what its digest says.
+        DesignError: the design is none.
+    """
+    try:
+        design = read_design(folder)
+        document = json.loads((folder / "program.json").read_bytes())
+        program, layers = from_json(document), tuple(map(int, document["layers"]))
+        return Bundle(folder, design, read_drawn(folder), program, layers, read_options(folder))
+    except OSError as error:
+        raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+
+
+def read_design(folder: Path) -> Design:
+    """The design of a run folder as it is run.
+
+    Raises:
+        DesignError: it is none.
+        OSError: it is not there.
+    """
+    return _read(folder / "design.json")
+
+
+def read_drawn(folder: Path) -> Design:
+    """The same as it was launched."""
+    path = folder / DRAWN
+    return _read(path) if path.exists() else read_design(folder)
+
+
+def read_options(folder: Path) -> Options:
+    """How a run differs from plain training, as its folder says it.
+
+    Raises:
+        InputError: it is damaged, or of another version.
+    """
+    path = folder / "options.json"
+    try:
+        return Options.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return PLAIN
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def _read(path: Path) -> Design:
+    try:
+        return parse_design(path.read_bytes())
+    except DesignError as error:
+        told = (problem._replace(where=f"{path} {problem.where}".rstrip()) for problem in error.problems)
+        raise DesignError(told) from None
+
+
+def write_private(path: Path, text: str, *, for_good: bool = False) -> None:
+    """Write a file whole, for its owner alone; ``for_good`` it also outlives a loss of power."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        if for_good:
+            file.flush()
+            os.fsync(descriptor)
+    os.replace(temporary, path)
+
+
+def _bring(source: Path, target: Path) -> None:
+    try:
+        source = source.expanduser().resolve(strict=True)
+        if not source.is_file():
+            raise InputError(f"{source} is no file; training.data takes a text")
+        if source.stat().st_size > LARGEST_COPY_BYTES and _linked(source, target):
+            return
+        with source.open("rb") as text, open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as copy:
+            shutil.copyfileobj(text, copy, 1 << 20)
+    except OSError as error:
+        raise InputError(f"cannot take the text {source}: {error.strerror}") from None
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        return False
+    return True

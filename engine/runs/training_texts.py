@@ -1,0 +1,97 @@
+"""The texts that designs train on: a design names a file, and this says which file is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.files import home, write_whole
+
+LARGEST_UPLOAD_BYTES = 8_000_000
+LONGEST_NAME_BYTES = 120
+"""Of a name that is made here: file systems take 255, and the design's own limit is 200 characters."""
+
+
+def texts_folder() -> Path:
+    """Where texts lie that were brought to the page; the command line looks here last."""
+    return home() / "data"
+
+
+def text_of(design: Design, given: Path | None = None, folders: Sequence[Path] = ()) -> Path | None:
+    """The file that ``design`` trains on; None for the text that comes with Meshwave.
+
+    It is ``given``, else the file that the design names, in one of ``folders`` or of the user's own.
+
+    Raises:
+        DesignError: there is no such file.
+    """
+    if given is not None:
+        return _file(given)
+    name = design.training.data
+    return None if name is None else find_text(name, [*folders, texts_folder()])
+
+
+def find_text(name: str, folders: Sequence[Path]) -> Path:
+    """The first file called ``name`` in ``folders``.
+
+    Raises:
+        DesignError: none of them holds it.
+    """
+    looked_in = list(dict.fromkeys(folder.expanduser().absolute() for folder in folders))
+    for folder in looked_in:
+        if (folder / name).is_file():
+            return folder / name
+    places = ", ".join(map(str, looked_in))
+    raise _missing(
+        f"the text {name} is not there (looked in {places}); put it there, choose it in the Run panel "
+        "or by meshwave run --data FILE, or set data to null for the text that comes with Meshwave"
+    )
+
+
+def keep_text(name: str, text: str) -> str:
+    """Keep a text that was brought to the page; returns the plain name that finds it again.
+
+    Raises:
+        InputError: it is empty or too large, or cannot be written.
+    """
+    content = text.encode("utf-8", "replace")
+    if not content:
+        raise InputError(f"{name} is empty; choose a text with something to learn from")
+    if len(content) > LARGEST_UPLOAD_BYTES:
+        raise InputError(
+            f"{name} has {len(content) / 1e6:.1f} MB, and the page takes texts up to {LARGEST_UPLOAD_BYTES // 10**6} MB; "
+            f"put a larger one into {texts_folder()} and write its name at training.data"
+        )
+    plain = plain_name(name)
+    try:
+        texts_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {texts_folder()}: {error.strerror}") from None
+    write_whole(texts_folder() / plain, content)
+    return plain
+
+
+def plain_name(name: str) -> str:
+    """A file name that any system takes and that a design may hold: no folder, no control character."""
+    last = re.split(r"[/\\]", name)[-1]
+    kept = re.sub(r'[\x00-\x1f\x7f<>:"|?*]', "_", last).strip().lstrip(".")
+    stem, dot, ending = kept.rpartition(".")
+    stem, ending = (stem, dot + ending) if stem and len(ending) < 16 else (kept, "")
+    room = LONGEST_NAME_BYTES - len(ending.encode("utf-8", "replace"))
+    return (stem.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + ending) or "text.txt"
+
+
+def _file(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.exists():
+        raise _missing(f"there is no file {path}; say where the text is")
+    if not path.is_file():
+        raise _missing(f"{path} is no file; training takes a text")
+    return path
+
+
+def _missing(message: str) -> DesignError:
+    return DesignError([Problem("training.data", "text_missing", message)])

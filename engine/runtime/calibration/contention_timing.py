@@ -1,0 +1,145 @@
+"""Contention: which messages and collectives to start at the same time, and the ratios that follow from their times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+
+from meshwave.engine.costs.contention import CollectiveBesideTransfer, Contention, LinkKind, PairOrder, Ratio
+from meshwave.engine.errors import InputError
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
+
+ITEM_BYTES = 4
+MESSAGE_S = 0.1
+"""Duration of one message between emulated nodes, long beside its latency and the bursts of token buckets."""
+LEAST_BYTES, MOST_BYTES, GPU_BYTES = 1 << 20, 1 << 24, 1 << 28
+"""Sizes of a message: the smallest on slow emulated links, the one on links as they are, and the one between GPUs."""
+MOST_OF_A_NODE = 4
+"""Processes of a node that take part: two pairs inside it."""
+Pair = tuple[int, int]
+"""Source and target process."""
+Times = Sequence[Sequence[Sequence[float]]]
+"""[repetitions][cases][flows] seconds; the flows of a case are its messages, then its ring."""
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Messages, and at most one ring all-reduce, that start at the same time."""
+
+    messages: tuple[Pair, ...] = ()
+    ring: tuple[int, ...] = ()
+
+
+def message_bytes(cluster: Cluster) -> int:
+    """Return the size of a message that takes long enough to time on the links of ``cluster``."""
+    if cluster.gpus:
+        return GPU_BYTES
+    if cluster.inter is None:
+        return MOST_BYTES
+    return min(MOST_BYTES, max(LEAST_BYTES, int(cluster.inter * MESSAGE_S) // ITEM_BYTES * ITEM_BYTES))
+
+
+def ring_bytes(size: int, ranks: int) -> int:
+    """Return the buffer whose ring all-reduce sends ``size`` bytes over each link: it sends 2 (n - 1) / n of a buffer."""
+    unit = ITEM_BYTES * ranks
+    return max(unit, round(size * ranks / (2 * (ranks - 1))) // unit * unit)
+
+
+def smallest_cluster(cluster: Cluster) -> Cluster:
+    """Return ``cluster`` without the nodes and processes that would only wait."""
+    return replace(cluster, nodes=min(2, cluster.nodes), ranks_per_node=min(MOST_OF_A_NODE, cluster.ranks_per_node))
+
+
+def contention_cases(cluster: Cluster) -> dict[LinkKind, dict[str, Flows]]:
+    """Return what to measure on each kind of link, by name; what the cluster is too small for is left out."""
+    each = cluster.ranks_per_node
+    found: dict[LinkKind, dict[str, Flows]] = {}
+    if each > 1:
+        pairs = [(0, 1), (2, 3)][: each // 2]
+        found["same_node"] = _cases(pairs, tuple(range(min(each, MOST_OF_A_NODE))))
+    if cluster.nodes > 1:
+        pairs = [(0, each), (1, each + 1)][:each]
+        found["across_nodes"] = _cases(pairs, tuple(sorted(rank for pair in pairs for rank in pair)))
+    return found
+
+
+def _cases(pairs: Sequence[Pair], ring: tuple[int, ...]) -> dict[str, Flows]:
+    one = pairs[0]
+    cases = {
+        "alone": Flows((one,)),
+        "duplex": Flows((one, (one[1], one[0]))),
+        "same_pair": Flows((one, one)),
+        "collective": Flows(ring=ring),
+        "collective_beside": Flows((one,), ring),
+    }
+    return cases | ({"two_pairs": Flows(tuple(pairs))} if len(pairs) > 1 else {})
+
+
+def measure_contention(
+    cluster: Cluster, repetitions: int, size: int | None = None, say: Callable[[str], None] = lambda line: None
+) -> tuple[Contention, ...]:
+    """Measure every kind of link that ``cluster`` has; ``size`` is that of a message in bytes.
+
+    Raises:
+        InputError: there is only one process, or links cannot be shaped on this machine.
+        RunError: a process failed.
+    """
+    if cluster.ranks < 2:
+        raise InputError("contention cannot be measured with 1 process; use 2 ranks or more")
+    small = smallest_cluster(cluster)
+    size = size or message_bytes(small)
+    cases = contention_cases(small)
+    flat = [flows for of_kind in cases.values() for flows in of_kind.values()]
+    plan = {
+        "cases": [{**asdict(flows), "ring_bytes": _ring_bytes_for(flows, size)} for flows in flat],
+        "bytes": size,
+        "rounds": repetitions,
+    }
+    times: Times = run("meshwave.engine.runtime.calibration.flow_timing:measure", small, plan, say)[0]
+    found, at = [], 0
+    for kind, of_kind in cases.items():
+        rows = {name: [repetition[at + number] for repetition in times] for number, name in enumerate(of_kind)}
+        found.append(contention_from_times(kind, size, len(of_kind["collective"].ring), rows))
+        at += len(of_kind)
+    return tuple(found)
+
+
+def _ring_bytes_for(flows: Flows, size: int) -> int:
+    return ring_bytes(size, len(flows.ring)) if flows.ring else 0
+
+
+def contention_from_times(
+    kind: LinkKind, size: int, ranks: int, times: Mapping[str, Sequence[Sequence[float]]]
+) -> Contention:
+    """Return the ratios of ``times[case][repetitions][flows]`` in seconds, of messages of ``size`` bytes and a ring of
+    ``ranks`` processes.
+
+    Each repetition is compared with the message alone of the same repetition, so that slow changes of the machine's
+    load cancel.
+    """
+    alone = [row[0] for row in times["alone"]]
+    collective = [row[0] for row in times["collective"]]
+    beside = times["collective_beside"]
+    last = {name: [max(row) for row in rows] for name, rows in times.items()}
+    two = last.get("two_pairs")
+    return Contention(
+        pair=kind,
+        message_bytes=float(size),
+        alone_s=median(alone),
+        alone_samples_s=tuple(alone),
+        shared_rate=Ratio.from_samples([2 * each for each in _ratios(alone, two)]) if two else None,
+        duplex_rate=Ratio.from_samples(_ratios(alone, last["duplex"])),
+        pair_order=PairOrder.from_samples([(min(row), max(row)) for row in times["same_pair"]]),
+        collective_beside_transfer=CollectiveBesideTransfer(
+            ranks=ranks,
+            collective_bytes=float(ring_bytes(size, ranks)),
+            collective_alone_s=median(collective),
+            collective_slowdown=Ratio.from_samples(_ratios([row[1] for row in beside], collective)),
+            transfer_slowdown=Ratio.from_samples(_ratios([row[0] for row in beside], alone)),
+        ),
+    )
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [each / base for each, base in zip(above, below, strict=True)]

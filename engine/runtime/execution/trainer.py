@@ -1,0 +1,180 @@
+"""One process of a training run: its stages, its share of the data, its executor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from meshwave.engine.costs.boundary_transfers import crossing, is_direct, renamed, tensor_of
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.runtime.communication.layout import Layout
+from meshwave.engine.runtime.communication.wire import Message, Routes
+from meshwave.engine.runtime.communication.world import World
+from meshwave.engine.runtime.device.clock import clock_of
+from meshwave.engine.runtime.device.streams import streams_of
+from meshwave.engine.runtime.execution.data import Batches
+from meshwave.engine.runtime.execution.executor import Executor, Measured
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
+from meshwave.engine.runtime.execution.update import Sharers, Update, Watch
+from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
+from meshwave.engine.runtime.experts.layer import ExpertLayer
+from meshwave.engine.runtime.experts.step_times import Trace
+from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.modules.tensor_parallel import Cut, cut_of
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of training came to; loss and norm are those of the global batch."""
+
+    loss: float
+    grad_norm: float  # before clipping
+    seconds: float
+    measured: Measured
+
+
+class Trainer:
+    """Trains the stages of one process, in step with the other processes."""
+
+    def __init__(self, job: Job, world: World, watch: Watch | None = None) -> None:
+        """Build the stages of this process and open its ways to the others.
+
+        Raises:
+            InputError: the number of processes, the text or the vocabulary does not fit the design.
+        """
+        design, program, layout = job.design, job.program, job.layout
+        if world.size != layout.processes:
+            raise InputError(
+                f"{world.size} processes were started, but the design draws {layout.processes} devices "
+                f"in {program.ranks} meshes"
+            )
+        training, model = design.training, design.model
+        copies, copy = layout.shape(world.process).copies, layout.copy(world.process)
+        rows = tensor_of(design).shape[0] // copies  # of a microbatch, here
+        self._batches = Batches(
+            job.text,
+            models[model.kind](model),
+            seed=training.seed,
+            microbatches=program.microbatches,
+            micro_batch_size=training.micro_batch_size,
+            share=range(copy * rows, (copy + 1) * rows),
+            device=world.device,
+        )
+        dtype = DTYPES[training.precision]
+        self._scale = 1 / (copies * program.microbatches)
+        self._cut = layout.cut(world.process)
+        experts = ExpertLayers(design, layout) if model.moe else None
+        groups = world.groups([*layout.cut_groups(), *(experts.groups() if experts else ())])
+        make = experts.maker(world.process, groups, self._scale, dtype, world.device) if experts else None
+        group = groups[layout.cut_group(world.process)]
+        self._modules = {
+            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
+            for stage in program.stages_of(layout.rank(world.process))
+        }
+        message = Message((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
+        sharing = [*layout.sharing(), *(experts.sharing(layout.reduced_stages()) if experts else ())]
+        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routes(design, layout))
+        sharers = _sharers(layout, world.process, self._modules, experts)
+        self._update = Update(self._modules, sharers, world.process, self._wire, training, watch)
+        stages = {
+            stage: LocalStage(
+                module,
+                training.precision,
+                world.device,
+                self._scale,
+                split=stage in layout.split_stages(),
+                recomputed=design.pipeline.recomputes(stage),
+                compiled=training.compile,
+            )
+            for stage, module in self._modules.items()
+        }
+        clock, streams = clock_of(world.device), streams_of(world.device)
+        self.trace = Trace(clock)
+        for number, layer in self._expert_layers().items():
+            layer.watch_steps(self.trace.of(number))
+        self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock, streams)
+        self._wanted = layout.microbatches(layout.rank(world.process))
+        self.notes = self._of_compiling(stages.values()) if training.compile else []
+        """What a person should know of how it trains."""
+
+    def _of_compiling(self, stages: Iterable[LocalStage]) -> list[str]:
+        """How many blocks of all processes torch compiles."""
+        held = sum(len(module.layers) for module in self._modules.values())
+        own = sum(stage.compiled for stage in stages)
+        compiled, blocks = map(int, self._wire.total([own, held]).tolist())
+        told = f"torch.compile: {compiled} of the {blocks} blocks that processes hold are compiled"
+        rest = "the others, which put off gradients or exchange something inside, run as they are"
+        return [told if compiled == blocks else f"{told}; {rest}"]
+
+    def step(self, number: int) -> Step:
+        """Train on the global batch of step ``number``.
+
+        All processes end a step together, since all need its loss; so a step starts together too.
+        """
+        began = time.perf_counter()
+        measured = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._wanted})
+        losses = [] if self._cut else measured.losses  # those of the other cuts are the same
+        own = sum(loss.double() * self._scale for loss in losses)
+        loss, square = self._wire.total([own, self._update.square]).tolist()
+        return Step(loss, square**0.5, time.perf_counter() - began, measured)
+
+    def held(self) -> dict[str, list[Tensor]]:
+        """What is there also between two steps, by what it is for."""
+        return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
+
+    def routed(self) -> dict[int, list[float]]:
+        """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.routed`."""
+        return {number: layer.routed for number, layer in self._expert_layers().items()}
+
+    def _expert_layers(self) -> dict[int, ExpertLayer]:
+        """Those of this process, by their number in the model."""
+        return {
+            int(name.split(".")[1]): part
+            for module in self._modules.values()
+            for name, part in module.named_modules()
+            if isinstance(part, ExpertLayer)
+        }
+
+    def cuts(self) -> dict[str, Cut]:
+        """Which parts of the whole model's weights this process holds, of those that are cut."""
+        named = (pair for module in self._modules.values() for pair in module.named_parameters())
+        return {name: cut for name, parameter in named if (cut := cut_of(parameter))}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The weights of this process under their names in the whole model."""
+        return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
+
+
+def routes(design: Design, layout: Layout) -> Routes:
+    """The boundaries at which tensors change their cuts, with processes for devices."""
+    process = {
+        device: layout.process(rank, lane)
+        for rank, mesh in enumerate(design.meshes)
+        for lane, device in enumerate(mesh.devices)
+    }
+    return {
+        (source, target, tensors): renamed(crossing(design, source, target, tensors), process)
+        for source, target, tensors in layout.crossings()
+        if not is_direct(design.meshes[source], design.meshes[target])
+    }
+
+
+def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None) -> Sharers:
+    """Who shares a weight: the processes that hold the same cut of it. A weight that is not cut is held by
+    those of all cuts, whose gradients are the same, and counts once. Expert layers say it of their own."""
+    owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
+
+    def sharers(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
+        if experts and parameter in owner:
+            told = experts.sharers(stage, owner[parameter], parameter)
+            if told:
+                return told, told[0]
+        members = layout.holders(stage, layout.cut(process))
+        return members, members[0] if cut_of(parameter) else layout.holders(stage)[0]
+
+    return sharers

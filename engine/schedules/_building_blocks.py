@@ -1,0 +1,140 @@
+"""V schedules that repeat one building block (Qi et al., Controllable Memory, arXiv:2405.15362)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules._base import Pipe, Schedule, folded
+
+PERIOD = 6
+"""Slots of a block: forward, input and weight gradient of two chunks."""
+
+Slots = NDArray[np.int64]
+Rows = NDArray[np.int32]
+
+
+class Block(NamedTuple):
+    """Slots at which a rank computes microbatch 0; microbatch ``m`` follows ``m`` periods later."""
+
+    forward_down: int
+    forward_up: int
+    input_up: int
+    input_down: int
+
+    def weights(self) -> tuple[int, int]:
+        """Slots of the weight gradients, up and down: the two that the block leaves free, taken so
+        that its two activations are kept for the shortest time together."""
+        free = sorted(set(range(PERIOD)) - {slot % PERIOD for slot in self})
+        choices = [
+            tuple(after + 1 + (slot - after - 1) % PERIOD for after, slot in zip(self[2:], order, strict=True))
+            for order in (free, free[::-1])
+        ]
+        up, down = min(choices, key=sum)
+        return up, down
+
+
+class BlockSchedule(Schedule):
+    """Two chunks a rank on a fold, and one block for each microbatch, every six slots.
+
+    A rank keeps as many activations as blocks overlap, so that memory is chosen with the block.
+    Slots only order the computations; to run each as soon as it can is what the paper calls
+    squeezing.
+    """
+
+    def stage_count(self, ranks: int) -> int:
+        return 2 * ranks
+
+    def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
+        return [folded(pipe.ranks)]
+
+    @abstractmethod
+    def block(self, ranks: int, rank: int) -> Block:
+        """The slots of a rank's forwards and input gradients. Those of all ranks leave every tensor
+        the slot that it needs, and no two of a rank fall on one slot of the period."""
+
+    def orders(self, pipe: Pipe) -> list[Rows]:
+        blocks = [self.block(pipe.ranks, rank) for rank in range(pipe.ranks)]
+        down, up = [block.input_down for block in blocks], [block.input_up for block in blocks]
+        first = np.array([*down, *reversed(up)])
+        return _drained(
+            [_repeated(block, rank, pipe) for rank, block in enumerate(blocks)],
+            first[:, None] + PERIOD * np.arange(pipe.microbatches) + 1,
+        )
+
+
+def _repeated(block: Block, rank: int, pipe: Pipe) -> tuple[Slots, Rows]:
+    """``[actions]`` slots and ``[actions, 4]`` rows of a rank, in order."""
+    down, up = rank, 2 * pipe.ranks - 1 - rank
+    weight_up, weight_down = block.weights()
+    computations = [
+        (block.forward_down, Op.F, down),
+        (block.forward_up, Op.F, up),
+        (block.input_up, Op.I, up),
+        (weight_up, Op.W, up),
+        (block.input_down, Op.I, down),
+        (weight_down, Op.W, down),
+    ]
+    microbatch = np.repeat(np.arange(pipe.microbatches), len(computations))
+    first, op, stage = np.tile(np.array(computations).T, pipe.microbatches)
+    slot = first + PERIOD * microbatch
+    order = np.argsort(slot)
+    rows = np.stack([op, stage, microbatch, np.zeros_like(op)], axis=1).astype(np.int32)
+    return slot[order], rows[order]
+
+
+class _Tail:
+    """A rank after its last forward: input gradients as they come, weight gradients while it waits."""
+
+    def __init__(self, slots: Slots, rows: Rows) -> None:
+        end = int(np.flatnonzero(rows[:, 0] == Op.F)[-1]) + 1
+        rest = rows[end:].tolist()
+        self.inputs = [(slot, row) for slot, row in zip(slots[end:].tolist(), rest, strict=True) if row[0] == Op.I]
+        self._head, self._clock = rows[:end], int(slots[end - 1]) + 1
+        self._weights = deque(row for row in rest if row[0] == Op.W)
+        self._ahead = {(row[1], row[2]) for _, row in self.inputs}
+        self._rows: list[list[int]] = []
+
+    def wait(self, until: int) -> None:
+        """Let slots pass, with weight gradients as far as their input gradients are there."""
+        while self._clock < until and self._weights and (self._weights[0][1], self._weights[0][2]) not in self._ahead:
+            self._rows.append(self._weights.popleft())
+            self._clock += 1
+        self._clock = max(self._clock, until)
+
+    def run(self, row: list[int]) -> int:
+        """Compute an input gradient now; return the slot after it."""
+        self._ahead.remove((row[1], row[2]))
+        self._rows.append(row)
+        self._clock += 1
+        return self._clock
+
+    def order(self) -> Rows:
+        """All that the rank computes."""
+        return np.concatenate([self._head, np.array([*self._rows, *self._weights], np.int32).reshape(-1, 4)])
+
+
+def _drained(repeated: Sequence[tuple[Slots, Rows]], after: Slots) -> list[Rows]:
+    """The order of each rank, its end drawn together.
+
+    Without it the last blocks would keep the slots of forwards that there are no more. Memory only
+    falls from here on.
+
+    Args:
+        repeated: per rank the slots and rows of its blocks.
+        after: ``[stages, microbatches]`` the slot after each input gradient.
+    """
+    tails = [_Tail(*each) for each in repeated]
+    ready = np.vstack([after, np.zeros_like(after[:1])])
+    inputs = sorted((slot, rank, row) for rank, tail in enumerate(tails) for slot, row in tail.inputs)
+    for _, rank, row in inputs:  # in this order each stands after all that it waits for
+        _, stage, microbatch, _ = row
+        tails[rank].wait(int(ready[stage + 1, microbatch]))
+        ready[stage, microbatch] = tails[rank].run(row)
+    return [tail.order() for tail in tails]

@@ -1,5 +1,0 @@
-"""Who sends which slice, and when: one file an ordering."""
-
-from engine.transfer.orderings._base import Answer, Ordering, orderings
-
-__all__ = ["Answer", "Ordering", "orderings"]

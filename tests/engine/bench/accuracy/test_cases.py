@@ -1,0 +1,137 @@
+"""The designs of the bench: enough of them, of every kind, and each can run."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy.cases import Case
+from meshwave.engine.bench.papers.hanayo_bars import BASELINES, MEASURED
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fit
+from meshwave.engine.document import Design
+from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.schedules import schedules
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[tuple[Case, Design]]:
+    """All designs of both parts."""
+    return [(case, case.design(2)) for case in (*cases.accuracy(), *hanayo.cases())]
+
+
+@pytest.fixture(scope="module")
+def rehearsed(drawn: list[tuple[Case, Design]]) -> list[Design]:
+    """Those by which rehearsals are judged."""
+    return [design for _, design in drawn][: len(list(cases.rehearsals()))]
+
+
+def test_each_has_its_own_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
+    assert len({case.name for case, _ in drawn}) == len(drawn)
+    assert [(case.name, problem) for case, design in drawn for problem in runnable(design)] == []
+
+
+def test_there_are_more_than_forty_with_every_schedule(rehearsed: list[Design]) -> None:
+    assert len(rehearsed) >= 40
+    assert {design.pipeline.schedule for design in rehearsed} == set(schedules) - {"custom"}
+
+
+def test_there_are_two_to_eight_meshes_and_no_more_than_eight_devices(rehearsed: list[Design]) -> None:
+    assert {1, 2, 3, 4, 8} == {design.ranks for design in rehearsed}
+    assert max(sum(len(mesh.devices) for mesh in design.meshes) for design in rehearsed) == 8
+
+
+def test_there_are_copies_halves_experts_and_unequal_meshes(rehearsed: list[Design]) -> None:
+    assert any(mesh.dp > 1 for design in rehearsed for mesh in design.meshes)
+    assert any(mesh.tp > 1 for design in rehearsed for mesh in design.meshes)
+    assert any(design.model.moe for design in rehearsed)
+    assert any(len({(mesh.dp, mesh.tp) for mesh in design.meshes}) > 1 for design in rehearsed)
+    assert {design.cost.kind for design in rehearsed} == {"unit", "roofline"}
+
+
+def test_messages_are_as_large_as_their_names_say() -> None:
+    handed_on = {
+        case.name: design.training.micro_batch_size * design.model.sequence * design.model.hidden * 4
+        for case in cases.rehearsals()
+        if case.group == "messages"
+        for design in [case.design(1)]
+    }
+
+    assert handed_on == {
+        "messages of 32 KiB": 2**15,
+        "messages of 256 KiB": 2**18,
+        "messages of 1 MiB": 2**20,
+        "messages of 4 MiB": 2**22,
+    }
+
+
+def test_more_than_twenty_share_links_that_the_kernel_shapes() -> None:
+    """On two nodes; for half of them sharing makes the step longer by so much that it can be told."""
+    found = list(cases.on_hosts())
+    predictions = [predict(case.design(1)) for case in found]
+
+    assert len(found) >= 20
+    assert all(case.on_hosts and case.way == "rehearsed" for case in found)
+    assert {prediction.design.cluster.nodes for prediction in predictions} == {2}
+    assert {case.group for case in found} == {
+        "hosts, alternating",
+        "hosts, one link",
+        "hosts, data parallel",
+        "hosts, tensor parallel",
+        "hosts, experts",
+        "hosts, resharding",
+    }
+    alone = [simulate(each.program, each.costs.seconds, "latency").makespan for each in predictions]
+    longer = [each.timeline.makespan > 1.05 * least for each, least in zip(predictions, alone, strict=True)]
+    assert sum(longer) >= len(found) / 2
+
+
+def test_real_runs_have_a_core_for_each_process() -> None:
+    devices = [sum(len(mesh.devices) for mesh in case.design(1).meshes) for case in cases.real()]
+
+    assert set(devices) == {1, 2}
+    assert {case.way for case in cases.real()} == {"measured"}
+
+
+def test_rivals_differ_in_their_schedule_alone(drawn: list[tuple[Case, Design]]) -> None:
+    trainings: dict[str, Design] = {}
+    for case, design in drawn:
+        if case.rivals:
+            first = trainings.setdefault(f"{case.way} {case.rivals}", design)
+            assert design.model_copy(update={"pipeline": first.pipeline, "name": first.name}) == first, case.name
+
+
+# ---- the Hanayo paper ----
+
+
+def test_the_bars_give_the_gains_that_the_paper_prints() -> None:
+    """How much the best number of waves gains over Chimera, in percent: the eight numbers of its text."""
+    gains = {place: 100 * (max(MEASURED[place]) / chimera - 1) for place, (_, _, chimera) in BASELINES.items()}
+
+    printed = {("pc", 8): 15.7, ("fc", 8): 23.2, ("tacc", 8): 8.2, ("tc", 8): 24.6}
+    printed |= {("pc", 4): 30.4, ("fc", 4): 29.9, ("tacc", 4): 17.1, ("tc", 4): 28.0}
+    assert gains == pytest.approx(printed, abs=0.11)
+
+
+def test_the_transfers_of_a_cluster_are_what_its_bars_tell() -> None:
+    assert fit("tacc", 4) == pytest.approx(TRANSFERS["tacc", 4], rel=0.02)
+
+
+def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
+    """Each on the same eight devices and the same sequences a step."""
+    designs = {case.tags["who"]: case.design(1) for case in hanayo.cases() if case.rivals in ("pc D=2 P=4", "")}
+    drawn = {who: [(mesh.dp, mesh.tp) for mesh in design.meshes] for who, design in designs.items()}
+
+    assert drawn.pop("Chimera-wave") == [(4, 1)] * 2
+    assert set(map(tuple, drawn.values())) == {((2, 1),) * 4}
+    assert len({design.sequences_per_step for design in designs.values()}) == 1
+
+
+def test_the_page_first_says_what_is_fitted_to_what() -> None:
+    said = hanayo.said_first()
+
+    assert said.startswith(f"{len(TRANSFERS)} numbers")
+    assert f"fitted to {3 * len(MEASURED)} bars" in said
+    assert f"on {hanayo.waves_by(TRANSFERS)} of {len(MEASURED)} places" in said
+    assert hanayo.waves_by(dict.fromkeys(TRANSFERS, 1.0)) < hanayo.waves_by(TRANSFERS)

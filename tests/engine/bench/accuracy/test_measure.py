@@ -1,0 +1,61 @@
+"""Designs measured in processes, and what becomes of them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from meshwave.engine.bench.accuracy.cases import LEARNS, MODEL, PROFILE, TEACHES, UNIT, Case, document
+from meshwave.engine.bench.accuracy.measure import Bench, bench, scale_of
+from meshwave.engine.costs.profile import Machine, Profile
+from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.predict.prediction import predict
+
+TINY = {**MODEL, "layers": 2, "hidden": 32}
+SMALL = {"model": TINY, "microbatches": 2}
+BY_PROFILE = {"kind": "calibrated", "profile": PROFILE}
+
+
+def test_the_shortest_computation_is_long_enough_unless_a_step_gets_too_long() -> None:
+    few, many = (document({"schedule": "1f1b"}, microbatches=count, model=MODEL, cost=UNIT) for count in (8, 80))
+
+    assert scale_of(predict(Case("few", "", few).design(1))) == pytest.approx(0.02)  # a forward is a unit
+    assert scale_of(predict(Case("many", "", many).design(1))) == pytest.approx(2.0 / (3 * 83))
+
+
+@pytest.mark.torch
+def test_a_rehearsal_and_a_real_run_are_held_against_their_predictions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
+    keep(Profile(machine=Machine(ranks=1, ranks_per_node=1, made_s=time.time())), PROFILE)  # as if just calibrated
+
+    with bench(say=pytest.fail) as measuring:  # it would say that it calibrates
+        _rehearses(measuring)
+        _teaches_and_learns(measuring)
+
+
+def _rehearses(measuring: Bench) -> None:
+    drawn = document({"schedule": "1f1b"}, ((1, 1),) * 2, cost=UNIT, **SMALL)
+
+    found = measuring.measure(Case("a wave", "waves", drawn, rivals="waves", scale=0.01, tags={"limit": "x"}))
+
+    assert (found.case, found.group, found.way, found.rivals) == ("a wave", "waves", "rehearsed", "waves")
+    assert (found.meshes, found.processes, found.unit, found.scale, found.steps) == (2, 2, "units", 0.01, 3)
+    assert found.predicted == 9
+    assert found.measured > 8.9  # a wait is never too short
+    assert found.shortest_s == pytest.approx(0.01)
+    assert found.note.startswith("messages are")
+    assert not found.measured_bytes
+
+
+def _teaches_and_learns(measuring: Bench) -> None:
+    drawn = document({"schedule": "1f1b"}, ((1, 1),), cost=BY_PROFILE, **SMALL)
+
+    found = measuring.measure(Case("real", "", drawn, "measured", tags={TEACHES: "itself", LEARNS: "of itself"}))
+
+    assert found.learned is not None
+    assert found.learned == pytest.approx(found.measured, rel=0.05)  # the design that taught is predicted so
+    assert found.scale is None
+    assert found.measured_bytes[0] > 0

@@ -1,0 +1,293 @@
+"""What is made of results: statistics, a page, a picture; and that they are kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from meshwave.engine.bench.accuracy import cases, hanayo
+from meshwave.engine.bench.accuracy.cases import Case
+from meshwave.engine.bench.accuracy.command import measure_all
+from meshwave.engine.bench.accuracy.machine_load import in_words, others, share_stolen, stolen
+from meshwave.engine.bench.accuracy.picture import svg
+from meshwave.engine.bench.accuracy.results import Result, read, write
+from meshwave.engine.bench.accuracy.summary import ranking, spread, summary
+from meshwave.engine.bench.accuracy.table import markdown
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, by_data_sheet
+from meshwave.engine.bench.speed import run
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.exports.pictures.palette import SURFACES
+from tests.engine.bench.accuracy.measured import result, results
+
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+# ---- statistics ----
+
+
+def test_errors_count_whichever_way_they_go() -> None:
+    found = spread([-0.04, 0.01, 0.02, 0.03, -0.10])
+
+    assert found is not None
+    assert found == pytest.approx((5, 0.03, 0.076, 0.10, 0.01))
+    assert spread([]) is None
+
+
+def test_an_order_counts_where_predictions_are_five_percent_apart() -> None:
+    fast, near, slow = (
+        result("a", 1.00, 1.00, rivals="x"),
+        result("b", 1.04, 0.90, rivals="x"),
+        result("c", 1.20, 0.95, rivals="x"),
+    )
+
+    found = ranking([slow, near, fast, result("d", 5.0, 0.1, rivals="another"), result("e", 9.0, 0.1)])
+
+    assert (found.pairs, found.right, found.close) == (2, 1, 1)
+    assert found.wrong == ("c was predicted to take 20.0% longer than a, and took -5.0%",)
+
+
+def test_memory_is_off_by_a_share_of_what_torch_allocated() -> None:
+    found = summary([result("a", predicted_bytes=(90.0, 110.0), measured_bytes=(100.0, 100.0)), result("b")])
+
+    assert found.memory is not None
+    assert (found.memory.designs, found.memory.worst) == (2, pytest.approx(0.1))
+
+
+# ---- the file ----
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    kept = results(
+        result("a", tags={"limit": "processes"}), result("b", way="measured", scale=None, measured_bytes=(1.0,))
+    )
+
+    write(kept, tmp_path / "accuracy.json")
+
+    assert read(tmp_path / "accuracy.json") == kept
+    assert len((tmp_path / "accuracy.json").read_text().splitlines()) == 9  # a result a line
+    assert read(tmp_path / "nothing.json") is None
+
+
+def test_a_new_result_takes_the_place_of_the_old_one() -> None:
+    found = results(result("a"), result("b"), result("c")).with_one(result("b", 2.0), "later")
+
+    assert [(each.case, each.predicted) for each in found.results] == [("a", 1.0), ("b", 2.0), ("c", 1.0)]
+    assert found.date == "later"
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"format": "meshwave/1"}')
+
+    with pytest.raises(InputError, match="holds no results of this bench"):
+        read(tmp_path / "x.json")
+
+
+# ---- a bench ----
+
+THREE = tuple(Case(name, f"group {name[0]}", {}) for name in ("a1", "a2", "b1"))
+
+
+class Stub:
+    """Finds what it is told to find."""
+
+    def __init__(self, find: Callable[[str], Result]) -> None:
+        self._find = find
+
+    def measure(self, case: Case) -> Result:
+        return self._find(case.name)
+
+
+def measured(
+    path: Path, only: Sequence[str], find: Callable[[str], Result] = result
+) -> tuple[list[str], dict[str, str]]:
+    """The names of all that the file holds afterwards, and what was left out."""
+    failed = measure_all(THREE, only, path, lambda line: None, lambda: nullcontext(Stub(find)))
+    kept = read(path)
+    return [each.case for each in kept.results] if kept else [], failed
+
+
+def test_what_was_measured_before_a_bench_is_stopped_is_kept(tmp_path: Path) -> None:
+    def find(name: str) -> Result:
+        if name == "b1":
+            raise KeyboardInterrupt
+        return result(name)
+
+    path = tmp_path / "new" / "accuracy.json"
+    with pytest.raises(KeyboardInterrupt):
+        measured(path, [], find)
+
+    assert measured(path, ["a1"]) == (["a1", "a2"], {})
+    assert path.with_suffix(".md").exists()
+    assert measured(path, ["missing"], lambda name: result(name, 7.0)) == (["a1", "a2", "b1"], {})
+    kept = read(path)
+    assert kept is not None
+    assert [each.predicted for each in kept.results] == [1.0, 1.0, 7.0]
+    assert kept.machine == in_words()
+
+
+def test_a_design_that_fails_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    def find(name: str) -> Result:
+        if name == "a2":
+            raise RunError("process 1 ended")
+        return result(name)
+
+    assert measured(tmp_path / "accuracy.json", [], find) == (["a1", "b1"], {"a2": "process 1 ended"})
+
+
+def test_a_word_that_means_no_design_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no design .* 'c' .* groups are: group a, group b"):
+        measured(tmp_path / "accuracy.json", ["a1", "c"])
+    assert measured(tmp_path / "accuracy.json", ["group b"]) == (["b1"], {})
+
+
+def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
+    with pytest.raises(InputError, match="--only and --out are for the parts accuracy and rehearsal"):
+        run(["papers"], say=pytest.fail, only=["1f1b"])
+    with pytest.raises(InputError, match="Did you mean 'accuracy'"):
+        run(["acuracy"], say=pytest.fail)
+
+
+def test_the_machine_is_named_in_words() -> None:
+    assert "core" in in_words()
+    assert 0 <= others(0.001) <= 1
+    assert 0 <= share_stolen(stolen()) <= 1
+
+
+# ---- the picture ----
+
+
+def test_every_design_is_a_dot_with_its_words_on_both_sides_and_in_both_themes() -> None:
+    far = result("a <b>", 1.0, 1.5, way="measured", scale=None, group="real compute")
+    picture = ElementTree.fromstring(svg([result("1f1b", 0.5, 0.51), far]))
+
+    for theme in ("light", "dark"):
+        (part,) = [group for group in picture.iterfind(f"{SPACE}g") if group.get("class") == theme]
+        says = [title.text for title in part.iterfind(f"{SPACE}rect/{SPACE}title")]
+        assert says.count("1f1b: predicted 1 s, rehearsed 1.02 s, +2.0%") == 2  # by the clock: twice as slow
+        assert says.count("a <b>: predicted 1 s, measured 1.5 s, +50.0%") == 2
+        ground = part.find(f"{SPACE}rect")
+        assert ground is not None
+        assert ground.get("fill") == SURFACES[theme]["background"]  # type: ignore[index]
+        assert "+50%" in [text.text for text in part.iterfind(f"{SPACE}text")]  # beyond the edge
+    style = picture.findtext(f"{SPACE}style") or ""
+    assert "prefers-color-scheme:dark" in style
+
+
+def test_all_of_a_picture_lies_on_its_sheet() -> None:
+    groups = list(dict.fromkeys(case.group for case in cases.rehearsals()))
+    found = [result(group, 10**place, 10**place * 1.2**place, group=group) for place, group in enumerate(groups)]
+    picture = ElementTree.fromstring(svg(found))
+
+    width, height = float(picture.get("width") or 0), float(picture.get("height") or 0)
+    places = [(float(box.get("x") or 0), float(box.get("y") or 0)) for box in picture.iterfind(f"{SPACE}g/{SPACE}rect")]
+    assert all(0 <= x < width and 0 <= y < height for x, y in places)
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing to draw"):
+        svg([])
+
+
+# ---- the page ----
+
+
+def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -> None:
+    names = [case.name for case in cases.rehearsals()][:3]
+    found = [result(name, 1.0, measured) for name, measured in zip(names, (1.01, 1.02, 1.10), strict=True)]
+
+    page = markdown(results(*found))
+
+    assert "| iteration time, median error of 3 rehearsals without hosts | 3% | 2.0% |" in page
+    assert "| the same, 90th percentile | 8% | 8.4% |" in page
+    assert "2 cores of a test" in page
+    assert f"| {names[2]} | 4 | 1 s | 1.1 s | +10.0% |" in page
+    for absent in ("## Real runs", "## The Hanayo paper", "## What limits"):
+        assert absent not in page
+
+
+def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_model() -> None:
+    shared, waited = next(iter(cases.on_hosts())), next(iter(cases.rehearsals()))
+    found = [result(shared.name, 1.0, 1.04, group=shared.group, ranges=(0.99, 1.05)), result(waited.name, 1.0, 1.01)]
+
+    page = markdown(results(*found))
+
+    assert "| iteration time, median error of 1 rehearsals on emulated hosts | 3% | 4.0% |" in page
+    assert "| iteration time, median error of 1 rehearsals without hosts | 3% | 1.0% |" in page
+    assert "| -1.0% to +5.0% |" in page
+    assert page.index(f"| {shared.group} | 1 |") < page.index("circular for transfers, see above")
+    assert page.index("## Every rehearsal on emulated hosts") < page.index("## Every rehearsal without")
+
+
+def test_the_page_says_what_limits_a_rehearsal() -> None:
+    (case,) = [case for case in cases.limits() if case.name == "limit: 4 processes"]
+
+    note = "messages are smaller than drawn (98 kB at most instead of 1 MB a process), since"
+    of_units = result(case.name, 33.0, 33.66, scale=0.02, unit="units", note=note, tags=dict(case.tags))
+
+    page = markdown(results(of_units))
+
+    # 0.66 units of 20 ms, over 22 computations that follow each other
+    assert "| processes | 4 | +2.0% | 600 µs | 5% | 98 kB at most instead of 1 MB a process |" in page
+
+
+def test_the_page_of_real_runs_names_errors_and_memory() -> None:
+    case = next(iter(cases.real()))
+    computed = result(
+        case.name,
+        way="measured",
+        scale=None,
+        learned=0.95,
+        predicted_bytes=(95.0,),
+        measured_bytes=(100.0,),
+        said="forward took 2 times",
+    )
+
+    page = markdown(results(computed))
+
+    assert (
+        f"| {case.name.removeprefix('real, ')} | 1 s | 1.02 s | +2.0% | +7.4% | 1% | -5.0% | forward took 2 times |"
+        in page
+    )
+    assert "| peak memory, worst of a mesh | 10% | 5.0% |" in page
+    assert "| iteration time, median error of 1 real runs, by one run of 1F1B |  | 7.4% |" in page
+
+
+def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
+    of_tc = [case for case in hanayo.cases() if case.group == "tc D=2 P=4"]
+    times = {"GPipe": 21.0, "H-2": 15.0, "H-4": 14.0, "H-8": 13.9, "H-1": 18.0}
+    found = [
+        result(case.name, 21.0, times.get(case.tags["who"], 20.0), tags=dict(case.tags), rivals=case.rivals)
+        for case in of_tc
+    ]
+
+    page = markdown(results(*found))
+
+    transfers = f"{TRANSFERS['tc', 4]:.4f} | {by_data_sheet('tc', 4):.4f}"
+    assert f"| TC, D=2 P=4 | {transfers} |" in page
+    assert page.index(" numbers, a T_C for each") < page.index("| TC, D=2 P=4 |")
+    assert "1.51 / 1.00 / 1.51" in page  # eight waves
+    assert "– / 1.00 / 1.17" in page  # one wave, which the paper does not show
+    assert "that of the paper on 1 of 1" in page
+
+
+def test_what_is_in_the_repository_is_made_of_its_data() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    kept = read(docs / "accuracy.json")
+    if kept is None:
+        assert not (docs / "accuracy.md").exists()
+        return
+    assert (docs / "accuracy.md").read_text("utf-8") == markdown(kept)
+    assert json.loads((docs / "accuracy.json").read_bytes())["format"] == "meshwave-accuracy/1"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    for path, said in (("file/x.json", "cannot keep results in .*file: File exists"), ("", "Is a directory")):
+        with pytest.raises(InputError, match=said):
+            measured(tmp_path / path, [], lambda name: pytest.fail("it was measured"))

@@ -1,0 +1,117 @@
+"""The convergence bench: layouts of one model train alike, and what it tells follows from what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwave.engine.bench import convergence as convergence_bench
+from meshwave.engine.bench import speed as bench
+from meshwave.engine.bench.convergence import BASELINES, TITLES, Size, convergence, convergence_design, to_text
+from meshwave.engine.errors import RunError
+from meshwave.engine.predict.prediction import predict
+
+TINY = Size(layers=2, hidden=16, sequence=16, experts=4, micro_batch=2, microbatches=2, steps=4)
+
+
+@pytest.mark.torch
+def test_ppmoe_trains_as_expert_parallelism_does_from_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+
+    found = convergence(TINY, ["ppmoe", "once", "backbone"])
+
+    ppmoe, once, backbone = found["runs"].values()
+    assert ppmoe["losses"] == pytest.approx(once["losses"], abs=1e-12)
+    assert found["largest_difference"] == {"once": pytest.approx(0, abs=1e-12)}
+    assert backbone["losses"] != pytest.approx(once["losses"], abs=1e-4)  # another model: the comparison can fail
+    for run in found["runs"].values():
+        assert len(run["losses"]) == len(run["seconds"]) == TINY.steps
+        assert run["losses"][-1] < run["losses"][0]
+        assert run["seconds"] == sorted(run["seconds"])
+    assert "a test does without" in found["network"]
+
+
+@pytest.mark.torch
+def test_another_seed_trains_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+    one, other = (
+        convergence(Size(**{**vars(TINY), "seed": seed, "steps": 1}), ["ppmoe"])["runs"]["ppmoe"] for seed in (0, 1)
+    )
+
+    assert one["losses"] != other["losses"]
+
+
+def test_all_layouts_see_the_same_batches_and_gate_as_many_tokens_at_once() -> None:
+    designs = [convergence_design(name, Size()) for name in TITLES]
+
+    assert {design.training for design in designs} == {designs[0].training}
+    batches = {
+        design.meshes[0].dp * design.pipeline.microbatches * design.training.micro_batch_size for design in designs
+    }
+    assert batches == {16}
+    assert {design.training.seed for design in designs} == {0}
+
+
+def test_between_slow_nodes_ppmoe_is_predicted_to_be_the_fastest_of_the_models_with_experts() -> None:
+    ppmoe, once, resent, backbone = (predict(convergence_design(name, Size())).timeline.makespan for name in TITLES)
+
+    assert backbone < ppmoe < once < resent
+
+
+def found(**changes: Any) -> dict[str, Any]:
+    run = {"step_s": 0.5, "step_quartiles_s": [0.4, 0.6], "predicted_step_s": 0.4}
+    runs = {
+        "ppmoe": {
+            **run,
+            "title": "PPMoE",
+            "losses": [5.0, 4.0, 3.0],
+            "seconds": [1.0, 1.5, 2.0],
+            "seconds_to_target": 1.5,
+        },
+        "once": {
+            **run,
+            "title": "once",
+            "losses": [5.0, 4.0, 3.5],
+            "seconds": [2.0, 4.0, 6.0],
+            "seconds_to_target": 6.0,
+        },
+    }
+    whole = {
+        "network": "n",
+        "steps": 3,
+        "seed": 0,
+        "target_loss": 3.5,
+        "runs": runs,
+        "largest_difference": {"once": 0.5},
+    }
+    return {**whole, **changes}
+
+
+def test_the_text_has_losses_and_seconds_of_steps() -> None:
+    text = to_text(found())
+
+    assert text[2].split() == ["loss", "of", "step", "1", "2", "3"]
+    assert text[3].split() == ["PPMoE", "5.0000", "4.0000", "3.0000"]
+    assert text[8].split() == ["once", "2.00", "4.00", "6.00"]
+    assert "step time: median 500 ms, IQR 400 ms - 600 ms (2 steps); 1.50 s to a loss of 3.5000" in text[10]
+    assert text[-1].endswith("PPMoE and expert parallel, tokens sent once: 0.5")
+    assert bench.to_text({"convergence": found()}).splitlines()[0] == "convergence"
+
+
+def test_seconds_to_a_loss_are_those_of_the_first_step_that_has_it() -> None:
+    runs = found()["runs"]
+
+    assert convergence_bench._seconds_to(4.2, runs["ppmoe"]) == 1.5
+    assert convergence_bench._seconds_to(3.5, runs["once"]) == 6.0
+    assert dict(convergence_bench._differences(runs)) == {"once": 0.5}
+    assert set(BASELINES) < set(TITLES)
+
+
+@pytest.mark.torch
+def test_a_run_that_fails_ends_the_bench_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convergence_bench, "missing", lambda: "a test does without")
+    monkeypatch.setattr(convergence_bench, "PATIENCE_S", 0.0)
+
+    with pytest.raises(RunError, match="PPMoE: not over after 0 s"):
+        convergence(TINY, ["ppmoe"])

@@ -1,0 +1,133 @@
+"""The bench of expert schedules: all run, agree and are predicted, and what is said follows from the figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwave.engine.bench import expert_schedules as moe_bench
+from meshwave.engine.bench import speed as benches
+from meshwave.engine.bench.expert_schedules import (
+    LAYERS,
+    NAMES,
+    RANKS,
+    SPREAD,
+    Bench,
+    Compared,
+    Times,
+    bench,
+    figures,
+    verdicts,
+)
+from meshwave.engine.errors import InputError
+from meshwave.engine.experts import Choice, Layer, expert_schedules
+from meshwave.engine.runs.emulation import network
+from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.experts.overlap import Turns, turns
+
+pytestmark = pytest.mark.torch
+
+
+def layer(mp: int, esp: int, **options: object) -> Layer:
+    sizes = {"tokens": 16, "hidden": 8, "ffn_hidden": 8, "top_k": 2, "capacity_factor": 1.0, **options}
+    return Layer(mp=mp, ep=4 // esp, esp=esp, experts=4, **sizes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> Bench:
+    """Two nodes of two processes over loopback: the layers are tiny, the paths are all there."""
+    return bench(Cluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1)
+
+
+def test_every_schedule_is_measured_and_predicted(found: Bench) -> None:
+    """Those whose gates see the same tokens were found to compute the same before."""
+    for each in found.layers:
+        assert set(each.measured) == set(each.predicted) == set(NAMES)
+        for times in (*each.measured.values(), *each.predicted.values()):
+            assert min(times) > 0
+            assert times.both <= times.forward + times.backward + 1e-9
+        assert each.choice.name in ("parm-s1", "parm-s2")
+        assert each.layer.nodes == (0, 0, 1, 1)
+
+
+def test_nothing_that_is_called_is_left_unmeasured(found: Bench) -> None:
+    """A collective without a line would cost nothing."""
+    for each in found.layers:
+        fit = found.profile.fit(each.layer.mp, each.layer.esp)
+        for name in NAMES:
+            for step in expert_schedules[name]().steps(each.layer):
+                if step.collective and each.layer.size(step.group) > 1:
+                    assert f"{step.collective}@{step.group}" in fit, (name, step)
+        assert "overlap" in fit
+
+
+def test_the_text_tells_every_figure(found: Bench) -> None:
+    text = benches.to_text({"moe": figures(found)})
+
+    assert "4 processes over this machine's loopback, not shaped" in text
+    assert all(text.count(f"\n  {name} ") == len(found.layers) for name in NAMES)
+    assert text.count("measured  predicted   ratio") == len(found.layers)
+    assert all(f"  {verdict.claim}: in " in text for verdict in verdicts(found))
+
+
+def compared(choice: str, measured: dict[str, float], predicted: dict[str, float]) -> Compared:
+    def times(seconds: dict[str, float]) -> dict[str, Times]:
+        return {name: Times(both / 3, 2 * both / 3, both) for name, both in seconds.items()}
+
+    return Compared(layer(2, 1), Choice(choice, "because"), times(measured), times(predicted))
+
+
+def test_a_claim_holds_where_the_figures_say_so(found: Bench) -> None:
+    seconds = [dict(zip(SPREAD, each, strict=True)) for each in ((4, 2.5, 2, 1), (4, 2.5, 1, 1.04), (0.9, 2, 1, 1.2))]
+    predicted = dict(zip(SPREAD, (4.0, 3.0, 1.0, 1.5), strict=True))
+    made = replace(found, layers=tuple(compared("parm-s1", each, predicted) for each in seconds))
+
+    gains, chosen, fastest = verdicts(made)
+
+    assert (gains.cases, len(gains.failing)) == (6, 2)  # in the third the baseline was the fastest
+    assert chosen.cases == 3
+    assert [case.rpartition(": ")[2] for case in chosen.failing] == ["parm-s1, 100% slower"]
+    assert len(fastest.failing) == 2
+    near = [replace(made, layers=(compared("parm-s2", seconds[1], predicted),))]
+    assert [verdict.failing for verdict in verdicts(near[0])][1] == ()  # 4% slower is as good
+
+
+def test_the_layers_differ_in_what_should_win() -> None:
+    """Every one can be run by all schedules, and there are as many as are asked for."""
+    assert len(LAYERS) >= 10
+    for each in LAYERS:
+        assert each.devices == RANKS
+        assert not [problem for name in NAMES for problem in expert_schedules[name]().problems(each)]
+    assert {each.mp for each in LAYERS} == {2, 4, 8}
+    assert {each.esp for each in LAYERS} == {1, 2, 4}
+
+
+def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LINUX", False)
+    with pytest.raises(InputError, match="links cannot be shaped here: network namespaces are a thing of Linux"):
+        moe_bench.moe()
+
+
+def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
+    cluster, layers = moe_bench.on_gpus(6)
+    assert cluster == Cluster(1, 4, gpus=True)
+    assert str(cluster) == "4 GPUs of this machine over NCCL"
+    assert {each.devices for each in layers} == {4}
+    assert not [problem for each in layers for problem in expert_schedules["parm-s2"]().problems(each)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [((0,) * 8, Turns(1, 4)), ((0,) * 4 + (1,) * 4, Turns(2, 2)), ((0,) * 6 + (1,) * 2, Turns(1, 4))],
+)
+def test_places_exchange_inside_their_node_first(nodes: tuple[int, ...], expected: Turns) -> None:
+    four = Layer(mp=2, ep=4, esp=2, experts=4, tokens=4, hidden=2, ffn_hidden=2, nodes=nodes)
+
+    found = turns(four)
+
+    assert found == expected
+    for number in range(4):  # a permutation at every step, and every place once
+        assert sorted(found.partner(place, number, 1) for place in range(4)) == list(range(4))
+        assert all(found.partner(found.partner(place, number, 1), number, -1) == place for place in range(4))
+    assert all(sorted(found.partner(place, n, 1) for n in range(4)) == list(range(4)) for place in range(4))

@@ -1,0 +1,214 @@
+"""The experiments of the Hanayo paper beside ours: what is drawn, what is fitted, and what follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.bench.papers import hanayo_clusters, hanayo_memory, hanayo_scaling, hanayo_throughput
+from meshwave.engine.bench.papers.hanayo_bars import EIGHT, MEASURED, SEARCH, STRONG, VARIANCES, WEAK, Layout
+from meshwave.engine.bench.papers.hanayo_designs import SCHEMES, Setting, document, played, program_of
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fitted_transfer
+from meshwave.engine.bench.papers.hanayo_page import refresh
+from meshwave.engine.bench.papers.table import Row
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
+
+MANY = Layout(4, 8, 2)
+
+
+def drawn(scheme: str, layout: Layout, **how: str) -> Design:
+    return parse_design(document(Setting("tacc", scheme, layout, **how)))  # type: ignore[arg-type]
+
+
+def of_basis(rows: list[Row], basis: str) -> list[Row]:
+    found = [row for row in rows if row.basis == basis]
+    assert found
+    return found
+
+
+# ---- designs ----
+
+
+@pytest.mark.parametrize("layout", [EIGHT[8], EIGHT[4], *WEAK, *STRONG, *(layout for _, layout in SEARCH)], ids=str)
+def test_all_schemes_have_the_same_devices_and_sequences(layout: Layout) -> None:
+    designs = [drawn(scheme, layout) for scheme in ("GPipe", "1F1B", "Chimera-wave", "H-2")]
+
+    devices = [sorted(device for mesh in design.meshes for device in mesh.devices) for design in designs]
+    assert all(each == list(range(layout.pipelines * layout.ranks)) for each in devices)
+    sequences = layout.pipelines * layout.batch * layout.ranks
+    assert {design.sequences_per_step for design in designs} == {sequences}
+
+
+@pytest.mark.parametrize(("scheme", "copies"), [("H-2", 2), ("Chimera-wave", 4)])
+def test_pipelines_are_copies_whose_gradients_are_reduced(scheme: str, copies: int) -> None:
+    design = drawn(scheme, EIGHT[4])
+
+    assert {mesh.dp for mesh in design.meshes} == {copies}
+    reduced = lower(design).stage[lower(design).op == Op.REDUCE_GRAD]
+    assert sorted(reduced.tolist()) == list(range(design.stages))
+
+
+def test_a_pipeline_takes_consecutive_devices_or_the_copies_of_a_stage_do() -> None:
+    pipelines, copies = drawn("H-2", MANY), drawn("H-2", MANY, placement="copies")
+
+    assert [mesh.devices[0] for mesh in pipelines.meshes] == list(range(8))
+    assert copies.meshes[0].devices == (0, 1, 2, 3)
+
+
+def test_layers_of_half_the_products_have_nearly_the_flops_of_whole_ones() -> None:
+    """Eight waves over eight devices have more stages than the model has layers."""
+    whole, halves = (predict(drawn(scheme, EIGHT[8])).costs for scheme in ("H-4", "H-8"))
+
+    assert len(halves.layers) == 128
+    assert halves.model_flops == pytest.approx(whole.model_flops, rel=0.03)
+
+
+def test_a_fitted_transfer_is_more_forwards_of_a_longer_pipeline() -> None:
+    assert fitted_transfer("tacc", 8) == TRANSFERS["tacc", 8]
+    assert fitted_transfer("tacc", 16) == 2 * TRANSFERS["tacc", 8]
+
+
+@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("layout", [EIGHT[8], MANY], ids=str)
+def test_a_program_that_is_used_again_is_that_of_the_design(scheme: str, layout: Layout) -> None:
+    setting = Setting("tacc", scheme, layout, "gpt", number="16 bit", placement="copies")
+
+    assert program_of(setting) == lower(parse_design(document(setting)))
+
+
+# ---- clusters ----
+
+
+def test_the_first_table_says_how_many_numbers_are_fitted_to_how_many_bars() -> None:
+    grid = hanayo_clusters.agreement()
+    found = {line.what: line.figures for line in grid.rows}
+
+    assert [figures[:2] for figures in found.values()] == [(0, 0), (0, 0), (8, 24)]
+    rows = hanayo_clusters.best_waves().rows
+    for title, figures in found.items():
+        assert figures[2] == sum(row.paper == row.ours for row in rows if row.basis == title)
+        assert f"{figures[2]} of {len(MEASURED)}" in hanayo_clusters.verdict()
+    assert hanayo_clusters.verdict() in grid.note
+
+
+def test_bars_that_are_fitted_come_out_nearer_than_those_by_data_sheets() -> None:
+    *sheets, fitted = (line.figures[3] or 0.0 for line in hanayo_clusters.agreement().rows)
+
+    assert all(fitted < each for each in sheets)
+
+
+def test_every_bar_of_the_paper_has_a_row_of_each_basis() -> None:
+    grid = hanayo_clusters.bars()
+
+    assert len(grid.rows) == len(MEASURED) * (1 + len(hanayo_clusters.BASES))
+    assert all(figure is not None for line in grid.rows if "paper" not in line.what for figure in line.figures)
+
+
+# ---- what throughput counts ----
+
+
+def test_the_count_of_a_step_brings_layouts_of_the_same_devices_to_print() -> None:
+    rows = list(hanayo_throughput.counting().rows)
+    plain, counted = (of_basis(rows, basis) for basis in (hanayo_throughput.TRUE, hanayo_throughput.COUNTED))
+
+    for true, ours in zip(plain, counted, strict=True):
+        nearer = abs(float(ours.ours) - float(ours.paper)) < abs(float(true.ours) - float(true.paper))
+        assert nearer == ("GPT, H-2" not in ours.what), ours.what
+
+
+def test_clusters_are_as_far_apart_as_their_peaks_of_fp32() -> None:
+    rows = list(hanayo_throughput.precision().rows)
+
+    for narrow, wide in zip(of_basis(rows, "fp32"), of_basis(rows, "16 bit"), strict=True):
+        assert abs(float(narrow.ours) - float(narrow.paper)) < abs(float(wide.ours) - float(wide.paper))
+
+
+def test_steps_from_the_roofline_to_print_multiply_up() -> None:
+    rows = hanayo_throughput.absolute().rows
+    first, last = rows[0].figures[0], rows[-1].figures[0]
+    product = 1.0
+    for row in rows:
+        product *= row.figures[1] or 0.0
+
+    assert last == MEASURED["tacc", 8][0]
+    assert product == pytest.approx((last or 0.0) / (first or 1.0))
+    left = rows[-1].figures[1] or 0.0
+    share = hanayo_throughput.needed("tacc", "H-2", hanayo_throughput.SEQUENCE)
+    assert share == pytest.approx(hanayo_throughput.EFFICIENCY * left)
+
+
+# ---- scaling ----
+
+
+@pytest.mark.parametrize("scheme", ["GPipe", "1F1B", "Chimera-wave", "H-2"])
+def test_reductions_cost_the_faster_devices_the_larger_share(scheme: str) -> None:
+    setting = Setting("tacc", scheme, MANY)
+
+    with_them, without = (hanayo_scaling.efficiency(setting, reduced=reduced) for reduced in (True, False))
+    assert hanayo_scaling.efficiency(setting._replace(number="16 bit")) < with_them <= without
+    assert without == pytest.approx(100, abs=5)
+
+
+def test_the_winners_with_a_fitted_transfer_have_the_papers_waves() -> None:
+    rows = [row for row in hanayo_scaling.winners().rows if "Hanayo" in row.what and "fitted" in row.basis]
+
+    assert len(rows) == 4
+    assert all(row.paper == "D=4 P=8 W=2" for row in rows)
+    assert all(str(row.ours).endswith("W=2") for row in rows)
+
+
+def test_what_does_not_shrink_with_the_batch_is_read_off_the_bars() -> None:
+    """0.16 s and 0.61 s a B pass through 1.302, 1.454 and 1.544 for B = 1, 2 and 4."""
+    (why,) = {row.why for row in hanayo_scaling.strong_scaling().rows if "H-2" in row.what}
+
+    assert "0.16 s + 0.61 s a B" in why
+
+
+# ---- memory ----
+
+
+def test_the_fitted_length_is_the_nearest_of_all() -> None:
+    def off(length: int) -> float:
+        setting = Setting("tacc", "1F1B", MANY, sequence=length)
+        return abs(played(setting).variance - VARIANCES["1F1B"])
+
+    best = hanayo_memory.fitted_length()
+
+    assert off(best) <= min(off(best - 64), off(best + 64))
+
+
+def test_attention_that_is_not_fused_keeps_as_much_with_fewer_tokens() -> None:
+    assert 0.2 * hanayo_memory.fitted_length() < hanayo_memory.eager_length() < hanayo_memory.fitted_length()
+
+
+def test_memory_spreads_in_the_printed_order() -> None:
+    found = {row.what: float(row.ours) for row in hanayo_memory.variances().rows}
+
+    assert max(found["GPipe"], found["H-2"]) < found["Chimera-wave, one wave over P"] < found["1F1B"]
+
+
+def test_most_experiments_run_out_of_memory_where_they_did() -> None:
+    printed = hanayo_memory.printed_fits()
+    cells = [(model, layout, who, fit) for (model, layout), bars in printed.items() for who, fit in bars.items()]
+    right = sum(hanayo_memory.fits(model, layout, who) == fit for model, layout, who, fit in cells)
+
+    assert f"{right} of {len(cells)} with" in hanayo_memory.right()
+    assert right > 0.8 * len(cells)
+    assert right > sum(fit for *_, fit in cells), "more than if everything fitted"
+
+
+# ---- the page ----
+
+
+def test_the_page_holds_the_computed_figures() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "papers.md").read_text("utf-8")
+
+    assert page == refresh(page), "run scripts/papers_page.py"
+
+
+def test_every_scheme_can_be_played() -> None:
+    assert all(played(Setting("fc", scheme, EIGHT[8])).sequences_per_s > 0 for scheme in SCHEMES)

@@ -1,0 +1,105 @@
+"""``meshwave calibrate`` knows before it measures that it can write, and throws nothing away that took minutes."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli import main as cli
+from meshwave.engine.costs import profile as profiles
+from meshwave.engine.costs.profile import Profile, load_profile, parse_profile
+from meshwave.engine.errors import InputError
+from tests.engine.costs.profiles import known
+
+command = importlib.import_module("meshwave.engine.cli.calibrate")  # the package has a function of that name
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was measured, in a calibration that takes no time."""
+    found: list[str] = []
+
+    def measure(*asked: Any) -> Profile:
+        found.append("all")
+        return known()
+
+    monkeypatch.setattr(command, "calibrate_machine", measure)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("nowhere/x.json", "cannot write {}/nowhere/x.json: No such file or directory\n"),
+        ("", "cannot write {}: Is a directory\n"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], out: str, said: str
+) -> None:
+    assert cli.main(["calibrate", "--out", str(tmp_path / out)]) == 2
+
+    assert capsys.readouterr().err == said.format(tmp_path)
+    assert measured == []
+
+
+def test_a_home_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+
+    assert cli.main(["calibrate"]) == 2
+    assert capsys.readouterr().err == f"cannot keep profiles in {tmp_path}/home/profiles: Not a directory\n"
+    assert measured == []
+
+
+def test_the_trial_leaves_nothing_and_what_is_measured_is_kept(
+    tmp_path: Path, measured: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+
+    assert cli.main(["calibrate", "--name", "mine"]) == 0
+    assert [path.name for path in (tmp_path / "profiles").iterdir()] == ["mine.json"]
+    assert "kept as mine.json" in capsys.readouterr().err
+
+
+def fails(*given: Any) -> None:
+    raise InputError("cannot write it: No space left on device")
+
+
+@pytest.mark.parametrize("is_room", [True, False])
+def test_what_cannot_be_written_in_the_end_is_not_thrown_away(
+    tmp_path: Path,
+    measured: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_room: bool,
+) -> None:
+    monkeypatch.setattr(command, "save_profile", fails)
+    monkeypatch.setattr(profiles.tempfile, "mkstemp", made_in(tmp_path) if is_room else no_room)
+
+    assert cli.main(["calibrate", "--out", str(tmp_path / "x.json")]) == 2
+
+    out, err = capsys.readouterr()
+    assert err.startswith("cannot write it: No space left on device; what was measured is ")
+    if is_room:
+        (path,) = re.findall(r"is in (\S+)\n", err)
+        assert load_profile(path) == known()
+        assert "products" in out  # as a text, as ever
+    else:
+        assert parse_profile(out) == known()
+
+
+def made_in(folder: Path) -> Callable[..., tuple[int, str]]:
+    make = profiles.tempfile.mkstemp
+    return lambda **how: make(**how, dir=folder)
+
+
+def no_room(**how: Any) -> None:
+    raise OSError(28, "No space left on device")

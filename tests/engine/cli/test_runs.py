@@ -1,0 +1,399 @@
+"""``meshwave run`` and ``meshwave runs``: what is said, what is left behind, the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli import launch as commands
+from meshwave.engine.cli import main as cli
+from meshwave.engine.costs.profile_store import keep, load_named
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Hosts, Options, Record, Run, State, write_bundle
+from meshwave.engine.runs import run_comparison as compared
+from meshwave.engine.runs.emulation.hosts import network
+from meshwave.engine.runs.emulation.network import PAYLOAD
+from meshwave.engine.runs.emulation.topology import FILE as NETWORK
+from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.launchers.threads import ThreadsLauncher
+from meshwave.engine.runs.options import PLAIN
+from meshwave.engine.runs.recording import Recording, read_recording
+from meshwave.engine.units import quantity
+from tests.engine.costs.profiles import known
+from tests.engine.runs.play import HERE, all_gone, draw, processes, said, until
+from tests.engine.runs.recorded import record
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, and workers that need no torch."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    return tmp_path
+
+
+def stand_in(record: Record) -> LocalLauncher:
+    return LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+
+
+def write(folder: Path, name: str = "train", **changes: Any) -> str:
+    path = folder / "design.json"
+    path.write_text(draw(name, pp=2, **changes).to_json())
+    return str(path)
+
+
+def newest() -> Run:
+    record = Record()
+    return Run(record, record.all(1)[0].id)
+
+
+def test_a_diverged_loss_is_told_as_such(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home, "diverge")]) == 0
+    out, err = capsys.readouterr()
+    assert "loss      5.0000 at the first step, not a number at the last of 3" in out
+    assert "step 3 of 3  loss not a number" in err
+    assert "note      computes nothing" in out
+
+    assert cli.main(["runs", "show", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["loss"] for row in found["metrics"]] == [5.0, None, None]
+    assert found["notes"] == ["computes nothing"]
+    assert cli.main(["runs", "show"]) == 0
+    assert "not a number" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", [["show", "--json", "{}"], ["show", "{}", "--json"], ["--json", "show", "{}"]])
+def test_options_of_runs_stand_in_any_order(home: Path, capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
+    with closing(Record()) as record:
+        entry, _ = record.submit(
+            name="a run", launcher="local", handle={}, digest="0", processes=1, steps=1, manner="", key=None, limit=1
+        )
+        record.move(entry.id, State.CANCELLED, "cancelled before it started")
+
+    assert cli.main(["runs", *(word.format(entry.id) for word in line)]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == entry.id
+    assert cli.main(["runs", "--json"]) == 0
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)["runs"]] == [entry.id]
+
+
+def test_a_text_beside_the_design_is_trained_on_unless_another_is_given(home: Path) -> None:
+    design = write(home, training={"data": "mine.txt", "steps": 1})
+    (home / "mine.txt").write_text("Call me Ishmael.")
+    (home / "other.txt").write_text("It was the best of times.")
+
+    assert cli.main(["run", design]) == 0
+    assert (newest().folder / "data.txt").read_text() == "Call me Ishmael."
+    assert cli.main(["run", design, "--data", str(home / "other.txt")]) == 0
+    assert (newest().folder / "data.txt").read_text() == "It was the best of times."
+
+
+def test_a_text_in_the_current_folder_is_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    design = write(home, training={"data": "mine.txt", "steps": 1})
+    (home / "here").mkdir()
+    (home / "here" / "mine.txt").write_text("Call me Ishmael.")
+    monkeypatch.chdir(home / "here")
+
+    assert cli.main(["run", design]) == 0
+
+
+def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", write(home, training={"data": "mine.txt"})]) == 2
+    assert f"training.data: the text mine.txt is not there (looked in {home}, {Path.cwd()}, " in capsys.readouterr().err
+    assert Record().all() == []
+
+
+def test_rows_that_are_no_steps_are_left_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home)]) == 0
+    with (newest().folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3}\n[]\nsomething else\n')
+
+    assert len(newest().metrics()) == 3
+    assert cli.main(["runs", "show"]) == 0
+    assert "at the last of 3" in capsys.readouterr().out
+
+
+def slow(folder: Path) -> Recording:
+    """What a run records that took three times as long as it was predicted to."""
+    if not any(folder.glob("spans-*.bin")):
+        prediction = predict(load_design(folder / "design.json"))
+        record(folder, prediction, prediction.costs.seconds, stretched=(3.0, 3.0, 3.0))
+    return read_recording(folder)
+
+
+def test_a_run_is_compared_in_words_and_with_one_sign(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "read_recording", slow)
+    design = write(home, cost={"kind": "roofline"})
+
+    assert cli.main(["run", design]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"iteration .* predicted, .* measured, 3 times as long\n", out)
+    assert re.search(r"  forward +.* predicted, .* measured, 3 times as long\n", out)
+    assert "SEND_F" not in out and "STEP" not in out
+
+    assert cli.main(["runs", "show", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert found["error"] == pytest.approx(2, rel=1e-3)
+    assert found["by_kind"]["F"]["error"] == pytest.approx(2, rel=1e-3)
+    assert found["by_kind"]["F"]["words"] == "forward"
+    assert found["error_is"] == "(measured - predicted) / predicted, above 0 where it took longer"
+    assert found["no_error_since"] is None
+    assert {"iteration", "cause", "by_mesh", "by_link", "by_layer", "memory", "exposed_communication_s"} <= found.keys()
+
+
+def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predictions_came_out(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "read_recording", slow)
+    design = write(home, cost={"kind": "roofline"})
+    assert cli.main(["run", design]) == 0
+    first = newest().id
+    assert " +200%  train\n" in said_by(["runs", "list"], capsys)
+
+    assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: price a design by it with ")
+    monkeypatch.undo()
+    monkeypatch.setenv("MESHWAVE_HOME", str(home / "home"))
+    monkeypatch.setattr(commands, "launchers", {"local": stand_in})
+    as_measured = load_design(newest().folder / "design.json").model_dump(mode="json")
+    path = home / "calibrated.json"
+    path.write_text(json.dumps({**as_measured, "cost": {"kind": "calibrated", "profile": f"run-{first}.json"}}))
+    monkeypatch.setattr(compared, "read_recording", lambda folder: read_recording(Record().folder(first)))
+    assert cli.main(["run", str(path)]) == 0
+
+    told = said_by(["runs", "show"], capsys)
+    assert re.search(
+        r"history   2 runs of this design, the latest first: [+-]0% \(calibrated\), \+200% \(roofline\)", told
+    )
+    history = json.loads(said_by(["runs", "show", "--json"], capsys))["history"]
+    assert [round(each["error"], 2) for each in history] == [pytest.approx(0, abs=0.02), 2.0]
+    listed = json.loads(said_by(["runs", "list", "--json"], capsys))["runs"]
+    assert [each["error"] for each in listed] == [each["error"] for each in history]
+
+    for name, layers in (("train in 0", as_measured["model"]["layers"]), ("train in 1", 64)):
+        model = {**as_measured["model"], "layers": layers}
+        path.write_text(json.dumps({**as_measured, "name": name, "model": model}))
+        assert cli.main(["run", str(path)]) == 0
+    assert "history" not in said_by(["runs", "show"], capsys), "it has the same program and is another design"
+    renamed = Record().all(2)[1].id
+    assert "history   3 runs of this design" in said_by(["runs", "show", renamed], capsys)
+
+
+def over(design: Design, options: Options = PLAIN) -> str:
+    """Enter a run that is over, as a launcher and its processes would, and that took as long as it should on the links
+    that it had; returns its id."""
+    there, prediction = Record(), predict(design)
+    as_run, options = settled(design, prediction.program, prediction.costs.layers, options)
+    entry, _ = there.submit(
+        name=design.name, launcher="local", handle={}, digest=prediction.program.digest, processes=4, steps=3,
+        manner=options.words, limit=99,
+    )  # fmt: skip
+    bundle = write_bundle(
+        as_run, prediction.program, prediction.costs.layers, there.folder(entry.id), options=options, drawn=design
+    )
+    if options.hosts:
+        (bundle.folder / NETWORK).write_text(network(as_run, design, options).to_json())
+    (bundle.folder / "events-0.jsonl").write_text('{"event": "started", "device": "CPU"}\n')
+    record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
+    for state in (State.RUNNING, State.SUCCEEDED):
+        there.move(entry.id, state)
+    return entry.id
+
+
+def test_runs_are_held_against_the_links_that_they_were_told_and_have_a_history_of_their_own(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def at(rate: float) -> Options:
+        return Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=rate))
+
+    link = {"latency_s": 1e-5, "bandwidth": 1e8}
+    device = draw().cluster.device.model_dump()
+    cluster = {"nodes": 2, "devices_per_node": 2, "device": device, "intra_node": link, "inter_node": link}
+    drawn = draw(cluster=cluster)
+    as_drawn, told, again, slower = (over(drawn, *how) for how in ([], [at(1e5)], [at(1e5)], [at(5e4)]))
+
+    shown = said_by(["runs", "show", told], capsys)
+    words = "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    assert f"\n{words}\n" in shown
+    assert re.search(r"\niteration .* predicted, .* measured, as predicted\n", shown)
+    assert "because" not in shown
+    assert "note      4 processes take turns on 2 cores: computations take longer than predicted\n" in shown
+    assert re.search(r"history   2 runs of this design, the latest first: [+-]0%", shown)
+    data = json.loads(said_by(["runs", "show", told, "--json"], capsys))
+    assert data["comparison"]["predicted_for"] == words
+    means = [quantity(sum(each) / len(each), "s") for each in data["comparison"]["exposed_communication_s"].values()]
+    assert "\nexposed   {} predicted, {} measured".format(*means) in shown, "as the page tells it"
+    assert [each["run"] for each in data["history"]] == [again, told]
+    for alone in (as_drawn, slower):
+        assert [each["run"] for each in json.loads(said_by(["runs", "show", alone, "--json"], capsys))["history"]] == [
+            alone
+        ]
+
+    name = said_by(["runs", "profile", told], capsys).partition(":")[0]
+    profile = load_named(name)
+    assert profile.rates is not None, "its links are not those of this machine"
+    assert profile.rates.inter == pytest.approx(1e5 / PAYLOAD)
+    assert profile.machine.run.endswith(", on 2 emulated hosts (100 kB/s between them)")
+    assert (profile.machine.cores, profile.machine.device) == (2, "CPU"), (
+        "so that it is told where it is used elsewhere"
+    )
+    assert profile.machine.network.startswith("2 emulated hosts of 2 + 2 processes, as drawn; links of ")
+
+    long = over(drawn.model_copy(update={"name": "n" * 200}))
+    assert load_named(said_by(["runs", "profile", long], capsys).partition(":")[0]).machine.run == "n" * 200
+
+
+def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = keep(known(), "gone.json")
+    assert cli.main(["run", write(home, cost={"kind": "calibrated", "profile": "gone.json"})]) == 0
+    path.unlink()
+
+    assert cli.main(["runs", "show"]) == 0
+    out, err = capsys.readouterr()
+    assert "succeeded: " in out and f"folder    {newest().folder}" in out
+    assert err.endswith(
+        "nothing is predicted of this run any more: cost.profile: there is no profile called 'gone.json'. None is kept "
+        "yet; measure this machine: meshwave calibrate; or use cost kind roofline\n"
+    )
+    assert json.loads(said_by(["runs", "show", "--json"], capsys))["comparison"] is None
+
+
+def said_by(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints; what was printed before is forgotten."""
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    return capsys.readouterr().out
+
+
+def test_units_are_not_held_against_seconds(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "read_recording", slow)
+
+    assert cli.main(["run", write(home, cost={"kind": "unit"}), "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)["comparison"]
+    assert found["error"] is None
+    assert {kind["error"] for kind in found["by_kind"].values()} == {None}
+    assert found["no_error_since"].startswith("the prediction is in units, which are no seconds")
+
+
+def test_each_step_is_said_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", write(home)]) == 0
+
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert len(said) == len(set(said))
+    assert said[-1].startswith("step 3 of 3")
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"), [("0", "--steps 0: a run has at least one step"), ("10000001", "should be at most 10,000,000")]
+)
+def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
+    home: Path, capsys: pytest.CaptureFixture[str], steps: str, told: str
+) -> None:
+    assert cli.main(["run", write(home), "--steps", steps]) == 2
+    assert told in capsys.readouterr().err
+    assert Record().all() == []
+
+
+COMMAND = """
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    from meshwave.engine import cli
+    from meshwave.engine.launch import commands
+    from tests.engine.cli.test_runs import stand_in
+    commands.launchers = {"local": stand_in}
+    sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: int) -> None:
+    design = write(home, "sleep")
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), "run", design]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        run = until(lambda: Record().all() and newest())
+        until(lambda: said(run, "step"))
+        assert processes(run)
+
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+
+    assert process.returncode == status
+    assert err.endswith("stopped\n")
+    assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps")
+    assert all_gone(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--scale", "3"], "add --rehearse"),
+        (["--inter-bandwidth", "1e9"], "say how many with --hosts"),
+        (["--rehearse", "--scale", "0"], "--scale: 0.0 should be more than 0\n"),
+        (["--rehearse", "--scale", "nan"], "--scale: NaN should be a finite number\n"),
+        (["--hosts", "0"], "--hosts: 0 should be at least 1\n"),
+        (["--hosts", "2", "--inter-bandwidth", "1e30"], "--inter-bandwidth: 1e+30 should be at most 1e+24\n"),
+        (
+            ["--rehearse", "--scale", "1e9"],
+            "--scale: at a scale of 1,000,000,000 a step would take 2.6 days, and a rehearsal waits a day at most for one; use 380,000,000 or less\n",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_options_that_make_no_sense_end_with_status_2(
+    home: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    assert cli.main(["run", write(home), *given]) == 2
+    assert said in capsys.readouterr().err
+    assert Record().all() == []
+
+
+def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
+    line = ["run", "x", "--hosts", "2", "--inter-bandwidth", "5e8"]
+
+    how = commands.asked(draw(), cli.parser().parse_args(line))
+
+    assert how.hosts == Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=5e8)
+    assert how.rehearse is None
+
+
+def test_a_rehearsal_is_marked_wherever_it_is_told_of(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "launchers", {"threads": ThreadsLauncher})
+    monkeypatch.setattr(commands, "usual_rehearser", lambda design: "threads")
+    design = write(home, cost={"kind": "unit"}, training={"data": "nowhere.txt", "steps": 2})
+
+    assert cli.main(["run", design, "--rehearse", "--scale", "0.001"]) == 0
+    out, err = capsys.readouterr()
+    foretold, started, *_ = err.splitlines()
+    assert re.fullmatch(r"a step should take [0-9.]+ ms, all 2 [0-9.]+ ms", foretold)
+    assert started.endswith("2 processes, rehearsal, time x 0.001")
+    assert re.search(r"step 2 of 2  [0-9.]+ units a step", err)
+    assert "note      a rehearsal: nothing is computed, each action waits 0.001 s for a unit" in out
+    assert "loss" not in out
+
+    assert cli.main(["runs", "list"]) == 0
+    assert "train (rehearsal, time x 0.001)" in capsys.readouterr().out
+    assert cli.main(["runs", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["manner"], shown["launcher"]) == ("rehearsal, time x 0.001", "threads")

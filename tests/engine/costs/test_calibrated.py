@@ -1,0 +1,307 @@
+"""A design is priced by what was measured: lines of blocks, links and updates, or the actions of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwave.engine.costs import estimate, layers_per_stage
+from meshwave.engine.costs import operators as flops
+from meshwave.engine.costs.cost_model import Costs
+from meshwave.engine.costs.device_sizes import workload
+from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.operators import Workload
+from meshwave.engine.costs.profile import ActionTime, Kept, MatrixRate, Measured
+from meshwave.engine.costs.profile_coverage import outside
+from meshwave.engine.costs.profile_prices import Slowness, distance, measured, work_of
+from meshwave.engine.costs.profile_store import keep, load_named, profiles
+from meshwave.engine.document import Design
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import check, predict
+from meshwave.engine.program.action import Op
+from tests.engine.costs.profiles import FORWARD, block, known, of_a_run
+
+NAME = "calibrated-test.json"
+Make = Callable[..., Design]
+
+
+def priced(made: Design, profile: Any) -> Costs:
+    keep(profile, NAME)
+    return estimate(made, lower(made))
+
+
+def one(costs: Costs, made: Design, op: Op, stage: int) -> float:
+    program = lower(made)
+    return float(costs.seconds[(program.op == op) & (program.stage == stage)][0])
+
+
+def calibrated(design: Make, ranks: int = 4, **changes: Any) -> Design:
+    return design(ranks, cost={"kind": "calibrated", "profile": NAME}, **changes)
+
+
+# ---- lines ----
+
+
+def test_a_stage_takes_what_its_lines_say(design: Make) -> None:
+    made = calibrated(design, pipeline={"stages": [8] * 4})
+    costs = priced(made, known())
+
+    load = workload(made, made.meshes[0])
+    by_hand = 0.0
+    for operator in flops.layer(load):
+        rate = FORWARD["attention" if operator.name == "attention" else "products"]
+        by_hand += rate * operator.forward.flops + FORWARD["bytes"] * operator.forward.bytes
+    assert one(costs, made, Op.F, 1) == pytest.approx(8 * (1e-3 + by_hand) + 1e-4)
+    (embedding,) = flops.embedding(load)
+    first = 8 * (1e-3 + by_hand) + 1e-4 + FORWARD["bytes"] * embedding.forward.bytes
+    assert one(costs, made, Op.F, 0) == pytest.approx(first)
+
+
+def test_a_whole_backward_is_its_own_line_and_not_the_sum_of_its_halves(design: Make) -> None:
+    profile = known()
+    layer = profile.blocks[0]
+    twice = layer.fits["backward"].model_copy(update={"per": {**layer.fits["backward"].per, "block": 5e-3}})
+    slow = layer.model_copy(update={"fits": {**layer.fits, "backward": twice}})
+    profile = profile.model_copy(update={"blocks": (slow, *profile.blocks[1:])})
+    whole, split = (
+        calibrated(design, schedule=schedule, pipeline={"stages": [8] * 4}) for schedule in ("1f1b", "zb-h1")
+    )
+
+    halves = [one(priced(split, profile), split, op, 1) for op in (Op.I, Op.W)]
+
+    assert one(priced(whole, profile), whole, Op.B, 1) == pytest.approx(sum(halves) + 8 * 3e-3)
+
+
+def test_messages_take_what_the_link_was_measured_to_take(design: Make) -> None:
+    made = calibrated(design)
+    costs, program = priced(made, known()), lower(made)
+
+    sends = costs.seconds[program.op == Op.SEND_F]
+
+    assert sends == pytest.approx(1e-4 + 1e-9 * 32 * 64 * 4)
+
+
+def test_the_update_takes_what_the_optimizer_was_measured_to_take(design: Make) -> None:
+    made = calibrated(design, pipeline={"stages": [8] * 4}, training={"clip_norm": None})
+    program = lower(made)
+    costs = priced(made, known())
+
+    parameters = costs.static_bytes["weights"] / 4
+
+    assert costs.seconds[program.op == Op.STEP] == pytest.approx(1e-3 + 1e-9 * parameters)
+
+
+def test_an_all_reduce_of_a_measured_size_takes_its_own_line_and_others_the_ring_of_the_links(design: Make) -> None:
+    line = Measured(
+        collective="all_reduce", group="mp", size=2, alpha_s=1.0, beta_s_per_byte=0.0, r2=1.0, samples=((1e3, 1.0),)
+    )
+    made = calibrated(design, 2, tp=2, schedule="gpipe")
+    alone = one(priced(made, known()), made, Op.F, 0)
+
+    assert one(priced(made, known(collectives=(line,))), made, Op.F, 0) == pytest.approx(alone + 33, rel=0.01)
+
+
+def test_layers_are_balanced_by_what_was_measured(design: Make) -> None:
+    made = calibrated(design)
+    keep(known(blocks=(block("layer"), block("embedding"), _slow_head())), NAME)
+
+    layers = layers_per_stage(made)
+
+    assert sum(layers) == 32
+    assert layers[-1] < min(layers[:-1])
+
+
+def _slow_head() -> Any:
+    head = block("head")
+    fits = {phase: fit.model_copy(update={"per": {**fit.per, "action": 4e-3}}) for phase, fit in head.fits.items()}
+    return head.model_copy(update={"fits": fits})
+
+
+def test_what_was_allocated_takes_the_place_of_what_the_formulas_say(design: Make) -> None:
+    made = calibrated(design, pipeline={"stages": [8] * 4})
+    usual = priced(made, known()).activation_bytes
+
+    kept = priced(made, known(memory=(Kept(kind="layer", precision="fp32", samples=((100.0, 150.0),)),)))
+
+    assert kept.activation_bytes[1] == pytest.approx(1.5 * usual[1])
+    assert usual[3] < kept.activation_bytes[3] < 1.5 * usual[3]
+
+
+def test_utilisation_is_told_against_the_rate_that_was_measured(design: Make) -> None:
+    made = calibrated(design)
+
+    assert priced(made, known()).peak_flops == 4 * 312e12
+    assert priced(made, known(matrix=(MatrixRate(precision="fp32", flops=1e12),))).peak_flops == 4e12
+
+
+@given(
+    hidden=st.sampled_from([64, 256, 1024]),
+    sequence=st.sampled_from([32, 128]),
+    batch=st.integers(1, 4),
+    phase=st.sampled_from(["forward", "input_gradient", "weight_gradient"]),
+)
+def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
+    load = Workload(sequence, hidden, 4 * hidden, 4, 300, batch, 1, flops.PRECISIONS["fp32"])
+    operators = flops.layer(load)
+
+    work = work_of(operators, phase)
+
+    assert work["products"] + work["attention"] == pytest.approx(sum(getattr(each, phase).flops for each in operators))
+    assert work["bytes"] == pytest.approx(sum(getattr(each, phase).bytes for each in operators))
+
+
+# ---- a run's actions ----
+
+
+def test_an_action_is_as_many_times_slower_than_roofline_as_the_nearest_of_the_run(design: Make) -> None:
+    plain = design(4, pipeline={"stages": [8] * 4})
+    made = plain.model_copy(update={"cost": calibrated(design).cost})
+    profile = of_a_run({"op": "F"}, {"op": "F", "first": True, "seconds": 3.0}, {"op": "B", "seconds": 4.0})
+
+    found, roofline = priced(made, profile), estimate(plain, lower(plain))
+
+    for op, stage, times in ((Op.F, 1, 2), (Op.F, 0, 3), (Op.B, 1, 4), (Op.STEP, -1, 1)):
+        assert one(found, made, op, stage) == pytest.approx(times * one(roofline, plain, op, stage))
+
+
+def test_halves_of_a_backward_go_by_whole_ones_where_a_run_had_no_halves() -> None:
+    like = ActionTime(op="I", layers=8, seconds=1.0, roofline_s=1.0)
+
+    assert Slowness(of_a_run({"op": "B", "seconds": 5.0}).actions).of(like) == 5.0
+    assert Slowness(of_a_run({"op": "F"}).actions).of(like) == 1.0
+
+
+@given(layers=st.integers(1, 100), first=st.booleans(), last=st.booleans(), tp=st.sampled_from([1, 2, 4]))
+def test_nothing_is_nearer_to_an_action_than_itself(layers: int, first: bool, last: bool, tp: int) -> None:
+    own = ActionTime(op="F", layers=layers, first=first, last=last, tp=tp, seconds=1.0, roofline_s=1.0)
+
+    assert distance(own, own) == 0
+    assert distance(own, own.model_copy(update={"first": not first})) > distance(
+        own, own.model_copy(update={"layers": 2 * layers})
+    )
+
+
+def test_roofline_of_a_run_is_that_of_its_own_device(design: Make) -> None:
+    made = calibrated(design)
+    slow = made.cluster.device.model_copy(update={"peak_flops": 1e9})
+    profile = of_a_run({"op": "F"}).model_copy(update={"reference": slow})
+
+    assert measured(made, profile).cluster.device.peak_flops == 1e9
+
+
+# ---- what was not measured ----
+
+
+def test_a_design_within_what_was_measured_has_no_warnings(design: Make) -> None:
+    made = calibrated(design)
+
+    assert outside(made, known()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "said"),
+    [
+        (
+            {"model": {"hidden": 256}},
+            "model.hidden",
+            "a hidden size of 256 lies outside of what was measured (64 to 64)",
+        ),
+        ({"model": {"sequence": 64}}, "model.sequence", "a sequence of 64 lies outside"),
+        ({"training": {"micro_batch_size": 2}}, "training.micro_batch_size", "a microbatch in tokens of 64"),
+        ({"model": {"vocab": 1000}}, "model.vocab", "a vocabulary of 1000"),
+        ({"training": {"precision": "bf16"}}, "training.precision", "bf16 is priced as those"),
+        ({"training": {"optimizer": "sgd"}}, "training.optimizer", "the profile has no sgd"),
+        ({"model": {"moe": {"experts": 4}}}, "model.moe", "the profile has no layers with experts"),
+        ({"model": {"kind": "u-transformer"}}, "model.kind", "no layers that skip connections end in"),
+    ],
+)
+def test_what_lies_outside_of_what_was_measured_is_told_at_its_place(
+    design: Make, changes: dict[str, Any], where: str, said: str
+) -> None:
+    told = {problem.where: problem for problem in outside(calibrated(design, **changes), known())}
+
+    assert said in told[where].message
+    assert {problem.severity for problem in told.values()} == {"warning"}
+
+
+def test_a_link_between_nodes_that_was_not_measured_is_told(design: Make) -> None:
+    made = calibrated(design, 4, dp=4)
+
+    assert [problem.where for problem in outside(made, known()) if "nodes" in problem.message] == ["cluster.inter_node"]
+
+
+def test_an_all_reduce_that_was_not_measured_is_told(design: Make) -> None:
+    made = calibrated(design, 2, tp=2, schedule="gpipe")
+
+    assert [problem.where for problem in outside(made, known())] == ["meshes[0].axes.tp"]
+
+
+def test_a_run_without_such_cuts_is_told(design: Make) -> None:
+    told = outside(calibrated(design, 2, tp=2), of_a_run({"op": "F"}))
+
+    assert any(problem.where == "meshes[0].axes.tp" for problem in told)
+
+
+def test_warnings_stand_beside_the_prediction(design: Make) -> None:
+    keep(known(), NAME)
+
+    assert any(
+        "hidden size of 256" in str(each) for each in predict(calibrated(design, model={"hidden": 256})).warnings
+    )
+
+
+# ---- profiles that are kept ----
+
+
+def test_a_profile_is_kept_and_found_by_its_name() -> None:
+    keep(known(), "kept-here")
+
+    assert "kept-here.json" in profiles()
+    assert load_named("kept-here.json") == known()
+    keep(known(blocks=()), "kept-here.json")
+    assert load_named("kept-here.json").blocks == ()
+
+
+def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
+    made = design(cost={"kind": "calibrated", "profile": "nowhere.json"})
+
+    (problem,) = [each for each in check(made) if each.severity == "error"]
+
+    assert (problem.where, problem.code) == ("cost.profile", "profile_missing")
+    assert "there is no profile called 'nowhere.json'" in problem.message
+    assert "roofline" in problem.message
+    with pytest.raises(DesignError, match=r"cost\.profile"):
+        predict(made)
+
+
+def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> None:
+    path = keep(known(), "broken.json")
+    path.write_text('{"format": "meshwave-profile/1"}')
+
+    (problem,) = check(design(cost={"kind": "calibrated", "profile": "broken.json"}))
+
+    assert (problem.where, problem.code) == ("cost.profile", "profile_wrong")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a\\b"])
+def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot be the name of a profile"):
+        keep(known(), name)
+
+
+def test_the_inside_of_a_block_goes_by_the_same_lines(design: Make) -> None:
+    made = calibrated(design)
+    keep(known(), NAME)
+    prices = mesh_prices(made)[0]
+    load = workload(made, made.meshes[0])
+
+    parts = prices.part(flops.attention(load)) + prices.part(flops.mlp(load))
+
+    assert parts.forward == pytest.approx(prices.layer.forward - FORWARD["block"])
+    assert np.isclose(parts.backward, prices.layer.backward - 2 * FORWARD["block"])

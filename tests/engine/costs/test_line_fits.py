@@ -1,0 +1,70 @@
+"""Lines through what was measured: found again where they are there, and never negative."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwave.engine.costs.line_fits import fit, fit_line
+
+COLUMNS = np.array(
+    [
+        [1.0, blocks, blocks * tokens * hidden**2, blocks * tokens * hidden]
+        for blocks, tokens, hidden in (
+            (1, 64, 64),
+            (4, 64, 64),
+            (1, 256, 128),
+            (2, 512, 128),
+            (1, 128, 512),
+            (1, 512, 768),
+        )
+    ]
+)
+"""Once, blocks, products, bytes."""
+
+
+@given(once=st.floats(0, 1e-3), block=st.floats(0, 1e-3), product=st.floats(1e-12, 1e-9), byte=st.floats(0, 1e-8))
+def test_what_a_unit_of_each_term_takes_is_found_again(once: float, block: float, product: float, byte: float) -> None:
+    per = np.array([once, block, product, byte])
+
+    found, r2 = fit(COLUMNS, COLUMNS @ per)
+
+    assert np.allclose(COLUMNS @ found, COLUMNS @ per, rtol=1e-4)
+    assert r2 == pytest.approx(1)
+
+
+@given(seconds=st.lists(st.floats(1e-6, 1.0), min_size=6, max_size=6))
+def test_nothing_takes_time_off_another(seconds: list[float]) -> None:
+    found, _ = fit(COLUMNS, np.array(seconds))
+
+    assert min(found) >= 0
+    assert max(found) > 0
+
+
+@given(noise=st.lists(st.floats(-0.1, 0.1), min_size=6, max_size=6))
+def test_a_little_noise_stays_a_little(noise: list[float]) -> None:
+    clean = COLUMNS @ np.array([1e-4, 1e-3, 1e-10, 1e-9])
+
+    found, _ = fit(COLUMNS, clean * np.exp(noise))
+
+    assert np.abs(np.log(COLUMNS @ found / clean)).max() < 0.3
+
+
+def test_a_term_that_no_sample_has_takes_nothing() -> None:
+    columns = np.concatenate([COLUMNS, np.zeros((6, 1))], axis=1)
+
+    found, _ = fit(columns, COLUMNS[:, 2] * 1e-10)
+
+    assert found[4] == 0
+
+
+def test_terms_that_samples_cannot_tell_apart_are_priced_together() -> None:
+    found, _ = fit(np.ones((3, 2)), np.full(3, 2.0))
+
+    assert sum(found) == pytest.approx(2.0)
+
+
+def test_one_size_has_a_line_too() -> None:
+    assert fit_line([(1000.0, 2.0)]).r2 == 1.0

@@ -1,0 +1,363 @@
+"""The network of a design: which ports its flows pass, and that sharing them explains what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs.alpha_beta import Message, ring_all_reduce_seconds
+from meshwave.engine.costs.boundary_transfers import tensor_of
+from meshwave.engine.costs.contention import LinkSharing
+from meshwave.engine.costs.network import Fabric, exchange_usage, ring_messages, transfer_messages
+from meshwave.engine.document import Cluster, Design, parse_design
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.shared_links import Port
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.resharding.strategies import strategies
+from tests.engine.program.slow_network import SlowNetwork
+from tests.engine.program.test_simulation import spans_of
+
+DEVICE = {"name": "d", "peak_flops": 6e11, "memory_bytes": 4e9, "memory_bandwidth": 1.2e12, "efficiency": 0.5}
+NEAR, FAR = {"latency_s": 1e-5, "bandwidth": 1e9}, {"latency_s": 1e-4, "bandwidth": 25e6}
+
+
+def cluster_of(nodes: int = 2, per_node: int = 2, **more: Any) -> Cluster:
+    given = {"nodes": nodes, "devices_per_node": per_node, "device": DEVICE, "intra_node": NEAR, "inter_node": FAR}
+    return Cluster.model_validate({**given, **more})
+
+
+def design_of(
+    pipeline: Mapping[str, Any], meshes: list[tuple[list[int], int]], cluster: Cluster | None = None, **more: Any
+) -> Design:
+    """A GPT on meshes of (devices, tp)."""
+    drawn = [
+        {"name": f"m{rank}", "devices": devices, "axes": {"dp": len(devices) // tp, "tp": tp}}
+        for rank, (devices, tp) in enumerate(meshes)
+    ]
+    document = {
+        "format": "meshwave/1",
+        "cluster": (cluster or cluster_of()).model_dump(mode="json"),
+        "model": {"kind": "gpt", "layers": 16, "hidden": 256, "heads": 4, "sequence": 128, "vocab": 257},
+        "meshes": drawn,
+        "pipeline": {"microbatches": 8, **pipeline},
+        "training": {"micro_batch_size": 16, "precision": "fp32"},
+        **more,
+    }
+    return parse_design(document)
+
+
+def kinds_of(message: tuple[int, int], cluster: Cluster, sharing: LinkSharing | None = None) -> list[Port]:
+    fabric = Fabric(cluster, sharing) if sharing else Fabric(cluster)
+    return list(fabric.ports(*message))
+
+
+def test_a_message_inside_a_node_passes_the_links_of_both_devices() -> None:
+    assert kinds_of((0, 1), cluster_of()) == [Port("link-out", 0), Port("link-in", 1)]
+    drawn = cluster_of(node_bandwidth=5e8)
+    assert kinds_of((0, 1), drawn)[-1] == Port("switch", 0)
+    assert Fabric(drawn).capacity(Port("switch", 0)) == 5e8
+
+
+def test_a_message_between_nodes_passes_both_nics() -> None:
+    assert kinds_of((0, 3), cluster_of()) == [Port("nic-out", 0), Port("nic-in", 1)]
+    several = cluster_of(nics_per_node=2)
+    assert set(kinds_of((0, 3), several)) - set(kinds_of((0, 3), cluster_of())) == {
+        Port("device-out", 0),
+        Port("device-in", 3),
+    }
+    assert Fabric(several).capacity(Port("nic-out", 0)) == 2 * FAR["bandwidth"]
+
+
+def test_a_message_between_leaf_switches_passes_their_uplinks() -> None:
+    cluster = cluster_of(nodes=4, uplink={"nodes": 2, "bandwidth": 30e6})
+
+    assert Port("uplink-out", 0) not in kinds_of((0, 3), cluster)
+    assert kinds_of((0, 7), cluster)[-2:] == [Port("uplink-out", 0), Port("uplink-in", 1)]
+    assert Fabric(cluster).capacity(Port("uplink-in", 1)) == 30e6
+
+
+def test_a_calibration_says_what_two_messages_do_to_each_other() -> None:
+    measured = LinkSharing(1.5, 1.2, 0.8, 1.0)
+
+    assert kinds_of((0, 1), cluster_of(), measured)[-1] == Port("switch", 0)
+    assert set(kinds_of((0, 3), cluster_of(), measured)) >= {Port("nic-both", 0), Port("nic-both", 1)}
+    fabric = Fabric(cluster_of(), measured)
+    assert fabric.capacity(Port("switch", 0)) == pytest.approx(1.2e9)
+    assert fabric.capacity(Port("nic-out", 0)) == pytest.approx(1.5 * 25e6)
+    assert fabric.capacity(Port("nic-both", 0)) == pytest.approx(2 * 0.8 * 1.5 * 25e6)
+
+
+@pytest.mark.parametrize("group", [(0, 1), (0, 2), (0, 1, 2, 3), (3, 0, 2)])
+def test_a_ring_moves_the_least_bytes_and_takes_as_long_as_it_is_priced(group: tuple[int, ...]) -> None:
+    cluster, size = cluster_of(), 1e6
+
+    messages = ring_messages(cluster, group, size)
+
+    n = len(group)
+    assert sum(each.bytes for each in messages) == pytest.approx(2 * (n - 1) * size)
+    assert Counter(each.source for each in messages) == Counter(each.destination for each in messages) == Counter(group)
+    nodes = {cluster.node_of(device) for device in group}
+    leaving = [m for m in messages if cluster.node_of(m.source) != cluster.node_of(m.destination)]
+    assert len(leaving) == (len(nodes) if len(nodes) > 1 else 0), "through each node once"
+    link = cluster.inter_node if leaving else cluster.intra_node
+    busiest = max(Fabric(cluster).usage(messages).values())
+    assert busiest / link.bandwidth + 2 * (n - 1) * link.latency_s == pytest.approx(
+        ring_all_reduce_seconds(cluster, [group], size)
+    )
+
+
+WAVES = {"schedule": "hanayo", "waves": 2}
+CHUNKS = {"schedule": "interleaved-1f1b", "chunks": 4}
+
+
+@pytest.mark.parametrize("pipeline", [WAVES, CHUNKS], ids=["hanayo", "interleaved"])
+def test_a_step_is_never_shorter_than_its_bytes_over_the_nic(pipeline: Mapping[str, Any]) -> None:
+    """The counterexample that began it: 56 messages of 2.1 MB a direction at 25 MB/s need 4.7 s."""
+    apart = cluster_of(per_node=1)
+    prediction = predict(design_of(pipeline, [([0], 1), ([1], 1)], apart))
+    program, size = prediction.program, prediction.costs.bytes
+
+    ways = [size[program.is_send & (program.rank == rank)].sum() / FAR["bandwidth"] for rank in (0, 1)]
+
+    assert prediction.timeline.makespan >= max(ways)
+    free = design_of(pipeline, [([0], 1), ([1], 1)], apart, cost={"kind": "roofline", "transfer_model": "latency"})
+    if pipeline is CHUNKS:
+        assert predict(free).timeline.makespan < max(ways) * 1.05 < prediction.timeline.makespan * 1.05
+
+
+DESIGNS: Mapping[str, Design] = {
+    "alternating nodes": design_of({"schedule": "eager-1f1b"}, [([0], 1), ([2], 1), ([1], 1), ([3], 1)]),
+    "data parallel": design_of({"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)]),
+    "tensor parallel across nodes": design_of({"schedule": "1f1b"}, [([0, 2], 2), ([1, 3], 2)]),
+    "unequal": design_of({"schedule": "1f1b"}, [([0, 2], 2), ([1, 3], 1)]),
+    "several nics": design_of({"schedule": "1f1b"}, [([0, 2], 1), ([1, 3], 1)], cluster_of(nics_per_node=2)),
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_designs_play_as_a_slow_network_does(name: str) -> None:
+    prediction = predict(DESIGNS[name])
+    network = prediction.costs.network
+    assert network is not None
+
+    slow = SlowNetwork(prediction.program, prediction.costs.seconds, network).play()
+
+    found = spans_of(prediction.timeline)
+    for task, (_, end) in slow.items():
+        assert found[task][1] == pytest.approx(end, rel=1e-6), task
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_a_flow_that_is_alone_takes_what_it_is_priced(name: str) -> None:
+    """No kind of flow asks more of a port than there is."""
+    prediction = predict(DESIGNS[name])
+    network, program = prediction.costs.network, prediction.program
+    assert network is not None
+
+    for kind in range(len(network.rate)):
+        uses = slice(network.use_ptr[kind], network.use_ptr[kind + 1])
+        ports = network.use_port[uses]
+        assert (network.use_weight[uses] * network.rate[kind] <= network.capacity[ports] * (1 + 1e-9)).all()
+    sizes = network.bytes_of(program, prediction.costs.seconds)
+    alone = network.latency_s + sizes[[np.flatnonzero(network.row_kind == k)[0] for k in range(len(network.rate))]]
+    assert (alone > 0).all()
+
+
+def test_all_that_a_design_exchanges_is_on_its_network() -> None:
+    program = (prediction := predict(DESIGNS["tensor parallel across nodes"])).program
+    network = prediction.costs.network
+    assert network is not None
+
+    flows = network.row_kind >= 0
+    assert flows[program.is_send].all()
+    for op, rank in product((Op.F, Op.B), (0, 1)):
+        rows = (program.op == op) & (program.rank == rank)
+        assert flows[rows].all() and (network.exchange_s[rows] > 0).all() and (network.parts[rows] > 1).all()
+    assert not flows[program.op == Op.STEP].any()
+    copies = predict(DESIGNS["data parallel"])
+    assert copies.costs.network is not None
+    assert (copies.costs.network.row_kind[copies.program.op == Op.REDUCE_GRAD] >= 0).all()
+
+
+def test_messages_between_the_same_devices_are_one_connection_in_each_direction() -> None:
+    network = predict(DESIGNS["alternating nodes"]).costs.network
+    program = predict(DESIGNS["alternating nodes"]).program
+    assert network is not None
+
+    pairs: dict[int, set[tuple[int, int]]] = {}
+    for row in np.flatnonzero(program.is_send).tolist():
+        line = int(network.connection[network.row_kind[row]])
+        pairs.setdefault(line, set()).add((int(program.rank[row]), int(program.peer[row])))
+    assert all(len(each) == 1 for each in pairs.values())
+    assert len(pairs) == 6
+
+
+def test_one_transfer_at_a_time_is_by_nic() -> None:
+    """Both messages of a node wait for its one NIC, whichever pair they are of."""
+    cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
+    one = predict(design_of({"schedule": "gpipe"}, [([0], 1), ([2], 1), ([1], 1), ([3], 1)], cost=cost)).timeline
+    two = predict(
+        design_of(
+            {"schedule": "gpipe"}, [([0], 1), ([2], 1), ([1], 1), ([3], 1)], cluster_of(nics_per_node=2), cost=cost
+        )
+    ).timeline
+
+    sends = np.flatnonzero(one.is_transfer)
+    node = one.rank[sends] % 2  # ranks 0 and 2 are on node 0
+    for side in (0, 1):
+        spans = sorted(zip(one.start[sends][node == side], one.end[sends][node == side], strict=True))
+        assert all(later[0] >= earlier[1] - 1e-9 for earlier, later in zip(spans, spans[1:], strict=False))
+    assert two.makespan < one.makespan
+
+
+def test_a_slot_hides_what_it_is_told_to_hide() -> None:
+    """Exchanges of a forward and a backward in one slot behind each other's computing: none, half or all of it."""
+    pipeline = {"schedule": "dualpipe", "microbatches": 8}
+    meshes = [([0, 1], 2), ([2, 3], 2)]
+
+    def step(overlap: float) -> float:
+        cost = {"kind": "roofline", "overlap": overlap, "transfer_model": "latency"}
+        return predict(design_of(pipeline, meshes, cost=cost)).timeline.makespan
+
+    none, half, everything = step(0.0), step(0.5), step(1.0)
+    assert everything < half < none
+
+
+def test_a_message_to_itself_passes_no_port() -> None:
+    assert Fabric(cluster_of()).usage([Message(1, 1, 5.0)]) == {}
+
+
+@pytest.mark.parametrize("boundary", ["batch", "sequence", "hidden"])
+@pytest.mark.parametrize("strategy", list(strategies))
+def test_every_receiver_of_a_plan_gets_all_that_it_needs(strategy: str, boundary: str) -> None:
+    """The messages that the network is made of bring what the transfer is for, whatever its plan."""
+    design = design_of(
+        {"schedule": "1f1b"}, [([0, 1], 2), ([2, 3], 1)], transfer={"strategy": strategy, "boundary": boundary}
+    )
+
+    for source, destination in ((0, 1), (1, 0)):
+        messages = list(transfer_messages(design, source, destination, 1))
+        ends = design.meshes[destination]
+        needed = tensor_of(design).bytes / ends.dp
+        for device in ends.devices:
+            came = sum(each.bytes for each in messages if each.destination == device)
+            assert came >= needed * (1 - 1e-9), (device, messages)
+
+
+# ---- flows that a port slows even when alone ----
+
+
+@pytest.mark.parametrize("bandwidth", [2.5e7, 2.5e6])
+def test_a_drawn_uplink_slows_what_passes_it(bandwidth: float) -> None:
+    """Two copies send at once through the uplink of their leaf."""
+    meshes = [([0, 1], 1), ([2, 3], 1)]
+    wide = cluster_of(nodes=4, per_node=1)
+    narrow = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": bandwidth})
+
+    free, slowed = (predict(design_of({"schedule": "gpipe"}, meshes, each)) for each in (wide, narrow))
+
+    sends = slowed.program.is_send & (slowed.program.rank == 0)
+    through = 2 * slowed.costs.bytes[sends].sum() / bandwidth
+    assert slowed.timeline.makespan >= through
+    assert slowed.timeline.makespan > free.timeline.makespan
+
+
+def test_a_drawn_switch_slows_the_collectives_of_its_node() -> None:
+    meshes = [([0, 1, 2, 3], 4)]
+    free, slowed = (
+        predict(design_of({"schedule": "gpipe"}, meshes, cluster_of(nodes=1, per_node=4, **more)))
+        for more in ({}, {"node_bandwidth": 1e7})
+    )
+
+    assert slowed.timeline.makespan > 2 * free.timeline.makespan
+
+
+def test_exchanges_of_experts_stay_in_their_block() -> None:
+    """Blocks of two devices below one leaf switch put nothing on its uplink."""
+    cluster = cluster_of(nodes=4, per_node=1, uplink={"nodes": 2, "bandwidth": 1e6})
+
+    usage = exchange_usage(Fabric(cluster), [0, 1, 2, 3], [[0.0, 0.0], [100.0, 100.0]])
+
+    assert not any(port.kind.startswith("uplink") for port in usage)
+    assert usage[Port("nic-out", 2)] == 100.0
+
+
+def test_exchanges_of_a_block_are_those_of_its_pairs() -> None:
+    """Node by node or pair by pair, each port carries the same."""
+    cluster = cluster_of(nodes=2, per_node=3, nics_per_node=2, node_bandwidth=1e9)
+    fabric, block = Fabric(cluster), [0, 1, 3, 4, 5]
+    near, far = [30.0, 10.0, 8.0, 4.0, 2.0], [6.0, 12.0, 20.0, 40.0, 2.0]
+
+    pairs = []
+    for place, device in enumerate(block):
+        for others, size in (
+            ([o for o in block if o != device and cluster.node_of(o) == cluster.node_of(device)], near[place]),
+            ([o for o in block if cluster.node_of(o) != cluster.node_of(device)], far[place]),
+        ):
+            pairs += [Message(device, other, size / len(others)) for other in others]
+
+    assert exchange_usage(fabric, block, [near, far]) == pytest.approx(fabric.usage(pairs))
+
+
+def test_a_slot_of_two_has_the_exchanges_of_both() -> None:
+    """It takes what both take one after the other, and is never faster on shared links than on free ones."""
+    pipeline = {"schedule": "dualpipe", "microbatches": 8, "stages": [1, 7, 1, 7]}
+    meshes = [([0, 1], 2), ([2, 3], 2), ([4, 5], 2), ([6, 7], 2)]
+    cluster = cluster_of(nodes=8, per_node=1)
+
+    shared, free = (
+        predict(design_of(pipeline, meshes, cluster, cost={"kind": "roofline", "transfer_model": model}))
+        for model in ("shared-links", "latency")
+    )
+
+    assert shared.program.fused.any()
+    assert (shared.timeline.end >= free.timeline.end - 1e-9).all()
+    network = shared.costs.network
+    assert network is not None
+    second = np.flatnonzero(shared.program.fused)
+    assert (network.row_kind[second] < 0).all() and (network.exchange_s[second] == 0).all()
+    alone = [shared.costs.network.exchange_s[row - 1] for row in second]
+    assert min(alone) > 0
+
+
+def test_a_mesh_that_computes_faster_exchanges_less_where_that_is_asked() -> None:
+    """What-if questions shorten all of an action, what it exchanges included."""
+    prediction = predict(design_of({"schedule": "gpipe"}, [([0, 2], 2)]))
+    half = np.where(prediction.program.is_compute, 0.5, 1.0) * prediction.costs.seconds
+
+    answer = prediction.costs.play(prediction.program, half).makespan
+
+    assert answer < 0.6 * prediction.timeline.makespan
+
+
+def test_link_serial_knows_nics_and_links_alone() -> None:
+    cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1, "transfer_model": "link-serial"}
+    meshes = [([0], 1), ([1], 1), ([2], 1), ([3], 1)]
+    plain, drawn = (
+        predict(design_of({"schedule": "gpipe"}, meshes, cluster_of(nodes=4, per_node=1, **more), cost=cost))
+        for more in ({}, {"uplink": {"nodes": 1, "bandwidth": 1e9}, "node_bandwidth": 1e9})
+    )
+
+    assert plain.timeline.makespan == drawn.timeline.makespan
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_ports_that_couple_alike_are_played_as_one(name: str) -> None:
+    """Without the ports that nothing can fill, and with one of those that the same flows pass, times are the same."""
+    prediction = predict(DESIGNS[name])
+    network, program, seconds = prediction.costs.network, prediction.program, prediction.costs.seconds
+    assert network is not None
+
+    whole = replace(network)
+    whole.__dict__["coupling"] = whole  # nothing is left out
+    assert len(network.coupling.ports) <= len(network.ports)
+    played, every = (simulate(program, seconds, "shared-links", network=each) for each in (network, whole))
+
+    assert played.end == pytest.approx(every.end, rel=1e-9)

@@ -1,0 +1,207 @@
+"""What skip connections cost: against the paper's sizes, torch and messages counted by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs import estimate, layers_per_stage
+from meshwave.engine.costs.boundary_transfers import crossing_bytes, crossing_seconds
+from meshwave.engine.costs.device_sizes import joins_of, sizes, workload
+from meshwave.engine.costs.flops import model_flops, model_parameters, stage_parameters
+from meshwave.engine.costs.models.roofline import mesh_prices
+from meshwave.engine.costs.operators import Workload, join
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.questions import Inspector, work
+from meshwave.engine.program.action import Op
+from meshwave.engine.schedules import schedules
+from tests._strategies import document
+
+MODEL = {"kind": "u-transformer", "layers": 7, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 257}
+SENDS = (Op.SEND_F, Op.SEND_B)
+
+
+def design(pipeline: dict[str, Any], ranks: int, *, layers: int = 7, **sections: Any) -> Design:
+    sections = {"cost": {"kind": "roofline"}, **sections}
+    model = {**MODEL, "layers": layers}
+    return parse_design(document({"microbatches": 4, **pipeline}, ranks, model=model, **sections))
+
+
+def test_a_join_is_a_product_of_two_widths_to_one() -> None:
+    load = Workload.of(SimpleNamespace(**MODEL, ffn_hidden=64), batch=3)
+    product = join(load)[1]
+
+    assert product.parameters == 2 * 16 * 16 + 16
+    assert product.forward.flops == 4 * 3 * 12 * 16 * 16
+
+
+def test_a_model_has_a_join_for_half_of_its_layers() -> None:
+    skipping, plain = design({"schedule": "1f1b"}, 2).model, design({"schedule": "1f1b"}, 2).model
+    plain = plain.model_copy(update={"kind": "bert"})
+
+    assert model_parameters(skipping) - model_parameters(plain) == 3 * (2 * 16 * 16 + 16)
+    assert model_flops(skipping, 5) - model_flops(plain, 5) == 3 * 3 * 4 * 5 * 12 * 16 * 16
+
+
+def test_layers_that_join_are_counted_by_stage_and_priced() -> None:
+    of = design({"schedule": "1f1b", "stages": [3, 1, 3]}, 3)
+    prices = mesh_prices(of)[0]
+
+    assert joins_of(of, (3, 1, 3)) == (0, 0, 3)
+    joining = prices.stage(3, first=False, last=True, joins=3).forward
+    assert joining == pytest.approx(
+        prices.stage(3, first=False, last=True).forward + 3 * prices.part(join(workload(of, of.meshes[0]))).forward
+    )
+    held = sizes(of, lower(of), (3, 1, 3))
+    load = workload(of, of.meshes[0])
+    plain = stage_parameters(load, 3, first=False, last=True)
+    assert held.parameters[2, 2] == plain + 3 * (2 * 16 * 16 + 16)
+
+
+def test_layers_are_balanced_with_their_joins() -> None:
+    """A join is a seventh of a layer's weights: the stages of the second half get fewer layers."""
+    of = parse_design(
+        document(
+            {"schedule": "1f1b", "microbatches": 4},
+            4,
+            model={**MODEL, "layers": 100, "hidden": 64, "vocab": 257},
+            cost={"kind": "roofline"},
+        )
+    )
+    layers = layers_per_stage(of)
+
+    assert sum(layers) == 100
+    assert sum(layers[:2]) > sum(layers[2:])
+
+
+def test_a_message_costs_by_the_tensors_that_it_holds() -> None:
+    of = design({"schedule": "1f1b"}, 3)
+    program = lower(of)
+    costs = estimate(of, program)
+    sends = np.flatnonzero(np.isin(program.op, SENDS))
+
+    assert program.skips.tolist() == [[0, 1, 2], [0, 2, 1]]
+    assert set(program.tensors[sends].tolist()) == {1, 3}
+    for row in sends.tolist():
+        ends = int(program.rank[row]), int(program.peer[row]), int(program.tensors[row])
+        assert costs.seconds[row] == crossing_seconds(of, *ends)
+        assert costs.bytes[row] == crossing_bytes(of, *ends) == ends[2] * 12 * 16 * 4
+
+
+def test_in_units_a_message_takes_one_transfer_a_tensor() -> None:
+    of = design({"schedule": "1f1b"}, 3, cost={"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": 0.25})
+    program = lower(of)
+    sends = np.isin(program.op, SENDS)
+
+    assert estimate(of, program).seconds[sends].tolist() == (0.25 * program.tensors[sends]).tolist()
+
+
+def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
+    """Two microbatches through a wave of one mesh: the skip and its gradient lie there until they are taken."""
+    of = design({"schedule": "gpipe", "microbatches": 2, "placement": None}, 1)
+    wave = design({"schedule": "hanayo", "waves": 1, "microbatches": 2, "stages": [2, 1, 1, 3]}, 2)
+    program = lower(wave)
+    plain = lower(wave.model_copy(update={"model": wave.model.model_copy(update={"kind": "bert"})}))
+
+    waiting = sizes(wave, program, (2, 1, 1, 3)).working_bytes[0] - sizes(wave, plain, (2, 1, 1, 3)).working_bytes[0]
+
+    assert program.beyond == [(0, 3), (1, 3)]
+    assert waiting >= 2 * workload(of, of.meshes[0]).hidden_bytes
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("layers", [(7,), (4, 3), (2, 2, 3), (1, 2, 1, 2, 1), (3, 1, 1, 2)], ids=str)
+def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str, recomputed: bool) -> None:
+    import torch
+
+    from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, LocalStage
+    from meshwave.engine.runtime.models import build_stage
+
+    recompute = "full" if recomputed else "none"
+    of = design(
+        {"schedule": "gpipe", "stages": layers, "recompute": recompute},
+        len(layers),
+        training={"precision": precision, "micro_batch_size": 3},
+    )
+    program = lower(of)
+    said = sizes(of, program, layers).activation_bytes
+    item, last = MESSAGE_DTYPES[precision], len(layers) - 1
+    for stage in range(len(layers)):
+        module = build_stage(of.model, layers, stage, 0)
+        local = LocalStage(module, precision, torch.device("cpu"), 1.0, recomputed=recomputed)
+        kept: dict[int, tuple[Any, int]] = {}
+
+        def keep(tensor: Any, kept: Any = kept) -> Any:
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = tensor, storage.nbytes()
+            return tensor
+
+        def microbatch(stage: int = stage, module: Any = module, local: Any = local, keep: Any = keep) -> None:
+            tokens = torch.randint(0, 256, (3, 12))
+            came = {(a, b): n for a, b, n in program.skips.tolist()}
+
+            def message(tensors: int) -> Any:
+                return torch.randn(3, 12, tensors * 16).to(item)
+
+            x = message(1 + came.get((stage - 1, stage), 0)) if stage else tokens
+            skips = tuple(message(came[source, stage]) for source in module.takes)
+            _, saved = local.forward(x, tokens.clone() if stage == last else None, skips)
+            saved = saved._replace(given=()) if recomputed else saved
+            for tensor in (saved.x, saved.y, saved.targets, *saved.skips, *saved.given):
+                if tensor is not None and tensor.numel() > 1:
+                    keep(tensor)
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            microbatch()
+            before = set(kept)
+            microbatch()
+        found = sum(size for place, (_, size) in kept.items() if place not in before)
+        scalars = 8 * 4 if stage == last and not recomputed else 0
+        assert found == pytest.approx(said[stage], abs=scalars), stage
+
+
+@pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
+def test_every_schedule_is_priced(name: str) -> None:
+    of = design({"schedule": name, "microbatches": 8}, 4, layers=24)
+    program = lower(of)
+    costs = estimate(of, program)
+
+    assert costs.seconds.shape == (len(program),)
+    assert (costs.bytes[np.isin(program.op, SENDS)] > 0).all()
+
+
+def test_what_the_stages_compute_is_what_the_model_does() -> None:
+    """And what the attention kernel computes a second time."""
+    of = design({"schedule": "1f1b"}, 4, layers=12)
+    prediction = predict(of)
+    found = work(of, prediction.program, prediction.costs)
+
+    assert found is not None
+    once = found.flops[[Op.F, Op.B]].sum() * of.sequences_per_step
+    assert once == pytest.approx(prediction.costs.model_flops, rel=0.05)
+
+
+def test_every_gap_and_the_critical_path_can_be_told() -> None:
+    """Where a computation waits for what skips stages, that is what its gap is for."""
+    links = {"latency_s": 1e-5, "bandwidth": 1e9}
+    pipeline = {"schedule": "1f1b", "microbatches": 4, "stages": [4, 1, 4]}
+    slow = document(pipeline, 3, model={**MODEL, "layers": 9}, cost={"kind": "roofline"})
+    slow["cluster"] |= {"intra_node": links, "inter_node": {**links, "bandwidth": 1e7}}
+    prediction = predict(parse_design(slow))
+    timeline = prediction.timeline
+    inspector = Inspector(timeline)
+
+    waited = {str(timeline.action(cause)) for cause in timeline.cause[timeline.is_compute].tolist() if cause >= 0}
+    assert any("TO" in action for action in waited), "some wait for a skip"
+    for span in np.flatnonzero(timeline.is_compute).tolist():
+        cause = int(timeline.cause[span])
+        if cause >= 0 and timeline.other[cause] >= 0:
+            told = inspector.idle(int(timeline.rank[span]), float(timeline.start[span]) - 1e-9)
+            assert told is None or told.words

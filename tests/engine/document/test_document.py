@@ -1,0 +1,346 @@
+"""A document is read, kept and written without losing or adding anything, and reading it executes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.document import Design, load_design, parse_design, save_design
+from meshwave.engine.document import design as document_module
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.files import examples
+from meshwave.engine.schedules import schedules
+from tests._strategies import document, documents
+from tests.engine.document.schema import faults
+
+some = settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+SCHEMA = Design.model_json_schema()
+
+
+def small() -> dict[str, Any]:
+    return document({"schedule": "1f1b", "microbatches": 2}, 2)
+
+
+# ---- round trip ----
+
+
+@some
+@given(written=documents())
+def test_reads_what_it_writes(written: dict[str, Any]) -> None:
+    design = parse_design(written)
+    text = design.to_json()
+
+    assert parse_design(text) == design
+    assert parse_design(text.encode()) == design
+    assert parse_design(json.loads(text)) == design
+    assert parse_design(text).to_json() == text
+
+
+@some
+@given(written=documents())
+def test_keeps_every_key_that_was_given(written: dict[str, Any]) -> None:
+    dumped = parse_design(written).model_dump(mode="json")
+
+    assert within(written, dumped)
+
+
+def within(given: Any, kept: Any) -> bool:
+    """Everything of ``given`` is in ``kept``, which may have more keys."""
+    if isinstance(given, dict):
+        return all(key in kept and within(value, kept[key]) for key, value in given.items())
+    if isinstance(given, list):
+        return len(given) == len(kept) and all(map(within, given, kept))
+    return bool(given == kept)
+
+
+@some
+@given(written=documents())
+def test_a_written_design_is_one_that_the_schema_allows(written: dict[str, Any]) -> None:
+    assert list(faults(written, SCHEMA, SCHEMA)) == []
+    assert list(faults(parse_design(written).model_dump(mode="json"), SCHEMA, SCHEMA)) == []
+
+
+@pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+def test_the_schema_allows_the_examples(path: Path) -> None:
+    assert list(faults(json.loads(path.read_text()), SCHEMA, SCHEMA)) == []
+
+
+def test_the_schema_describes_every_key() -> None:
+    """The descriptions are the help texts of the form."""
+    for name, part in SCHEMA["$defs"].items():
+        for key, described in part["properties"].items():
+            about = [described, *described.get("anyOf", [])]
+            assert any("description" in each or "$ref" in each for each in about), f"{name}.{key}"
+
+
+def test_the_schema_knows_every_schedule_and_its_options() -> None:
+    mapping = SCHEMA["properties"]["pipeline"]["discriminator"]["mapping"]
+
+    assert set(mapping) == set(schedules)
+    for name, reference in mapping.items():
+        keys = SCHEMA["$defs"][reference.rsplit("/", 1)[1]]["properties"].keys()
+        assert set(schedules[name].model_fields) < keys
+        assert {"schedule", "microbatches", "stages", "placement", "actions"} <= keys
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pipeline": {"schedule": "gpipe"}}, "none of the members fits"),
+        ({"nmae": "x"}, "there is no key nmae"),
+        ({"meshes": []}, "too few"),
+    ],
+)
+def test_the_schema_refuses_what_reading_refuses(change: dict[str, Any], told: str) -> None:
+    wrong = {**small(), **change}
+
+    assert any(told in fault for fault in faults(wrong, SCHEMA, SCHEMA))
+    with pytest.raises(DesignError):
+        parse_design(wrong)
+
+
+def test_lists_of_numbers_stay_on_one_line_and_keys_in_their_order() -> None:
+    """As a person would keep it in git."""
+    written = {
+        **small(),
+        "pipeline": {"schedule": "custom", "microbatches": 1, "actions": [["0F0", "0B0"], ["1F0", "1B0"]]},
+    }
+    text = parse_design(written).to_json()
+
+    assert text.startswith('{\n  "format": "meshwave/1",\n  "name": "a test",\n  "cluster": {\n')
+    assert '"devices": [0],\n' in text
+    assert '      ["0F0", "0B0"],\n      ["1F0", "1B0"]\n' in text
+    assert text.endswith("}\n")
+
+
+@some
+@given(name=st.text(max_size=60))
+def test_no_name_can_break_the_layout(name: str) -> None:
+    """Brackets, quotes and line ends in a name are not lists."""
+    design = parse_design({**small(), "name": name})
+
+    assert json.loads(design.to_json())["name"] == name
+
+
+@pytest.mark.parametrize("name", ["[\n1,\n2]", '["a",\n"b"]', "\u2028", "日本", "\x00", '"', "\\n["])
+def test_odd_names_come_back(name: str) -> None:
+    design = parse_design({**small(), "name": name})
+
+    assert parse_design(design.to_json()) == design
+
+
+# ---- what follows from a document ----
+
+
+def test_a_design_is_frozen() -> None:
+    design = parse_design(small())
+
+    with pytest.raises(ValueError, match="frozen"):
+        design.name = "other"
+    with pytest.raises(ValueError, match="frozen"):
+        design.pipeline.microbatches = 3
+    assert hash(design.cluster) == hash(parse_design(small()).cluster)
+
+
+def test_what_is_left_out_has_the_standing_values() -> None:
+    design = parse_design({**small(), "cost": {"kind": "unit"}, "meshes": [{"name": "A", "devices": [0]}]})
+
+    assert (design.meshes[0].dp, design.meshes[0].tp) == (1, 1)
+    assert (design.training.steps, design.training.optimizer, design.training.precision) == (20, "adamw", "fp32")
+    assert (design.transfer.strategy, design.transfer.ordering) == ("broadcast", "load-balance")
+    assert (design.experts.schedule, design.cluster.nics_per_node) == ("parm-auto", 1)
+    assert design.model.ffn_hidden == 4 * 64
+
+
+def test_counts_follow_from_the_parts() -> None:
+    design = parse_design(
+        document({"schedule": "hanayo", "waves": 2, "microbatches": 3}, 2, dp=2, training={"micro_batch_size": 5})
+    )
+
+    assert (design.ranks, design.stages, design.cluster.devices) == (2, 8, 4)
+    assert design.sequences_per_step == 2 * 3 * 5
+    assert [design.cluster.node_of(device) for device in range(4)] == [0, 0, 1, 1]
+
+
+def test_a_whole_number_may_stand_where_a_real_one_is_asked_for_but_not_the_other_way() -> None:
+    cluster = small()["cluster"]
+    wrong = {**small(), "cluster": {**cluster, "nodes": 2.0}}
+
+    assert parse_design({**small(), "training": {"lr": 1}}).training.lr == 1.0
+    with pytest.raises(DesignError, match=r"cluster\.nodes: 2\.0 should be a whole number"):
+        parse_design(wrong)
+
+
+def test_a_draft_has_only_to_be_sound_part_by_part() -> None:
+    wrong = {**small(), "meshes": [{"name": "A", "devices": [9]}]}
+
+    assert parse_design(wrong, draft=True).meshes[0].devices == (9,)
+    with pytest.raises(DesignError):
+        parse_design(wrong)
+
+
+# ---- files ----
+
+
+def test_saves_and_opens(tmp_path: Path) -> None:
+    design = parse_design({**small(), "name": "Größe 日本"})
+
+    save_design(design, tmp_path / "a design.json")
+
+    assert load_design(tmp_path / "a design.json") == design
+    assert load_design(str(tmp_path / "a design.json")) == design
+    assert [path.name for path in tmp_path.iterdir()] == ["a design.json"]
+
+
+def test_saving_over_a_file_replaces_it_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    design, path = parse_design(small()), tmp_path / "design.json"
+    path.write_text("the old one")
+
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(InputError, match=r"cannot write .*design\.json: No space left on device"):
+            save_design(design, path)
+
+    assert path.read_text() == "the old one"
+    assert [file.name for file in tmp_path.iterdir()] == ["design.json"]
+
+
+def test_a_saved_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
+    save_design(parse_design(small()), tmp_path / "design.json")
+    (tmp_path / "other").touch()
+
+    assert (tmp_path / "design.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("missing.json", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null byte")],
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        load_design(tmp_path / name)
+
+
+def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_module, "LARGEST_FILE_BYTES", 1000)
+
+    with pytest.raises(InputError, match="/dev/zero is larger than a design can be"):
+        load_design("/dev/zero")
+
+
+# ---- what strangers may hand in ----
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), value=JSON)
+def test_anything_in_any_place_is_refused_in_words_or_taken(data: st.DataObject, value: Any) -> None:
+    """Never a traceback: a mistake in a file is not a mistake in Meshwave."""
+    written = json.loads(parse_design({**small(), "experts": {"placement": [[0]], "load": [1.0]}}).to_json())
+    here: Any = written
+    while True:
+        step = data.draw(st.sampled_from(sorted(here) if isinstance(here, dict) else range(len(here))))
+        if not here[step] or not isinstance(here[step], (dict, list)) or data.draw(st.booleans()):
+            break
+        here = here[step]
+    here[step] = value
+
+    with suppress(DesignError):
+        design = parse_design(written)
+        assert parse_design(design.to_json()) == design
+
+
+@settings(max_examples=60)
+@given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
+def test_any_bytes_are_refused_in_words(content: bytes) -> None:
+    with pytest.raises(DesignError) as refused:
+        parse_design(content)
+
+    assert str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "line 1, column 1 is not JSON: Expecting value"),
+        ("{", "line 1, column 2 is not JSON: Expecting property name enclosed in double quotes"),
+        ('{"format": "meshwave/1",\n  "name" "x"}', "line 2, column 10 is not JSON: Expecting ':' delimiter"),
+        ("[]", "a design is a JSON object with cluster, model, meshes and pipeline"),
+        ("null", "a design is a JSON object with cluster, model, meshes and pipeline"),
+        ('"meshwave/1"', "a design is a JSON object with cluster, model, meshes and pipeline"),
+        ("[" * 100_000, "the file nests its parts too deeply to be a design"),
+        ('{"a":' * 100_000, "the file nests its parts too deeply to be a design"),
+        ("1" * 5000, "the file is not JSON text: Exceeds the limit"),
+        ('{"name": "a", "name": "b"}', "the key 'name' stands twice in one object; keep one"),
+        (b"\xff\xfe\x00", "the file is not JSON text: "),
+        (b"\x00\x01\x02\x03", "is not JSON"),
+        (b"%PDF-1.4", "line 1, column 1 is not JSON: Expecting value"),
+        ("{}", 'format: the document does not say its format; add "format": "meshwave/1"'),
+    ],
+)
+def test_text_that_is_no_document_is_refused_in_words(text: str | bytes, told: str) -> None:
+    with pytest.raises(DesignError) as refused:
+        parse_design(text)
+
+    assert told in str(refused.value)
+    assert len(refused.value.problems) == 1
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
+def test_numbers_that_are_none_are_refused_at_their_place(number: str) -> None:
+    text = parse_design(small()).to_json().replace('"lr": 0.0003', f'"lr": {number}')
+
+    with pytest.raises(DesignError, match=r"training\.lr: .* should be a finite number"):
+        parse_design(text)
+
+
+def test_a_part_that_is_nested_a_thousand_times_is_refused_in_words() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+
+    with pytest.raises(DesignError):
+        parse_design({**small(), "name": deep})
+
+
+def test_half_a_character_is_refused() -> None:
+    with pytest.raises(DesignError):
+        parse_design(parse_design(small()).to_json().replace("a test", "\\ud800"))
+
+
+def test_reading_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name in a document is imported, opened or run; a stranger's design is safe to open."""
+    watched: list[str] = []
+    started = False
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if started and event.split(".")[0] in {"open", "exec", "compile", "import", "os", "subprocess", "socket"}:
+            watched.append(f"{event} {arguments[:1]}")
+
+    parse_design(small())
+    sys.addaudithook(audit)
+    written = {**small(), "name": "__import__('os').system('true')", "training": {"data": "$(touch x)"}}
+    monkeypatch.chdir(tmp_path)
+    started = True
+    parse_design(written)
+    started = False
+
+    assert watched == []
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,117 @@
+"""What a U-Net may be, and what is said of one that may not be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwave.engine.costs.boundary_transfers import tensor_of
+from meshwave.engine.document import parse_design
+from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.exports.torchtitan import files
+from meshwave.engine.files import example
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.program import from_json, to_json
+
+Document = dict[str, Any]
+LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
+MODEL: Document = {"kind": "u-net", "image_size": 16, "base_channels": 8, "channel_multipliers": [1, 2, 2], "heads": 2}
+
+
+def drawn(*, tp: int = 1, training: Document | None = None, pipeline: Document | None = None, **model: Any) -> Document:
+    device = {"peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
+    return {
+        "format": "meshwave/1",
+        "cluster": {
+            "nodes": 1, "devices_per_node": 2 * tp, "device": device, "intra_node": LINK, "inter_node": LINK,
+        },
+        "model": {**MODEL, **model},
+        "meshes": [
+            {"name": name, "devices": list(range(at * tp, (at + 1) * tp)), "axes": {"dp": 1, "tp": tp}}
+            for at, name in enumerate("AB")
+        ],
+        "pipeline": pipeline or {"schedule": "1f1b", "microbatches": 4},
+        "training": training or {},
+    }  # fmt: skip
+
+
+def test_its_layers_are_its_blocks_and_mirror_images_are_linked() -> None:
+    model = parse_design(drawn(blocks_per_level=2)).model
+
+    assert model.layers == 13
+    assert model.skips == ((0, 12), (1, 11), (2, 10), (3, 9), (4, 8), (5, 7))
+    assert [block.side for block in model.blocks] == [16, 16, 8, 8, 4, 4, 4, 4, 4, 8, 8, 16, 16]
+    assert [block.outer for block in model.blocks] == [8, 8, 16, 16, 16, 16, 16, 16, 16, 16, 16, 8, 8]
+
+
+def test_it_is_sound_and_can_run() -> None:
+    design = parse_design(drawn(attention_resolutions=[8, 4]))
+
+    assert runnable(design) == []
+    assert parse_design(design.to_json()) == design
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "words"),
+    [
+        ({"image_size": 10}, "model.image_size", "cannot be halved 2 times"),
+        ({"attention_resolutions": [8, 5]}, "model.attention_resolutions", "no resolution of 5; it has 16, 8, 4"),
+        ({"heads": 3}, "model.heads", "3 heads do not divide the 16 channels"),
+        ({"hidden": 64}, "model.hidden", "there is no key 'hidden' here"),
+        ({"kind": "unet"}, "model.kind", "there is no model called 'unet'. Did you mean 'u-net'?"),
+        ({"channel_multipliers": []}, "model.channel_multipliers", ""),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_at_its_place(changes: Document, where: str, words: str) -> None:
+    with pytest.raises(DesignError) as refused:
+        parse_design(drawn(**changes))
+
+    assert [problem.where for problem in refused.value.problems] == [where]
+    assert words in refused.value.problems[0].message
+
+
+def test_tensor_parallelism_is_refused() -> None:
+    with pytest.raises(DesignError, match="a u-net does not support tensor parallelism") as refused:
+        parse_design(drawn(tp=2))
+
+    assert [problem.where for problem in refused.value.problems] == ["meshes[0].axes.tp", "meshes[1].axes.tp"]
+
+
+def test_a_text_to_train_on_is_refused() -> None:
+    with pytest.raises(DesignError, match="set training.data to null") as refused:
+        parse_design(drawn(training={"data": "book.txt"}))
+
+    assert [problem.where for problem in refused.value.problems] == ["training.data"]
+
+
+def test_more_stages_than_blocks_are_refused() -> None:
+    with pytest.raises(DesignError, match="8 stages need at least 8 layers, and the model has 7"):
+        parse_design(drawn(pipeline={"schedule": "interleaved-1f1b", "chunks": 4, "microbatches": 4}))
+
+
+def test_its_program_keeps_the_sizes_of_its_messages_in_a_run_folder() -> None:
+    program = lower(parse_design(drawn()))
+
+    again = from_json(to_json(program))
+
+    assert again == program
+    assert again.onward.tolist() == program.onward.tolist() != [1]
+    assert "onward" not in to_json(lower(parse_design(example("03-gpt-on-two-cores").read_bytes())))
+
+
+def test_a_dry_run_can_send_smaller_messages() -> None:
+    """Their units are as many, and each is smaller."""
+    design = parse_design(drawn())
+    smaller = design.model_copy(update={"model": design.model.with_message_unit(1, 3)})
+
+    assert tensor_of(design, 17).shape == (1, 1, 17 * design.model.hidden)
+    assert tensor_of(smaller, 17).shape == (1, 1, 17 * 3)
+
+
+def test_torchtitan_has_none() -> None:
+    design = parse_design(drawn())
+
+    with pytest.raises(InputError, match="skip connections"):
+        files(design, lower(design), [4, 3])

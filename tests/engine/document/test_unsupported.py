@@ -1,0 +1,61 @@
+"""A design that cannot run says why at its places; whether it can be planned is another question."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.document.unsupported import rehearsable, runnable
+from meshwave.engine.files import example, examples
+
+
+def changed(part: str, experts: dict[str, int] | None = None, **values: object) -> Design:
+    document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
+    document[part].update(values)
+    document["experts"].update(experts or {})
+    return parse_design(document)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_every_example_can_run(name: str) -> None:
+    assert runnable(load_design(example(name))) == []
+
+
+@pytest.mark.parametrize(
+    ("design", "where", "code"),
+    [
+        (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "experts_mesh"),
+        (changed("model", vocab=255), "model.vocab", "vocabulary"),
+        (changed("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
+    ],
+    ids=["experts", "bytes", "bytes and a mask"],
+)
+def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
+    assert [(found.where, found.code, found.severity) for found in runnable(design)] == [(where, code, "error")]
+
+
+def test_batches_ask_for_meshes_that_hand_tensors_over_as_they_are() -> None:
+    document = load_design(example("14-tensor-parallel")).model_dump(mode="json")
+    assert runnable(parse_design(document)) == []
+
+    (found,) = runnable(parse_design({**document, "transfer": {"batched": True}}))
+
+    assert (found.where, found.code) == ("transfer.batched", "batched_resharding")
+    assert found.message.endswith("change the axes, or set transfer.batched to false")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"transfer": {"batched": True}}, "transfer.batched"),
+        ({"cost": {"kind": "unit", "transfer_model": "batched"}}, "cost.transfer_model"),
+        ({"cost": {"kind": "unit", "transfer_model": "half-duplex"}}, "cost.transfer_model"),
+    ],
+)
+def test_a_dry_run_refuses_what_it_cannot_wait_for(change: dict[str, object], where: str) -> None:
+    document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
+    design = parse_design({**document, **change})
+
+    assert [found.where for found in rehearsable(design)] == [where]
+    assert runnable(design) == []
+    assert rehearsable(parse_design({**document, "cost": {"kind": "unit", "transfer_model": "link-serial"}})) == []

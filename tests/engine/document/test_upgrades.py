@@ -1,0 +1,54 @@
+"""A document of an older version is brought up to date; one of a newer version is refused politely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwave.engine.document import parse_design, upgrades
+from meshwave.engine.errors import DesignError
+from tests._strategies import document
+
+
+def test_each_version_is_brought_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this were version 3, and the meshes had other names before."""
+
+    def second(document: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in document.items() if key != "groups"}, "meshes": document["groups"]}
+
+    def third(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "name": document["name"].title()}
+
+    monkeypatch.setattr(upgrades, "VERSION", 3)
+    monkeypatch.setattr(upgrades, "UPGRADES", {1: second, 2: third})
+    old = document({"schedule": "gpipe", "microbatches": 1}, 1)
+    written = {**{key: value for key, value in old.items() if key != "meshes"}, "groups": old["meshes"]}
+
+    design = parse_design(written)
+
+    assert (design.name, design.ranks, design.format) == ("A Test", 1, upgrades.FORMAT)
+    assert "groups" in written, "what was read is left as it was"
+    assert parse_design({**old, "format": "meshwave/3"}).name == "a test"
+    with pytest.raises(DesignError, match="of version 4, and this Meshwave reads up to 3; update Meshwave to open it"):
+        parse_design({**old, "format": "meshwave/4"})
+
+
+def test_there_is_a_way_up_from_every_version() -> None:
+    assert sorted(upgrades.UPGRADES) == list(range(1, upgrades.VERSION))
+    assert f"meshwave/{upgrades.VERSION}" == upgrades.FORMAT
+
+
+@pytest.mark.parametrize(
+    "stated", ["meshwave/", "meshwave/1.0", "meshwave/01", "meshwave/٣", "meshwave/²", "meshwave/1\n", [], {}, True]
+)
+def test_what_is_no_version_is_refused(stated: Any) -> None:
+    with pytest.raises(DesignError, match='is no format of a design; it should be "meshwave/1"'):
+        parse_design({"format": stated})
+
+
+def test_a_version_of_a_thousand_digits_is_cut_short() -> None:
+    with pytest.raises(DesignError) as refused:
+        parse_design({"format": "meshwave/" + "9" * 5000})
+
+    assert len(str(refused.value)) < 200

@@ -1,0 +1,177 @@
+"""Balanced placements: everyone somewhere, no worse than equal blocks, replicas only where there is room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwave.engine.experts import Homes, Layer, balance, copy_load, crossing, device_load, device_rows, shares
+from meshwave.engine.experts._placement import flat, hierarchical, replicas, shadowed
+
+loads = st.lists(st.floats(0, 100), min_size=1, max_size=24)
+
+
+def layer(
+    load: list[float] | None,
+    places: int,
+    nodes: int = 1,
+    experts: int = 0,
+    esp: int = 1,
+    capacity_factor: float | None = None,
+) -> Layer:
+    experts = experts or len(load or ())
+    per_node = -(-places * esp // nodes)
+    return Layer(
+        mp=1,
+        ep=places,
+        esp=esp,
+        experts=experts,
+        tokens=64,
+        hidden=8,
+        ffn_hidden=16 * esp,
+        capacity_factor=capacity_factor,
+        nodes=tuple(device // per_node for device in range(places * esp)),
+        load=shares(load, experts),
+    )
+
+
+def blocks(experts: int, places: int) -> Homes:
+    return tuple(tuple(block.tolist()) for block in np.array_split(np.arange(experts), places))
+
+
+@given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.integers(0, 3), st.sampled_from([None, 1.25]))
+def test_every_expert_has_a_home_and_no_device_has_more_to_do_than_with_equal_blocks(
+    load: list[float], places: int, nodes: int, esp: int, extra: int, capacity_factor: float | None
+) -> None:
+    drawn = layer(load, places, nodes, esp=esp, capacity_factor=capacity_factor)
+
+    homes = balance(drawn, extra)
+
+    most = -(-len(load) // places) + extra
+    assert len(homes) == places
+    assert {expert for held in homes for expert in held} == set(range(len(load)))
+    assert all(len(set(held)) == len(held) <= most and list(held) == sorted(held) for held in homes)
+    equal = device_rows(replace(drawn, homes=blocks(len(load), places)))
+    assert device_rows(replace(drawn, homes=homes)).max() <= equal.max() + 1e-8
+    assert homes == balance(drawn, extra)
+
+
+@given(loads, st.integers(1, 8), st.integers(1, 3))
+def test_without_room_nothing_is_replicated(load: list[float], places: int, nodes: int) -> None:
+    homes = balance(layer(load, places, nodes))
+
+    assert sorted(expert for held in homes for expert in held) == list(range(len(load)))
+
+
+@given(loads, st.integers(1, 8), st.integers(0, 3))
+def test_each_way_fills_the_slots_and_holds_nothing_twice(load: list[float], places: int, extra: int) -> None:
+    most = -(-len(load) // places) + extra
+    nodes = [place // 2 for place in range(places)]
+    of = np.array(load)
+    for homes in (flat(of, places, extra), hierarchical(of, nodes, extra), shadowed(of, nodes, extra)):
+        assert {expert for held in homes for expert in held} == set(range(len(load)))
+        assert all(len(set(held)) == len(held) <= most for held in homes)
+
+
+@given(loads, st.integers(2, 8), st.integers(1, 3))
+def test_hierarchical_keeps_the_replicas_of_an_expert_on_one_node(load: list[float], places: int, extra: int) -> None:
+    nodes = [place // 2 for place in range(places)]
+    homes = hierarchical(np.array(load), nodes, extra)
+
+    for expert in range(len(load)):
+        assert len({nodes[place] for place, held in enumerate(homes) if expert in held}) == 1
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=6).filter(lambda load: len(load) % 2 == 0))
+def test_two_a_place_is_within_the_bound_of_lpt(load: list[float]) -> None:
+    """Graham 1969: longest first takes at most 4/3 - 1/(3 m) of the best there is; here with two slots each."""
+    places = len(load) // 2
+    homes = flat(np.array(load), places)
+
+    orders = permutations(load)
+    best = min(max(order[2 * p] + order[2 * p + 1] for p in range(places)) for order in orders)
+    assert max(sum(load[e] for e in held) for held in homes) <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-9)
+
+
+def test_the_hottest_is_replicated_until_the_slots_are_full() -> None:
+    assert replicas(np.array([8.0, 4.0, 1.0]), 6, most=4) == [3, 2, 1]
+    assert replicas(np.array([8.0, 0.0]), 8, most=2) == [2, 1]  # no more than places, and none of the idle
+
+
+def test_replicas_take_the_load_of_a_hot_expert_apart() -> None:
+    drawn = layer([13, 1, 1, 1], places=4)
+
+    alone, twice = (device_load(replace(drawn, homes=balance(drawn, extra))).max() for extra in (0, 1))
+
+    assert alone == pytest.approx(4 * 13 / 16)
+    assert twice < alone / 2
+
+
+def test_replicas_on_every_node_leave_less_to_cross() -> None:
+    """Where all are equally balanced, the placement with fewer visits to other nodes wins."""
+    drawn = layer(None, places=4, nodes=2, experts=4)
+
+    apart, together = (balance(drawn, extra) for extra in (0, 1))
+
+    assert crossing(replace(drawn, homes=apart)) == pytest.approx(0.5)
+    assert crossing(replace(drawn, homes=together)) < 0.5
+    assert device_load(replace(drawn, homes=together)).max() == pytest.approx(1)
+
+
+def test_a_device_has_the_load_of_its_place() -> None:
+    load = device_load(layer([3, 1], places=2, esp=2))
+
+    assert load == pytest.approx([1.5, 1.5, 0.5, 0.5])
+
+
+@given(loads, st.integers(1, 6), st.integers(1, 3))
+def test_all_devices_together_have_all_the_load(load: list[float], places: int, nodes: int) -> None:
+    drawn = layer(load, places, nodes)
+    assert device_load(replace(drawn, homes=balance(drawn, 2))).mean() == pytest.approx(1)
+
+
+@given(loads, st.integers(1, 8), st.integers(1, 3), st.integers(0, 3))
+def test_the_copies_of_an_expert_serve_it_whole_together(
+    load: list[float], places: int, nodes: int, extra: int
+) -> None:
+    drawn = layer(load, places, nodes)
+    homes = balance(drawn, extra)
+
+    served = copy_load(replace(drawn, homes=homes))
+
+    assert served.sum(axis=0) == pytest.approx(drawn.shares)
+    assert all(set(np.flatnonzero(part)) <= set(held) for part, held in zip(served, homes, strict=True))
+
+
+def test_copies_serve_unequal_parts_where_one_is_nearer_to_more() -> None:
+    near = replace(layer(None, 4, nodes=2, experts=4), homes=((0, 1), (2,), (3,), (0,)))
+    assert copy_load(near)[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])
+
+    lonely = replace(near, nodes=(0, 0, 0, 1))
+    assert copy_load(lonely)[:, 0] == pytest.approx([3 / 16, 0, 0, 1 / 16])
+    folded = replace(lonely, mp=4)
+    assert copy_load(folded, "mp")[:, 0] == pytest.approx([1 / 8, 0, 0, 1 / 8])  # they share its rows
+
+
+def test_with_a_capacity_slots_are_balanced_first_and_then_tokens() -> None:
+    drawn = layer([9, 8, 7, 6, 1, 1, 1, 1], places=4, capacity_factor=1.0)
+    equal = replace(drawn, homes=blocks(8, 4))
+
+    alone, twice = (replace(drawn, homes=balance(drawn, extra)) for extra in (0, 1))
+
+    assert device_rows(alone).max() == device_rows(twice).max() == 1
+    assert device_load(alone).max() < device_load(equal).max()
+
+
+def test_with_a_capacity_replicas_even_out_what_does_not_divide() -> None:
+    drawn = layer([1] * 10, places=4, capacity_factor=1.0)
+
+    alone, twice = (device_rows(replace(drawn, homes=balance(drawn, extra))).max() for extra in (0, 1))
+
+    assert alone == pytest.approx(1.2)
+    assert twice == pytest.approx(1)

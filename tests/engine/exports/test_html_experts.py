@@ -1,0 +1,89 @@
+"""What a design's page tells of its experts: the schedule and why, where they lie, the lanes of a layer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.document.expert_layers import priced_layer
+from meshwave.engine.experts import expert_schedules, in_titles, play
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.units import quantity
+
+
+def section(prediction: Prediction) -> str:
+    """The lines of the section, its markup included."""
+    page = exports["html"].make(prediction).decode()
+    found = re.search(r'<section id="experts">.*?</section>', page, re.DOTALL)
+    return found[0] if found else ""
+
+
+def predicted(name: str, **experts: Any) -> Prediction:
+    document = load_design(example(name)).model_dump(mode="json")
+    document["experts"] |= experts
+    return predict(parse_design(document))
+
+
+def test_the_chosen_schedule_stands_there_with_its_reason_and_its_times() -> None:
+    prediction = predicted("15-bert-base-moe", schedule="auto")
+    priced = priced_layer(prediction.design, prediction.design.meshes[0])
+    assert priced.choice is not None
+
+    told = section(prediction)
+
+    assert in_titles(priced.choice.reason) in told
+    assert f"<dd>{expert_schedules[priced.name].title}</dd>" in told
+    times = [quantity(play(priced, way).makespan, "s") for way in (priced.forward, priced.backward)]
+    assert f"<dd>{times[0]}, {times[1]}</dd>" in told
+    assert f"predicted, {times[0]} + {times[1]}" in told
+
+
+def test_places_stand_with_the_experts_and_the_load_that_they_have() -> None:
+    homes = [[0, 1, 2, 3, 4]] * 4 + [[0, 5, 6, 7]] * 4 + [[8, 9, 10, 11]] * 4 + [[12, 13, 14, 15]] * 4
+
+    told = section(predicted("15-bert-base-moe", load="zipf", placement=homes))
+
+    assert "Placement: 4 places, 1 replica<" in told
+    rows = re.findall(r'<th scope="row">([\d-]+)</th><td>([^<]+)</td><td>([\d.]+)×</td><td>([\d.]+) %</td>', told)
+    assert [row[:2] for row in rows] == [("0-3", "0-4"), ("4-7", "0, 5-7"), ("8-11", "8-11"), ("12-15", "12-15")]
+    assert sum(float(row[3]) for row in rows) == pytest.approx(100, abs=0.2)
+
+
+def test_the_lanes_of_a_layer_are_drawn_with_every_step_in_words() -> None:
+    prediction = predict(load_design(example("17-experts-on-two-cores")))
+
+    told = section(prediction)
+
+    assert told.count("<title>experts on 3 compute: starts at") == 2 * 2  # forward and backward, in both themes
+    assert "<title>dispatch on 0 in the node: starts at" in told
+    assert {"experts", "gate and order", "backward"} <= set(re.findall(r">([^<>]+)</text>", told))
+
+
+def test_of_many_devices_the_one_that_is_done_last_is_drawn() -> None:
+    told = section(predict(load_design(example("15-bert-base-moe"))))
+
+    assert "One layer, forward and backward on device" in told
+    assert len(set(re.findall(r"<title>experts on (\d+) compute", told))) == 1
+
+
+def test_meshes_that_have_the_layer_alike_are_told_once_and_a_model_without_experts_has_none() -> None:
+    told = section(predict(load_design(example("16-gpt2-moe"))))
+
+    assert told.count("<h3>") == 1 and "on meshes A, B" in told and "over tp 4" in told
+    assert "as the design says" in told
+    assert section(predict(load_design(example("06-data-parallel")))) == ""
+
+
+def test_experts_that_no_block_has_are_not_told() -> None:
+    document = load_design(example("16-gpt2-moe")).model_dump(mode="json")
+    document["model"]["moe"]["every"] = document["model"]["layers"] + 1
+
+    prediction = predict(parse_design(document))
+
+    assert section(prediction) == ""
+    assert prediction.numbers["dropped"] is None

@@ -1,0 +1,80 @@
+"""No export loses a part of a design without a word: it has it, it refuses the design, or it says what is not in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli.main import main
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.document.design import Design
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports import exports
+from meshwave.engine.exports.torch_csv import ordinal
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
+
+WHOLE = ("html", "script")
+"""Forms that hold the design itself."""
+PICTURES = ("perfetto", "png", "svg")
+"""Forms that show what is predicted, and that nothing is trained by."""
+ORDERS = ("torch-csv", "torch-csv-comms")
+
+
+def changed(name: str, **sections: Mapping[str, Any]) -> Design:
+    document = load_design(example(name)).model_dump(mode="json")
+    return parse_design(
+        {**document, **{section: {**document[section], **change} for section, change in sections.items()}}
+    )
+
+
+def test_every_form_is_of_one_of_these_kinds() -> None:
+    assert sorted(exports) == sorted((*WHOLE, *PICTURES, *ORDERS, "torchtitan"))
+
+
+@pytest.mark.parametrize("form", ORDERS)
+def test_an_order_says_what_is_for_the_modules_to_have(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "16-gpt2-moe", "--to", form]) == 0
+
+    assert capfd.readouterr().err.splitlines() == [
+        "not in the file: each line is a mesh of dp=2 x tp=4 devices; how they share a stage is for its module to say",
+        "not in the file: torch sends from each device to its like; the broadcast transfers of the design play no part",
+        "not in the file: the experts (16 in every 2nd block, ppmoe with ep=4 x esp=1) are for the modules of the stages to "
+        "have",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recompute", "said"),
+    [("full", "of all stages is"), ([1], "of stage 1 is"), ([0, 2], "of stages 0, 2 is")],
+)
+def test_recomputed_stages_are_said(recompute: Any, said: str) -> None:
+    prediction = predict(changed("01-first-wave", pipeline={"recompute": recompute}))
+
+    (words,) = exports["torch-csv"].left_out(prediction)
+
+    assert words.startswith(f"recomputing {said} for the modules to do")
+
+
+@pytest.mark.parametrize("form", [*ORDERS, "torchtitan"])
+def test_unequal_meshes_are_refused(form: str) -> None:
+    with pytest.raises(InputError, match="cuts every mesh alike, and A dp=2 x tp=1 and B dp=1 x tp=2 differ"):
+        exports[form].make(predict(load_design(example("20-unequal-meshes"))))
+
+
+@pytest.mark.parametrize("form", ORDERS)
+def test_halves_of_a_backward_are_in_the_order(form: str) -> None:
+    found = exports[form].make(predict(load_design(example("13-zero-bubble")))).decode()
+
+    assert "0I0" in found and "0W0" in found
+
+
+@pytest.mark.parametrize("form", exports)
+def test_nothing_is_left_out_of_a_plain_design(form: str) -> None:
+    assert exports[form].left_out(predict(load_design(example("01-first-wave")))) == []
+
+
+def test_every_so_many_blocks() -> None:
+    assert [ordinal(number) for number in (1, 2, 3, 4, 11, 22)] == ["", "2nd ", "3rd ", "4th ", "11th ", "22nd "]

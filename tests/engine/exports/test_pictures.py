@@ -1,0 +1,92 @@
+"""A timeline as a picture: it stands alone, says what it shows, and refuses what it cannot."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports.pictures.palette import OPS, SURFACES, rgb
+from meshwave.engine.exports.png import png
+from meshwave.engine.exports.svg import svg
+from meshwave.engine.program.timeline import Timeline
+from tests.designer.timelines import one_f_one_b
+
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def test_an_svg_has_every_block_with_its_words() -> None:
+    picture = ElementTree.fromstring(svg(one_f_one_b(4, 8), title="four <meshes> & eight"))
+
+    assert picture.findtext(f"{SPACE}title") == "four <meshes> & eight"
+    blocks = [title.text for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")]
+    assert len(blocks) == 2 * 4 * 8
+    assert "2B5 on mesh C: starts at 21 ms, takes 2 ms" in blocks
+
+
+def test_an_svg_of_a_window_has_what_lies_in_it() -> None:
+    timeline = one_f_one_b(4, 8, forward_s=1.0)
+
+    picture = ElementTree.fromstring(svg(timeline, unit="units", window=(0, 4)))
+
+    blocks = [title.text or "" for title in picture.iterfind(f"{SPACE}rect/{SPACE}title")]
+    assert sorted(says.split()[0] for says in blocks) == sorted("0F0 0F1 0F2 0F3 1F0 1F1 1F2 2F0 2F1 3F0".split())
+    assert "ms" not in "".join(blocks)
+
+
+def test_an_svg_needs_nothing_else() -> None:
+    text = svg(one_f_one_b(2, 2))
+
+    assert "href" not in text
+    assert text.count("http") == 1  # the namespace
+
+
+def test_too_many_blocks_for_an_svg_are_refused_with_what_to_do() -> None:
+    with pytest.raises(InputError, match="65,536 blocks .* at most 50,000, or a PNG"):
+        svg(one_f_one_b(64, 512))
+
+
+@pytest.mark.parametrize("draw", [svg, png])
+def test_an_empty_window_is_refused(draw: object) -> None:
+    with pytest.raises(InputError, match="nothing to draw between 3 and 2"):
+        draw(one_f_one_b(2, 2), window=(3, 2))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("draw", [svg, png])
+def test_an_empty_timeline_is_refused(draw: object) -> None:
+    full = one_f_one_b(2, 2)
+    nothing = Timeline("predicted", "", full.meshes, *(np.empty(0, getattr(full, name).dtype) for name in COLUMNS))
+
+    with pytest.raises(InputError, match="no spans"):
+        draw(nothing)  # type: ignore[operator]
+
+
+COLUMNS = ("rank", "peer", "op", "stage", "microbatch", "fused", "start", "end", "cause")
+
+
+def pixels(data: bytes) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(data)).convert("RGB"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_png_shows_forwards_backwards_and_idle_time(theme: str) -> None:
+    image = pixels(png(one_f_one_b(4, 8), theme=theme, ratio=1, width=900))  # type: ignore[arg-type]
+
+    seen = set(map(tuple, image.reshape(-1, 3).tolist()))
+    assert image.shape[1] == 900
+    colours = (OPS[theme]["F"], OPS[theme]["B"], SURFACES[theme]["idle"], SURFACES[theme]["background"])  # type: ignore[index]
+    assert {rgb(colour) for colour in colours} <= seen
+
+
+def test_a_dense_png_shows_shares_not_a_mixture() -> None:
+    image = pixels(png(one_f_one_b(64, 512), ratio=1))
+
+    lanes = image[90:, 400:1100].reshape(-1, 3)
+    share = {op: float((lanes == rgb(OPS["light"][op])).all(axis=1).mean()) for op in ("F", "B")}
+    assert share["F"] == pytest.approx(share["B"] / 2, rel=0.25)
+    assert share["F"] + share["B"] > 0.7  # the rest is the gaps between lanes

@@ -1,0 +1,256 @@
+"""torchtitan's settings beside the schedule: where stages lie, how layers are cut, or why it cannot be said."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tomllib
+import zipfile
+from dataclasses import asdict, field, make_dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshwave.engine.document import load_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.exports import exports, torch_csv
+from meshwave.engine.exports.torchtitan import files, module_names, placement_name
+from meshwave.engine.files import example
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from tests._strategies import Drawn
+
+LAYERS = 12
+MODEL = {"kind": "gpt", "layers": LAYERS, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 256}
+
+
+def unpacked(drawn: Drawn, **sections: Any) -> dict[str, str]:
+    content = exports["torchtitan"].make(predict(drawn.design(**{"model": MODEL, **sections})))
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+BOTH = {
+    "parallelism": (
+        "pipeline_parallel_degree", "pipeline_parallel_schedule_csv", "pipeline_parallel_schedule",
+        "module_fqns_per_model_part", "data_parallel_replicate_degree", "data_parallel_shard_degree",
+        "tensor_parallel_degree",
+    ),
+    "training": ("steps", "mixed_precision_param", "max_norm", "disable_cuda_graphs"),
+}  # fmt: skip
+SEQUENCES = {  # torchtitan 0.3.0
+    "parallelism": ("pipeline_parallel_microbatch_size",), "training": ("local_batch_size", "seq_len"),
+}  # fmt: skip
+TOKENS = {  # later
+    "parallelism": ("num_pp_microbatches",),
+    "training": ("num_tokens_per_microbatch_per_dp_rank", "max_context_length"),
+}
+
+
+def settings_of(part: str, version: dict[str, tuple[str, ...]]) -> Any:
+    """A part of the configuration, with slots as torchtitan's have: a field that it lacks cannot be set."""
+    fields = [(name, Any, field(default=None)) for name in (*BOTH[part], *version[part])]
+    return make_dataclass(part, fields, slots=True)()
+
+
+def set_in(part: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(part).items() if value is not None}
+
+
+@pytest.fixture(params=[TOKENS, SEQUENCES], ids=["later", "0.3.0"])
+def torchtitan(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The two modules of torchtitan that a recipe imports; gives the configuration that it changes."""
+    model = SimpleNamespace(model=SimpleNamespace(layers=[None] * LAYERS))
+    parts = {part: settings_of(part, request.param) for part in BOTH}
+    config = SimpleNamespace(**parts, model_spec=model, counts_tokens=request.param is TOKENS)
+    registry, checkpoint = "torchtitan.models.llama3.config_registry", "torchtitan.distributed.activation_checkpoint"
+    for name in (*_parents(registry), *_parents(checkpoint)):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    setattr(sys.modules[registry], "llama3_debugmodel", lambda: config)  # noqa: B010
+    setattr(sys.modules[checkpoint], "FullAC", SimpleNamespace(Config=lambda: "full"))  # noqa: B010
+    return config
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def run(recipe: str) -> None:
+    space: dict[str, Any] = {"__file__": "/somewhere/meshwave/recipe.py"}
+    exec(compile(recipe, "recipe.py", "exec"), space)
+    space["recipe"]()
+
+
+def test_the_zip_holds_the_schedule_and_both_kinds_of_settings() -> None:
+    drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1}, 2)
+
+    found = unpacked(drawn)
+
+    assert list(found) == ["meshwave/schedule.csv", "meshwave/recipe.py", "meshwave/torchtitan-0.2.toml"]
+    assert found["meshwave/schedule.csv"].splitlines() == torch_csv.rows(lower(drawn.design()))
+
+
+def test_a_design_makes_one_zip_byte_for_byte() -> None:
+    prediction = predict(Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(model=MODEL))
+
+    assert exports["torchtitan"].make(prediction) == exports["torchtitan"].make(prediction)
+
+
+def test_the_recipe_sets_what_the_schedule_decides(torchtitan: SimpleNamespace) -> None:
+    training = {"micro_batch_size": 3, "steps": 7, "clip_norm": 0.5, "precision": "bf16"}
+    drawn = Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 1, "stages": [1, 2, 3, 6]}, 2)
+
+    run(unpacked(drawn, dp=2, training=training)["meshwave/recipe.py"])
+
+    tokens = torchtitan.counts_tokens
+    assert set_in(torchtitan.parallelism) == {
+        "pipeline_parallel_degree": 2,
+        **({"num_pp_microbatches": 4} if tokens else {"pipeline_parallel_microbatch_size": 3}),
+        "pipeline_parallel_schedule_csv": "/somewhere/meshwave/schedule.csv",
+        "pipeline_parallel_schedule": "ZBVZeroBubble",
+        "module_fqns_per_model_part": module_names([1, 2, 3, 6], "lm_head"),
+        "data_parallel_replicate_degree": 2,
+        "data_parallel_shard_degree": 1,
+        "tensor_parallel_degree": 1,
+    }
+    counted = {"num_tokens_per_microbatch_per_dp_rank": 3 * 32, "max_context_length": 32}
+    assert set_in(torchtitan.training) == {
+        **(counted if tokens else {"local_batch_size": 12, "seq_len": 32}),
+        "steps": 7,
+        "mixed_precision_param": "bfloat16",
+        "max_norm": 0.5,
+        "disable_cuda_graphs": True,
+    }
+    assert torchtitan.activation_checkpoint is None
+
+
+def test_a_model_of_other_layers_is_refused_by_the_recipe(torchtitan: SimpleNamespace) -> None:
+    """torchtitan would leave out the layers that no stage names, without a word."""
+    torchtitan.model_spec.model.layers.append(None)
+
+    with pytest.raises(ValueError, match="the schedule cuts 12 layers and the model has 13"):
+        run(unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2))["meshwave/recipe.py"])
+
+
+@pytest.mark.parametrize(("recompute", "words"), [("full", "all of them"), ([1], "recomputes 1")])
+def test_recomputed_stages_are_all_or_none_there(torchtitan: SimpleNamespace, recompute: Any, words: str) -> None:
+    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4, "recompute": recompute}, 2))
+
+    run(found["meshwave/recipe.py"])
+
+    assert torchtitan.activation_checkpoint == "full"
+    assert words in found["meshwave/recipe.py"]
+    assert tomllib.loads(found["meshwave/torchtitan-0.2.toml"])["activation_checkpoint"] == {"mode": "full"}
+
+
+def test_the_toml_says_the_same_in_the_words_of_the_release() -> None:
+    drawn = Drawn({"schedule": "interleaved-1f1b", "microbatches": 4, "chunks": 3}, 2)
+
+    found = tomllib.loads(unpacked(drawn, training={"micro_batch_size": 2})["meshwave/torchtitan-0.2.toml"])
+
+    assert found["training"]["local_batch_size"] == 8
+    assert found["parallelism"]["pipeline_parallel_microbatch_size"] == 2
+    assert found["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    parts = found["parallelism"]["module_fqns_per_model_part"]
+    assert [parts[0][0], parts[-1][-2:]] == ["tok_embeddings", ["norm", "output"]]
+    assert [name for part in parts for name in part if name.startswith("layers.")] == [
+        f"layers.{n}" for n in range(LAYERS)
+    ]
+
+
+@pytest.mark.parametrize("name", ['"""\nimport os', "a\\", "\x7f\r\n[training]\nsteps = 9", "' + \"", "波"])
+def test_a_name_stays_a_name(torchtitan: SimpleNamespace, name: str) -> None:
+    found = unpacked(Drawn({"schedule": "1f1b", "microbatches": 4}, 2), name=name)
+
+    run(found["meshwave/recipe.py"])
+
+    assert torchtitan.training.steps == 20
+    assert tomllib.loads(found["meshwave/torchtitan-0.2.toml"])["training"]["steps"] == 20
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("pipeline", "ranks", "style"),
+    [
+        ({"schedule": "gpipe"}, 3, "loop"),
+        ({"schedule": "interleaved-1f1b", "chunks": 3}, 2, "loop"),
+        ({"schedule": "hanayo", "waves": 1}, 3, "v"),
+        ({"schedule": "zb-v"}, 3, "v"),
+        ({"schedule": "dualpipe-v"}, 2, "v"),
+    ],
+)
+def test_the_name_places_stages_as_the_design_does(pipeline: dict[str, Any], ranks: int, style: str) -> None:
+    """torchtitan uses the v style for two schedules alone, and the loop for all others."""
+    from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    program = lower(Drawn({**pipeline, "microbatches": 6}, ranks).design())
+
+    name = placement_name(program)
+
+    assert get_schedule_class(name)
+    assert style == ("v" if name in ("ZBVZeroBubble", "DualPipeV") else "loop")
+    assert list(generate_stage_to_rank_mapping(ranks, program.stages, style).values()) == program.placement[0].tolist()
+
+
+def test_two_waves_are_refused_in_words() -> None:
+    with pytest.raises(InputError) as refused:
+        unpacked(Drawn({"schedule": "hanayo", "microbatches": 4, "waves": 2}, 2))
+
+    assert str(refused.value) == (
+        "torchtitan places stages by the name of a schedule, and no name places them as here (stage by stage on mesh "
+        "0, 1, 1, 0, 0, 1, 1, 0): it knows a loop over the meshes (1f1b, interleaved-1f1b) and a single V (hanayo with "
+        "one wave, zb-v, dualpipe-v). Use one of these, or export torch-csv: torch's own runtime reads the placement off "
+        "the file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        (Drawn({"schedule": "1f1b", "microbatches": 4}, 1), "torchtitan has no pipeline on one mesh"),
+        (Drawn({"schedule": "chimera", "microbatches": 4}, 2), "keeps 2 replicas of every stage"),
+        (Drawn({"schedule": "1f1b", "microbatches": 4, "placement": [1, 0]}, 2), "stage by stage on mesh 1, 0"),
+    ],
+)
+def test_what_torchtitan_cannot_say_is_refused(drawn: Drawn, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        unpacked(drawn)
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(InputError) as refused:
+        exports["torchtitan"].make(predict(load_design(example("16-gpt2-moe"))))
+
+    assert str(refused.value) == (
+        "the settings for torchtitan have no place for experts, and this model has 16 in every 2nd block; set model.moe "
+        "to null to export it, or export script: it trains them wherever Meshwave is installed"
+    )
+
+
+def test_what_the_settings_have_no_place_for_is_said_in_both_files() -> None:
+    training = {"optimizer": "sgd", "lr": 0.1, "precision": "fp64", "seed": 7}
+    design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(dp=2, model=MODEL, training=training)
+    cut = tuple(mesh.model_copy(update={"axes": {"dp": 1, "tp": 2}}) for mesh in design.meshes)
+    design = design.model_copy(update={"meshes": cut})
+
+    found = files(design, lower(design), (6, 6))
+
+    for name, start in (("recipe.py", "- "), ("torchtitan-0.2.toml", "# - ")):
+        assert [line.removeprefix(start) for line in found[name].splitlines() if line.startswith(start)] == [
+            "its model: gpt, hidden 64, 4 heads, 256 inside the MLP, 256 tokens known",
+            "its optimizer: sgd, learning rate 0.1; its seed: 7",
+            "its precision: fp64, for which float32 is set here, since torchtitan knows no other that is as fine",
+            "its transfers: broadcast; torchtitan sends from each device to its like",
+        ]
+
+
+def test_meshes_of_different_shapes_are_refused() -> None:
+    design = Drawn({"schedule": "1f1b", "microbatches": 4}, 2).design(dp=2, model=MODEL)
+    turned = design.meshes[1].model_copy(update={"axes": {"dp": 1, "tp": 2}})
+    design = design.model_copy(update={"meshes": (design.meshes[0], turned)})
+
+    with pytest.raises(InputError, match=r"m0 dp=2 x tp=1 and m1 dp=1 x tp=2 differ; give all the same dp and tp"):
+        files(design, lower(design), (6, 6))

@@ -1,0 +1,355 @@
+"""A schedule read from a CSV: what torch writes comes in, and what is wrong is told at its cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.exports import exports, torch_csv, torch_csv_comms
+from meshwave.engine.imports._torch_csv_sheet import TOLD
+from meshwave.engine.imports.torch_csv import import_schedule, load_schedule
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import format_program, parse_program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.schedules import schedules
+from tests._strategies import Drawn, document, pipelines, seconds, seeds
+
+TWO_RANKS = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+@pytest.fixture
+def three() -> Design:
+    """A design of three meshes, one on each device."""
+    return parse_design(document({"schedule": "1f1b", "microbatches": 8}, 3, name="three"))
+
+
+def orders(design: Design) -> list[list[str]]:
+    return format_program(lower(design), compute_only=True)
+
+
+def faults(text: str, into: Design | None = None) -> list[str]:
+    with pytest.raises(DesignError) as refused:
+        import_schedule(text, "a schedule", into)
+    return [str(problem) for problem in refused.value.problems]
+
+
+# ---- what comes in ----
+
+
+@settings(deadline=None)
+@given(drawn=st.sampled_from(list(schedules)).flatmap(lambda name: pipelines(name, 4, 6)), seed=seeds)
+def test_what_is_exported_comes_back_in_both_forms(drawn: Drawn, seed: int) -> None:
+    design = drawn.design()
+    program = lower(design)
+    try:
+        lines = torch_csv.rows(program)
+    except InputError:
+        assume(False)
+    with_messages = torch_csv_comms.rows(program, simulate(program, seconds(program, seed)))
+
+    for text in ("\n".join(lines), "\n".join(with_messages)):
+        for into in (design, None):
+            found, notes = import_schedule(text, "a schedule", into)
+            assert orders(found) == orders(design)
+            assert found.ranks == design.ranks
+            assert notes == ()
+
+
+def test_what_torch_itself_lowers_and_writes_comes_in(tmp_path: Path) -> None:
+    """``_dump_csv`` of a schedule with its messages, at torch 2.13."""
+    written = (
+        "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\r\n"
+        "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD\r\n"
+    )
+    path = tmp_path / "theirs.csv"
+    path.write_text(written)
+
+    design, notes = load_schedule(path)
+
+    assert design.name == "theirs"
+    assert ",".join(orders(design)[1]) == "1F0,1B0,1F1,1B1"
+    assert notes == ()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble"])
+def test_the_dumps_of_torchs_own_schedules_come_in(name: str, tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    stages = [SimpleNamespace(group_rank=0, group_size=2, num_stages=4, submod=None, stage_index=i) for i in (0, 3)]
+    schedule = get_schedule_class(name)(stages, 8, loss_fn=lambda a, b: a)
+    for form in ("compute_only", "compute_comms"):
+        path = tmp_path / f"{form}.csv"
+        schedule._dump_csv(str(path), form)
+
+        found = load_schedule(path)
+
+        theirs = [[str(action) for action in schedule.pipeline_order[rank] if action is not None] for rank in range(2)]
+        assert orders(found.design) == theirs
+        assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " 0F0 , 0F1,0B0 ,,0B1\n\t1F0,1B0,,,1F1,1B1,,\n\n\n",
+        "\ufeff0F0,0F1,0B0,0B1\r\n1F0,1B0,1F1,1B1\r\n",
+        "0F0;0F1;0B0;0B1\n1F0;1B0;1F1;1B1",
+        "0F0\t0F1\t0B0\t0B1\n1F0\t1B0\t1F1\t1B1",
+        '"0F0","0F1","0B0","0B1"\n"1F0","1B0","1F1","1B1"',
+    ],
+    ids=["spaces", "windows", "semicolons", "tabs", "quotes"],
+)
+def test_files_come_in_as_spreadsheets_write_them(text: str) -> None:
+    assert orders(import_schedule(text, "x").design) == orders(import_schedule(TWO_RANKS, "x").design)
+
+
+def test_slots_of_two_come_in() -> None:
+    design = import_schedule("0F0,0F1,0B0,0B1\n1F0,( 1F1 ; 1B0 )OVERLAP_F_B,1B1", "x").design
+
+    assert orders(design)[1] == ["1F0", "(1F1;1B0)OVERLAP_F_B", "1B1"]
+    assert lower(design).fused.any()
+
+
+# ---- the design around it ----
+
+
+def test_a_design_of_its_own_is_sound_and_has_a_device_a_row() -> None:
+    for ranks in (2, 8, 9, 20):
+        text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(ranks))
+
+        design = import_schedule(text, "mine").design
+
+        assert (design.name, design.ranks, design.pipe.microbatches) == ("mine", ranks, 1)
+        assert design.model.layers % ranks == 0
+        assert predict(design).timeline.makespan > 0
+
+
+def test_an_open_design_keeps_everything_but_the_schedule(three: Design) -> None:
+    text = torch_csv.rows(lower(parse_design(document({"schedule": "gpipe", "microbatches": 2}, 3))))
+
+    design, notes = import_schedule("\n".join(text), "unused", three)
+
+    assert notes == ()
+    assert (design.name, design.meshes, design.model, design.cost) == (
+        three.name,
+        three.meshes,
+        three.model,
+        three.cost,
+    )
+    assert (design.pipeline.schedule, design.pipeline.microbatches) == ("custom", 2)
+
+
+def test_layers_given_by_hand_stay_where_there_are_as_many_stages() -> None:
+    given = {"schedule": "1f1b", "microbatches": 2, "stages": [200, 40], "recompute": [1]}
+    frame = parse_design(document(given, 2))
+
+    kept = import_schedule(TWO_RANKS, "x", frame).design.pipeline
+    gone = import_schedule("0F0,2F0,2B0,0B0\n1F0,1B0", "x", frame).design.pipeline
+
+    assert (kept.stages, kept.recompute) == ((200, 40), (1,))
+    assert gone.stages is None
+
+
+def test_meshes_are_made_to_fit_and_that_is_said(three: Design) -> None:
+    design, notes = import_schedule(TWO_RANKS, "x", three)
+
+    assert [mesh.devices for mesh in design.meshes] == [(0,), (1,)]
+    assert notes == ("2 meshes of one device each replace the 3 there were",)
+
+
+def test_a_model_gets_a_layer_for_every_stage_and_that_is_said(three: Design) -> None:
+    small = three.model_copy(update={"model": three.model.model_copy(update={"layers": 3})})
+    text = "\n".join(torch_csv.rows(lower(parse_design(document({"schedule": "hanayo", "microbatches": 2}, 3)))))
+
+    design, notes = import_schedule(text, "x", small)
+
+    assert design.model.layers == 6
+    assert notes == ("the model has 6 layers now instead of 3, one a stage",)
+
+
+def test_too_few_devices_are_told(three: Design) -> None:
+    text = "\n".join(f"{rank}F0,{rank}B0" for rank in range(4))
+
+    assert faults(text, three) == [
+        "the schedule has 4 rows, one a mesh, and the cluster of 'three' has 3 devices; add nodes to it, or read the "
+        "schedule into a design of its own"
+    ]
+
+
+# ---- what is wrong with it ----
+
+
+def test_every_cell_that_cannot_be_read_is_told_with_an_arrow_and_the_nearest_one() -> None:
+    assert faults("0F0,0F1,0f2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1G2, hello ") == [
+        "row 1, column 3 (C1): '0f2' is no action; did you mean 0F2?\n"
+        "    0F0,0F1,0f2,0B0,0B1,0B2\n"
+        "            ^^^",
+        "row 2, column 5 (E2): '1G2' is no action; did you mean 1F2?\n"
+        "    1F0,1B0,1F1,1B1,1G2,hello\n"
+        "                    ^^^",
+        "row 2, column 6 (F2): 'hello' is no action; write stage, kind and microbatch, such as 0F0 (forward), 0B0 "
+        "(backward), 0I0 (input gradient) or 0W0 (weight gradient)\n"
+        "    1F0,1B0,1F1,1B1,1G2,hello\n"
+        "                        ^^^^^",
+    ]  # fmt: skip
+
+
+def test_the_first_few_are_told_and_the_rest_is_counted() -> None:
+    told = faults(",".join(["0X0"] * (TOLD + 3)))
+
+    assert len(told) == TOLD + 1
+    assert told[-1] == "and 3 more"
+
+
+def test_of_a_cell_that_stands_everywhere_and_of_an_endless_one_a_few_words_are_told() -> None:
+    assert faults(",".join(["0F0"] * 1000))[1].splitlines()[0] == (
+        "row 1, column 1000 (ALL1): 0F0 (A1, B1, C1, D1, E1, F1, G1, H1, ...) stands 1000 times; keep one"
+    )
+    assert all(len(told) < 400 for told in faults("0" * 100_000 + "F0"))
+
+
+def test_a_long_row_is_shown_around_its_cell() -> None:
+    cells = [f"0F{mb}" for mb in range(100)]
+    cells[50] = "nonsense"
+
+    shown = faults(",".join(cells))[0].splitlines()
+
+    assert shown[0].startswith("row 1, column 51 (AY1): ")
+    assert shown[1].strip()[0] == shown[1][-1] == "…"
+    at = shown[2].index("^")
+    assert shown[1][at : at + 8] == "nonsense"
+    assert len(shown[1]) < 90
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "0F0,0F1,0I0,0W0,0I1\n1F0,1B0,1F1,1B1",
+            "row 1, column 5 (E1): 0W1 is missing; 0I1 (E1) is only half of the backward",
+        ),
+        (
+            "0F0,0F1,0B0,0B1\n1F0,1B0,1F1",
+            "row 2, column 3 (C2): 1B1 is missing; every stage runs every microbatch forward and backward",
+        ),
+        (
+            "0F0,0F1,0B0,0F1,0B1\n1F0,1B0,1F1,1B1",
+            "row 1, column 4 (D1): 0F1 (B1, D1) stands 2 times; keep one",
+        ),
+        (
+            "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1,1F9",
+            "row 2, column 5 (E2): 1F9 is of microbatch 9, but no cell is of microbatch 2; "
+            "microbatches are numbered from 0 without gaps",
+        ),
+        (
+            "1F0,1B0\n2F0,2B0",
+            "row 1, column 1 (A1): 1F0 is of stage 1, but no cell is of stage 0; stages are numbered from 0 without gaps",
+        ),
+        (
+            "0B0,0F0\n1F0,1B0",
+            "row 1, column 1 (A1): row 1 waits for ever at 0B0 (A1): it needs 0F0 (B1) first, which row 1 runs only "
+            "after 0B0 (A1). Move 0B0 (A1) after 0F0 (B1)",
+        ),
+        (
+            "0F0,0F1,0B0,0B1\n1F0,1F1,1B1,1B0,2F0,2B0,2F1,2B1",
+            "row 2, column 3 (C2): row 2 waits for ever at 1B1 (C2): it needs 2B1 (H2) first, which row 2 runs only "
+            "after 1B1 (C2). Move 1B1 (C2) after 2B1 (H2)",
+        ),
+        (
+            "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0",
+            "row 1, column 2 (B1): row 1 waits for ever at 0B0 (B1): it needs 1B0 (D2) first, which row 2 runs only "
+            "after 1F1 (A2), and that needs 0F1 (C1), which row 1 runs only after 0B0 (B1). Move 0B0 (B1) after 0F1 (C1)",
+        ),
+        (
+            "0F0,0F1,0B0\n1F0,1B0,1F1,1B1,0B1",
+            "row 2, column 5 (E2): 0B1 stands in row 2, and more of stage 0 in row 1; a stage's forward and backward of "
+            "a microbatch belong in one row",
+        ),
+        ("0F0,0B0\n\n1F0,1B0", "row 2 computes nothing, and every row is a rank; fill it or take it out"),
+        ("", "the file is empty; give every rank a row such as 0F0,0B0"),
+        (
+            "(0B0;0F0)OVERLAP_F_B",
+            "row 1, column 1 (A1): '(0B0;0F0)OVERLAP_F_B' overlaps 0B0 with 0F0; a slot holds a forward, then a backward",
+        ),
+        (
+            "0F0,0SEND_F0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0",
+            "row 2, column 4 (D2): 1SEND_B0 (D2) is never received: its other end needs 0RECV_B0",
+        ),
+        (
+            "0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0",
+            "row 2, column 1 (A2): row 2 runs 1F0 (A2) before 1RECV_F0 (B2); move the receive before it",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_work_is_told_at_its_cells(text: str, told: str) -> None:
+    first = faults(text)[0].splitlines()
+
+    assert first[0].startswith(told)
+    if first[0].startswith("row ") and ":" in told:
+        cell = text.splitlines()[int(told.split()[1].strip(",")) - 1]
+        assert first[1].strip() == cell
+        assert set(first[2].strip()) == {"^"}
+
+
+def test_a_number_that_would_ask_for_terabytes_is_told_at_once() -> None:
+    assert "999999F999999 is of stage 999999" in faults("0F0,0B0,999999F999999")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0",
+            "stage 1 had no REDUCE_GRAD: torch would not divide those gradients by the number of microbatches",
+        ),
+        (
+            "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD",
+            "torch refuses empty cells in a file with messages, such as F1; they were left out",
+        ),
+        (
+            "0F0,1F1,1B1,0B0\n1F0,0F1,1B0,0B1",
+            "stage 0 stands in rows 1 and 2, so that it has replicas; torch itself would refuse the file",
+        ),
+    ],
+)
+def test_what_only_torch_would_trip_over_is_remarked(text: str, note: str) -> None:
+    found = import_schedule(text, "x").notes
+
+    assert len(found) == 1 or "replicas" in note
+    assert found[0].startswith(note)
+
+
+def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"\xff\xfe0\x00F\x00")
+
+    with pytest.raises(InputError, match="x.csv is not text; save the schedule as CSV in UTF-8"):
+        load_schedule(tmp_path / "x.csv")
+    with pytest.raises(InputError, match="cannot read .*none.csv: No such file"):
+        load_schedule(tmp_path / "none.csv")
+
+
+def test_a_large_schedule_comes_in_within_seconds() -> None:
+    program = lower(parse_design(document({"schedule": "1f1b", "microbatches": 256}, 64)))
+
+    found = import_schedule("\n".join(torch_csv.rows(program)), "large")
+
+    assert len(orders(found.design)[63]) == 512
+
+
+def test_every_form_of_an_export_is_named_as_it_is_read() -> None:
+    """What is offered to write with a name that ends in .csv can be opened again."""
+    assert [name for name, export in exports.items() if export.suffix.endswith(".csv")] == [
+        "torch-csv",
+        "torch-csv-comms",
+    ]
+    assert parse_program([["0F0"]]).row(0) == Action(Op.F, 0, 0)

@@ -1,0 +1,102 @@
+"""The inside of a block lasts as long as the block, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from meshwave.engine.costs import waits
+from meshwave.engine.document import parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example
+from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.action import Op
+
+MOE = {"experts": 4, "top_k": 2, "capacity_factor": 1.25, "every": 2}
+
+
+def design(**changes: Any) -> Any:
+    return parse_design({**json.loads(example("14-tensor-parallel").read_text()), **changes})
+
+
+def with_experts(schedule: str, recompute: str = "none", **experts: Any) -> Any:
+    base = json.loads(example("14-tensor-parallel").read_text())
+    pipeline = {**base["pipeline"], "recompute": recompute, "schedule": "zb-h1" if recompute == "none" else "1f1b"}
+    layout = {"schedule": schedule, "ep": 2, "esp": 1, **experts}
+    return design(model={**base["model"], "moe": MOE}, experts=layout, pipeline=pipeline)
+
+
+DESIGNS = {
+    "dense": design,
+    "parm-s2": lambda: with_experts("parm-s2", degree=2),
+    "parm-auto": lambda: with_experts("parm-auto", degree=None),
+    "ppmoe": lambda: with_experts("ppmoe"),
+    "recomputed": lambda: with_experts("deepspeed", recompute="full", ep=1, esp=2),
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
+    predicted = predict(DESIGNS[name]())
+    program, seconds = predicted.program, predicted.costs.seconds
+    for stage in range(program.stages):
+        for op in (Op.F, Op.B, Op.I, Op.W):
+            rows = np.flatnonzero((program.op == op) & (program.stage == stage))
+            if not rows.size:
+                continue
+            found = inside(predicted.design, int(program.rank[rows[0]]), stage, op)
+            assert found.timeline.makespan == pytest.approx(seconds[rows[0]])
+            assert len(found.words) == len(found.steps) == len(found.timeline)
+            assert set(found.devices) <= set(predicted.design.meshes[int(program.rank[rows[0]])].devices)
+            causes = found.timeline.cause >= 0
+            before = found.timeline.end[found.timeline.cause[causes]]
+            assert (before <= found.timeline.start[causes] + 1e-12).all()
+
+
+def waits_of(prediction: Prediction) -> NDArray[np.float64]:
+    return waits(prediction.design, prediction.program, prediction.costs.layers)
+
+
+@pytest.mark.parametrize("name", ["dense", "ppmoe", "recomputed"])
+def test_what_blocks_wait_for_messages_inside_is_what_links_without_latency_and_bytes_would_save(name: str) -> None:
+    """Tensor-parallel reductions and the messages of experts, in a forward that is run again too."""
+    made = DESIGNS[name]()
+    document, link = json.loads(made.to_json()), {"latency_s": 0.0, "bandwidth": 1e24}
+    document["cluster"] |= {"intra_node": link, "inter_node": link}
+    found, saved = predict(made), predict(parse_design(document))
+    compute = found.program.op <= Op.W
+
+    took = found.costs.seconds[compute] - saved.costs.seconds[compute]
+    waited = waits_of(found)
+    assert waited[compute] == pytest.approx(took)
+    assert not waited[~compute].any() and waited.any()
+    assert waits_of(saved) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() -> None:
+    """On chunks that hide behind each other and under a load that is not even, every way through the block."""
+    meshes = json.loads(example("14-tensor-parallel").read_text())["meshes"]
+    apart = [{**mesh, "axes": {"dp": len(mesh["devices"])}} for mesh in meshes]
+    uneven = {**MOE, "capacity_factor": None}
+    base = json.loads(with_experts("deepspeed", degree=2, load="zipf").to_json())
+    predicted = predict(parse_design({**base, "meshes": apart, "model": {**base["model"], "moe": uneven}}))
+    program, waited = predicted.program, waits_of(predicted)
+    assert waited.any()
+    for row in np.flatnonzero((program.op <= Op.W) & (program.microbatch == 0)):
+        found = inside(predicted.design, int(program.rank[row]), int(program.stage[row]), Op(int(program.op[row])))
+        lanes = [number for number, (_, lane) in enumerate(found.lanes) if lane == 0]
+        idle = found.timeline.makespan - found.timeline.busy[lanes].max()
+        assert waited[row] == pytest.approx(idle, abs=1e-12)
+    assert predicted.numbers["inside_communication_s"] == pytest.approx(
+        [waited[program.rank == rank].sum() for rank in range(program.ranks)]
+    )
+
+
+def test_units_say_nothing_of_the_inside() -> None:
+    with pytest.raises(InputError, match="use cost kind roofline"):
+        inside(design(cost={"kind": "unit"}), 0, 0, Op.F)

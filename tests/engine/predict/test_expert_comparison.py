@@ -1,0 +1,264 @@
+"""Expert schedules side by side: ``meshwave moe`` answers as the contract says, and refuses in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.cli.experts import to_text
+from meshwave.engine.cli.main import main
+from meshwave.engine.document import load_design, parse_design
+from meshwave.engine.document.expert_layer_document import ExpertLayerSpec, parse_expert_layer
+from meshwave.engine.document.expert_layers import priced_layer, resolved
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.experts import play
+from meshwave.engine.files import example, examples
+from meshwave.engine.predict.expert_comparison import answer, answer_of, expert_mesh
+
+SPEC: dict[str, Any] = {
+    "format": "meshwave-expert-layer/1",
+    "ranks": 8,
+    "ranks_per_node": 8,
+    "mp": 4,
+    "esp": 2,
+    "ep": 4,
+    "experts": 4,
+    "batch": 4,
+    "sequence": 1024,
+    "hidden": 768,
+    "ffn_hidden": 3072,
+    "top_k": 1,
+    "capacity_factor": 1.2,
+    "item_bytes": 4,
+    "links": {
+        "intra_node": {"latency_s": 1e-5, "bandwidth": 1e10},
+        "inter_node": {"latency_s": 5e-5, "bandwidth": 1.25e9},
+    },
+    "fit": None,
+}
+
+
+def spec(**changes: Any) -> ExpertLayerSpec:
+    return parse_expert_layer(json.dumps({**SPEC, **changes}))
+
+
+def test_the_answer_is_that_of_the_contract() -> None:
+    found = answer(spec())
+
+    assert found["capacity"] == 1232  # ceil(1.2 * 4096 / 4) = 1229, and a multiple of 4
+    assert list(found["schedules"]) == [
+        *("expert-parallel", "deepspeed", "deepspeed-pregate", "a2a-allgather", "ppmoe"),
+        *("parm-s1", "parm-s2", "parm-auto", "auto"),
+    ]
+    assert found["choice"] == "parm-s1"
+    assert found["reason"].startswith("S1: D (slots) is 1.2 times X (tokens) and nothing can hide on one node")
+    one = found["schedules"]["parm-s1"]
+    assert {"forward", "backward", "communication_s", "flops", "parameters"} <= one.keys()
+    assert {
+        *("name", "group", "group_size", "buffer_bytes", "sent_bytes", "intra_bytes", "inter_bytes", "time_s")
+    } <= one["forward"][0].keys()
+    y = 2 * 4 * 1232 * 768 * 4 / 4
+    assert [(each["name"], each["group"], each["buffer_bytes"]) for each in one["forward"]] == [
+        ("all_to_all", "ep_esp", y),
+        ("all_to_all", "ep_esp", y),
+        ("all_gather", "mp", 4096 * 768 * 4 / 4),
+    ]
+    assert one["communication_s"]["forward"] == pytest.approx(
+        2 * 7 * (1e-5 + y / 8 / 1e10) + 3 * (1e-5 + 4096 * 768 / 1e10)
+    )
+    assert one["flops"] == 4 * 4 * 1232 * 768 * 3072 / 4
+    assert one["parameters"] == 2 * 768 * 3072 * 4 / 8
+    assert found["schedules"]["parm-auto"]["communication_s"] == one["communication_s"]
+
+
+# ---- the layer of a design ----
+
+MOES = [name for name, path in examples().items() if load_design(path).model.moe is not None]
+
+
+@pytest.mark.parametrize("name", MOES)
+def test_a_design_is_told_what_its_own_layer_costs(name: str) -> None:
+    design = load_design(example(name))
+    rank = expert_mesh(design)
+
+    found = answer_of(design, rank)
+
+    mesh, own = design.meshes[rank], found["schedules"][design.experts.member]
+    priced = priced_layer(design, mesh)
+    assert found["capacity"] == priced.layer.capacity
+    assert own["seconds"]["forward"] == play(priced, priced.forward).makespan
+    assert own["runs"] == priced.name
+    auto = design.model_copy(update={"experts": design.experts.model_copy(update={"schedule": "auto"})})
+    assert found["auto"]["choice"] == resolved(auto, mesh).schedule
+    text = to_text(found)
+    assert text[0].startswith(f"a layer of {design.name} on mesh {mesh.name}: {design.model.moe.experts} experts of ")
+    assert text[3].endswith("  whole")
+
+
+def test_the_layer_lies_on_the_first_mesh_with_experts_or_on_the_one_that_is_named() -> None:
+    document = json.loads(example("16-gpt2-moe").read_text())
+    document["model"]["moe"]["every"] = 12
+    design = parse_design(document)
+
+    assert [expert_mesh(design, wanted) for wanted in (None, "B", "1")] == [1, 1, 1]
+    for wanted, said in (
+        ("A", "no stage on mesh A has experts; those on B have"),
+        ("X", "no mesh called 'X'. Known: A, B"),
+    ):
+        with pytest.raises(InputError, match=said):
+            expert_mesh(design, wanted)
+
+
+def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layer = tmp_path / "layer.json"
+    layer.write_text(json.dumps(SPEC))
+
+    assert main(["moe", "16-gpt2-moe", "--mesh", "B", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["mesh"], found["layer"]["ep"], found["schedule"]) == ("B", 4, "ppmoe")
+    for line, said in (
+        (["01-first-wave"], "the model of 'One wave on four meshes' has no experts"),
+        (["16-gpt2"], "Did you mean 16-gpt2-moe?"),
+        ([str(layer), "--mesh", "B"], "--mesh is one of a design"),
+    ):
+        assert main(["moe", *line]) == 2
+        assert said in capsys.readouterr().err
+
+
+# ---- a layer alone ----
+
+
+def test_what_cannot_run_is_left_out_with_its_reason() -> None:
+    found = answer(spec(batch=1, sequence=1023, experts=6, ep=2, esp=2, ranks=4, capacity_factor=None))
+
+    assert set(found["refused"]) == {"deepspeed-lanes", "parm-s1", "ppmoe"}
+    assert not set(found["refused"]) & set(found["schedules"])
+    assert found["refused"]["ppmoe"] == "4 tensor-parallel devices do not divide 6 experts; use a divisor"
+    assert found["choice"] == "parm-s2"
+    assert "1023 tokens cannot be shared by 4 devices" in found["reason"]
+    assert "deepspeed-lanes" in answer(spec(esp=4, ep=2))["schedules"]
+
+
+def test_plain_expert_parallelism_beside_shards_exchanges_d_in_every_lane() -> None:
+    found = answer(spec())["schedules"]["expert-parallel"]
+
+    assert [(each["group"], each["group_size"]) for each in found["forward"]] == [("ep", 4)] * 2
+    assert found["forward"][0]["buffer_bytes"] == 4 * 1232 * 768 * 4
+    assert found["parameters"] == 2 * 768 * 3072  # one whole expert
+
+
+def test_what_was_assumed_is_said() -> None:
+    notes = answer(spec(fit={"all_gather": {"alpha_s": 1e-5, "beta_s_per_byte": 1e-10}}))["notes"]
+
+    for words in ("1,229 slots and gets 1,232", "no overlap was measured", "parm-s1 chooses for each of 4 parts"):
+        assert any(words in note for note in notes), words
+    assert not any("slots and gets" in note for note in answer(spec(capacity_factor=1.25))["notes"])
+
+
+def test_what_is_dropped_is_told_where_something_is() -> None:
+    found = answer(spec(load="zipf", batch=1, sequence=64))
+    of = {name: each["dropped"] for name, each in found["schedules"].items()}
+
+    assert of["deepspeed"] == of["parm-s2"] < of["parm-s1"] == of["parm-auto"]
+    words = f"dropped: {of['parm-s2']:.1%} of visits at this load, where tokens choose apart from each other; "
+    assert f"{words}{of['parm-s1']:.1%} under parm-s1" in to_text(found)
+    assert not any(line.startswith("dropped") for line in to_text(answer(spec(capacity_factor=None))))
+
+
+def test_bytes_can_be_free() -> None:
+    link = {"latency_s": 1e-5, "bandwidth": None}
+
+    found = answer(spec(links={"intra_node": link, "inter_node": link}))
+
+    assert found["schedules"]["ppmoe"]["communication_s"]["forward"] == pytest.approx(6e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ep": 3}, "ep: ep=3 x esp=2 are 6 ranks, and there are 8; set ep to 4"),
+        ({"mp": 3}, "mp: mp=3 does not divide the 8 devices of ep=4 x esp=2; use a divisor"),
+        ({"experts": 6}, "ep: ep=4 does not divide 6 experts; use a divisor"),
+        ({"ffn_hidden": 3}, "esp: esp=2 does not divide the experts' width of 3; use a divisor"),
+        ({"top_k": 9}, "top_k: a token cannot visit 9 of 4 experts; use a top_k of 4 or less"),
+        ({"load": [1]}, "load: the list of loads has 1 for 4 experts; give one an expert"),
+        (
+            {"load": [0, 0, 0, 0]},
+            'load: no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"',
+        ),
+        ({"hidden": 0}, "hidden: 0 should be at least 1"),
+        ({"rank": 8}, "rank: there is no key 'rank' here. Did you mean 'ranks'? Known: "),
+        ({"links": None}, "links: null should be an object with keys"),
+        (
+            {"fit": {"all_to_al": {"alpha_s": 0, "beta_s_per_byte": 0}}},
+            "fit.all_to_al: there is no collective 'all_to_al'. Did you mean 'all_to_all'?",
+        ),
+        (
+            {"fit": {"all_to_all@e": {"alpha_s": 0, "beta_s_per_byte": 0}}},
+            "fit.all_to_all@e: there is no group 'e'. ",
+        ),
+        (
+            {"fit": {"all_to_all": {"alpha": 0, "beta_s_per_byte": 0}}},
+            "fit.all_to_all.alpha: there is no key 'alpha' here. Did you mean 'alpha_s'?",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_place(changes: Mapping[str, Any], told: str) -> None:
+    with pytest.raises(DesignError) as error:
+        spec(**changes)
+
+    assert any(str(problem).startswith(told) for problem in error.value.problems), str(error.value)
+
+
+def test_all_problems_are_found_at_once() -> None:
+    with pytest.raises(DesignError) as error:
+        spec(hidden="wide", ranks=-1, links={"intra_node": {}, "inter_node": SPEC["links"]["inter_node"]})
+
+    places = {problem.where for problem in error.value.problems}
+    assert places == {"hidden", "ranks", "links.intra_node.latency_s", "links.intra_node.bandwidth"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000, '{"format": "meshwave/1"}', '{"ranks": NaN}'])
+def test_what_is_no_layer_is_refused_in_words(text: str) -> None:
+    with pytest.raises(DesignError):
+        parse_expert_layer(text)
+
+
+def test_the_command_answers_in_json_and_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "layer.json"
+    file.write_text(json.dumps(SPEC))
+
+    assert main(["moe", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(answer(spec())))
+    assert main(["moe", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines() == to_text(answer(spec()))
+    assert "parm-auto chooses parm-s1. S1: D (slots) is 1.2 times X (tokens)" in shown
+    assert main(["moe", str(tmp_path / "none.json")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_the_command_reads_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is read of it once is gone."""
+    out, into = os.pipe()
+    try:
+        os.write(into, json.dumps(SPEC).encode())
+        os.close(into)
+        assert main(["moe", f"/dev/fd/{out}"]) == 0
+    finally:
+        os.close(out)
+    assert capsys.readouterr().out.splitlines() == to_text(answer(spec()))
+
+
+@pytest.mark.parametrize("load", ["uniform", "zipf", [4, 1, 1, 1]])
+def test_without_drops_the_hottest_expert_sets_the_capacity(load: Any) -> None:
+    found = answer(spec(capacity_factor=None, load=load))
+
+    hottest = {"uniform": 1 / 4, "zipf": 12 / 25}.get(load if isinstance(load, str) else "", 4 / 7)
+    assert found["capacity"] - 4096 * hottest < 4 + 1
+    assert found["capacity"] >= 4096 * hottest

@@ -1,0 +1,225 @@
+"""The gallery of schedules: which variants there are, what they take, and what is told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.files import example, examples
+from meshwave.engine.predict import gallery as module
+from meshwave.engine.predict.gallery import Entry, Refused, gallery, judge, variants, with_variant
+from meshwave.engine.predict.gallery_notes import notes
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.schedules import schedules
+from tests._strategies import document
+
+
+def drawn(ranks: int = 4, microbatches: int = 8, layers: int = 16, **sections: Any) -> Design:
+    made = document({"schedule": "1f1b", "microbatches": microbatches}, ranks, **sections)
+    made["model"] = {**made["model"], "layers": layers}
+    return parse_design(made)
+
+
+def named(design: Design, *names: str) -> list[Entry | Refused]:
+    """What is found of these schedules alone: the searching ones take their time."""
+    return [judge(design, variant) for variant in variants(design) if variant.schedule in names]
+
+
+def entries(design: Design, *names: str) -> list[Entry]:
+    return [found for found in named(design, *names) if isinstance(found, Entry)]
+
+
+# ---- variants ----
+
+
+@pytest.mark.parametrize("name", examples())
+def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: str) -> None:
+    design = load_design(example(name))
+    present = [variant for variant in variants(design) if variant.present]
+
+    assert len(present) == 1
+    assert with_variant(design, present[0]) == design
+    judged = judge(design, present[0])
+    assert isinstance(judged, Entry)
+    assert judged.makespan_s == predict(design).timeline.makespan
+
+
+def test_every_schedule_has_its_place_but_the_hand_drawn_one() -> None:
+    found = variants(drawn())
+
+    assert {variant.schedule for variant in found} == set(schedules) - {"custom"}
+    assert len({variant.key for variant in found}) == len(found)
+
+
+def test_waves_and_chunks_go_as_far_as_the_layers() -> None:
+    found = variants(drawn(ranks=4, layers=16))
+    hanayo = {each.options["waves"]: each for each in found if each.schedule == "hanayo" and each.refusal is None}
+    loops = [each.options["chunks"] for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
+
+    assert list(hanayo) == [1, 2]
+    assert loops == [2, 4]
+    refused = [each for each in found if each.schedule == "hanayo" and each.refusal]
+    assert [each.refusal for each in refused] == ["32 stages need 32 layers; the model has 16"]
+
+
+def test_groupings_and_split_backwards_are_variants() -> None:
+    titles = [variant.title for variant in variants(drawn()) if variant.schedule == "hanayo" and not variant.refusal]
+
+    assert titles[:4] == [
+        "Hanayo, 1 wave",
+        "Hanayo, 1 wave, split backward",
+        "Hanayo, 1 wave, ungrouped",
+        "Hanayo, 1 wave, ungrouped, split backward",
+    ]
+
+
+def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
+    found = variants(drawn())
+
+    assert found[0].present
+    rest = [(schedules[each.schedule].weighs, each.computations) for each in found[1:]]
+    assert rest == sorted(rest)
+
+
+def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
+    made = document({"schedule": "1f1b", "microbatches": 8, "stages": [3, 4, 4, 5], "recompute": [0]}, 4)
+    made["model"] = {**made["model"], "layers": 16}
+    found = {variant.title: variant.pipeline for variant in variants(parse_design(made))}
+
+    assert found["GPipe"]["stages"] == [3, 4, 4, 5]
+    assert found["GPipe"]["recompute"] == [0]
+    assert found["Hanayo, 1 wave"]["stages"] is None
+    assert found["Hanayo, 1 wave"]["recompute"] == "none"
+
+
+def test_a_hand_drawn_order_is_what_it_is_beside_the_others() -> None:
+    found = variants(load_design(example("07-drawn-by-hand")))
+
+    assert found[0].present
+    assert found[0].schedule == "custom"
+    assert all(variant.pipeline["actions"] is None for variant in found[1:])
+
+
+# ---- what is found ----
+
+
+def test_a_refusal_is_a_sentence() -> None:
+    refused = {
+        each.variant.schedule: each.reason
+        for each in named(drawn(3, 5), "chimera", "dualpipe", "zb-h2")
+        if isinstance(each, Refused)
+    }
+
+    assert "even number" in refused["chimera"]
+    assert refused["dualpipe"] == "DualPipe takes an even number of meshes, and 3 is odd; use 4"
+    assert "zb-h2" not in refused
+
+
+def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many microbatches as meshes both groupings of Hanayo are the same order."""
+    design = drawn(ranks=2, microbatches=2)
+    chosen = [variant for variant in variants(design) if variant.schedule in ("1f1b", "hanayo")]
+    monkeypatch.setattr(module, "variants", lambda design: chosen)
+
+    titles = [found.variant.title for found in gallery(design) if isinstance(found, Entry)]
+
+    assert "Hanayo, 1 wave" in titles
+    assert "Hanayo, 1 wave, ungrouped" not in titles
+
+
+def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> None:
+    design = drawn(ranks=4, microbatches=20_000, layers=64)
+    large = next(each for each in variants(design) if each.title == "Hanayo, 2 waves, split backward")
+
+    judged = judge(design, large)
+
+    assert large.refusal is None
+    assert isinstance(judged, Refused)
+    assert "640,000 computations" in judged.reason
+
+
+def test_traffic_counts_what_all_devices_send() -> None:
+    """3 hops down and up for each of 8 microbatches; twice the devices send it twice in all."""
+    one, two = (entries(drawn(dp=dp), "1f1b")[0] for dp in (1, 2))
+
+    assert one.traffic_bytes == 2 * 3 * 8 * 32 * 64 * 4
+    assert two.traffic_bytes == 2 * one.traffic_bytes
+
+
+def test_a_design_that_cannot_be_lowered_says_why_on_every_card() -> None:
+    made = document({"schedule": "1f1b", "microbatches": 4}, 2)
+    made["meshes"][1]["devices"] = [0]
+    found = named(parse_design(made, draft=True), "1f1b", "gpipe")
+
+    assert all(isinstance(each, Refused) for each in found)
+    assert all("device 0" in each.reason for each in found if isinstance(each, Refused))
+
+
+# ---- what is told ----
+
+
+def told(design: Design, *names: str) -> dict[str, str]:
+    return {note.title: note.text for note in notes(entries(design, *names))}
+
+
+def test_interleaving_is_told_as_the_sheet_has_it() -> None:
+    """P=4, V=2 chunks: 33 against 36 stage units where a backward takes twice a forward."""
+    note = told(drawn(4, 4, layers=8), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
+
+    assert "takes 18 units and interleaved 1F1B 16.5 units" in note
+    assert "interleaved 1F1B is 8.3 % shorter" in note
+    assert "the loop is 1.5 units ahead, as a backward takes 2 times a forward" in note
+
+
+def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
+    cost = {"kind": "unit", "forward": 1.0, "backward": 1.0, "transfer": 0.05}
+    note = told(drawn(4, 4, layers=32, cost=cost), "hanayo", "interleaved-1f1b")["Hanayo or interleaved 1F1B"]
+
+    assert ": Hanayo is " in note
+    assert "less (" in note
+    assert "a turn stays on its mesh" in note
+
+
+@pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
+def test_the_best_number_of_waves_stands_beside_its_law(transfer: float, best: int, law: str) -> None:
+    cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}
+    note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["How many waves"]
+
+    assert note.startswith(f"{best} of 1, 2, 4, 8 is best, simulated")
+    assert f"gives {law}" in note
+
+
+def test_free_transfers_leave_the_waves_to_the_layers() -> None:
+    assert "the layers set the end" in told(drawn(), "hanayo")["How many waves"]
+
+
+def test_the_fastest_that_fits_is_told_against_the_present() -> None:
+    found = told(drawn(), "1f1b", "gpipe", "zb-h1")
+
+    assert found["The fastest that fits"].startswith("ZB-H1, ")
+    assert "shorter than what you have" in found["The fastest that fits"]
+    assert "ZB-H1 is" in found["A split backward"]
+    assert notes([]) == []
+
+
+def test_a_search_on_another_path_that_is_faster_is_advised() -> None:
+    """On a wave of 4 meshes with 4 microbatches the first backward starts where the last forward ends."""
+    made = document({"schedule": "auto", "microbatches": 4}, 4)
+    made["model"] = {**made["model"], "layers": 16}
+    found = {note.title: note for note in notes(entries(parse_design(made), "auto"))}
+    note = found["Auto with other options"]
+
+    assert note.advised.startswith("auto ")
+    assert note.advised_title.startswith("Auto, ")
+    assert "% shorter than Auto, 1 chunk" in note.text
+    assert not any(note.advised for note in notes(entries(drawn(), "zb-h1")))
+
+
+def test_where_nothing_fits_the_leanest_is_told() -> None:
+    design = drawn()
+    small = design.model_dump(mode="json")
+    small["cluster"]["device"]["memory_bytes"] = 1e6
+
+    assert "None fits in memory" in told(parse_design(small), "1f1b", "gpipe")["The fastest that fits"]

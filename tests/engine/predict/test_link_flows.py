@@ -1,0 +1,129 @@
+"""Flows of a prediction: the port that holds a message up, and the words for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.predict.link_flows import Limit, LinkFlows
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.predict.questions import Inspector
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.shared_links import Port
+from tests.engine.predict.test_link_load import two_nodes
+from tests.engine.program.links import shared_predictions
+
+some = settings(max_examples=40)
+
+
+def flows_of(prediction: Prediction) -> LinkFlows:
+    assert prediction.link_flows is not None
+    return prediction.link_flows
+
+
+def inspector(prediction: Prediction) -> Inspector:
+    return Inspector(prediction.timeline, None, prediction.costs.unit, lambda: prediction.link_flows)
+
+
+def test_a_message_that_has_half_of_a_nic_is_held_up_by_it() -> None:
+    prediction = two_nodes(1e6)
+    flows = flows_of(prediction)
+    port = next(place for place, port in enumerate(flows.network.ports) if port == Port("nic-out", 0))
+    took = flows.end_s - flows.start_s
+    alone = flows.bytes / flows.network.rate[flows.kind]
+    slowest = int(np.argmax(took / alone))
+    assert took[slowest] == pytest.approx(2 * alone[slowest])
+    assert port in flows.ports_of(int(flows.kind[slowest]))
+
+    limit = flows.limit(int(flows.span[slowest]), float(flows.start_s[slowest]), float(flows.end_s[slowest]))
+
+    assert limit == Limit(Port("nic-out", 0), 2, False)
+    assert limit.words == "held up by the NIC of node 0, outgoing, shared by 2 flows"
+
+
+def test_a_message_that_nobody_disturbs_goes_through_its_narrowest_port() -> None:
+    prediction = two_nodes(1e12)
+    send = int(np.flatnonzero(prediction.timeline.op == Op.SEND_F)[0])
+
+    limit = flows_of(prediction).limit(
+        send, float(prediction.timeline.start[send]), float(prediction.timeline.end[send])
+    )
+
+    assert limit is not None
+    assert limit.words == "through the NIC of node 0, outgoing"
+
+
+def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up() -> None:
+    """Both messages of a pair share the NIC with those of the other pair, one after another."""
+    prediction = two_nodes(1e5)
+    flows, timeline = flows_of(prediction), prediction.timeline
+    makers = {int(send): int(maker) for send, maker in zip(*prediction.program.senders, strict=True)}
+    queued = [
+        (span, made)
+        for row, maker in makers.items()
+        if timeline.start[span := int(prediction.program.span_of_row[row])]
+        > (made := float(timeline.end[prediction.program.span_of_row[maker]])) + 1e-9
+    ]
+    assert queued
+
+    limits = [flows.limit(span, made, float(timeline.start[span])) for span, made in queued]
+
+    assert {limit.port.kind.partition("-")[0] for limit in limits if limit} == {"nic"}
+    assert {limit.flows for limit in limits if limit} == {1, 2}
+
+
+def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() -> None:
+    prediction = two_nodes(1e6, "link-serial")
+    ask = inspector(prediction)
+
+    words = [
+        idle.words
+        for at in np.linspace(0, prediction.timeline.makespan, 200, endpoint=False).tolist()
+        for rank in range(4)
+        if (idle := ask.idle(rank, at))
+    ]
+
+    assert any("until the link is free (held up by the NIC of node" in each for each in words)
+    assert any("which carries one transfer at a time" in each for each in words)
+
+
+@some
+@given(prediction=shared_predictions(), at=st.floats(0, 1, exclude_max=True))
+def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Prediction, at: float) -> None:
+    ask, plain = inspector(prediction), Inspector(prediction.timeline, None, prediction.costs.unit)
+
+    for rank in range(prediction.timeline.ranks):
+        idle, before = (each.idle(rank, at * prediction.timeline.makespan) for each in (ask, plain))
+        if idle is None:
+            assert before is None
+            continue
+        assert before is not None
+        assert [part.seconds for part in idle.parts] == [part.seconds for part in before.parts]
+        named = [part for part in idle.parts if part.port]
+        wire = [part for part in idle.parts if part.what in ("queue", "link", "reducing")]
+        assert len(named) == min(1, len(wire))
+        for part in named:
+            assert part.flows >= 1
+            assert part.port in part.words
+            assert part.seconds == max(each.seconds for each in wire)
+
+
+@some
+@given(prediction=shared_predictions())
+def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Prediction) -> None:
+    ask = inspector(prediction)
+
+    by_port = ask.limits()
+
+    parts = ask.path.by_category
+    assert sum(by_port.values()) == pytest.approx(parts["transfer"] + parts["reduction"], abs=1e-9)
+    assert list(by_port.values()) == sorted(by_port.values(), reverse=True)
+
+
+def test_a_timeline_without_flows_names_no_port() -> None:
+    ask = Inspector(two_nodes(1e6).timeline)
+
+    assert ask.limits() == {}
+    assert ask.limit(0, 0.0, 1.0) is None

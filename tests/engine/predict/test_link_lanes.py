@@ -1,0 +1,121 @@
+"""Ports as lanes: the shares of flows have the area of their bytes, and no port carries more than it can."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.predict import link_lanes as lanes_module
+from meshwave.engine.predict.link_lanes import link_lanes
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.program import link_shares
+from tests.engine.predict.test_link_load import two_nodes
+from tests.engine.program.links import shared_predictions
+
+some = settings(max_examples=40)
+
+
+@some
+@given(prediction=shared_predictions())
+def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Prediction) -> None:
+    flows = prediction.link_flows
+    assert flows is not None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link_shares, "LEAST_SHARES", 10**9)  # no moment is left out
+        found = link_lanes(flows, prediction.port_loads, devices=True).lanes
+
+    assert len(found) == min(len(prediction.port_loads), lanes_module.MOST_LANES)
+    for lane in found:
+        area = sum((share.high - share.low) * (share.end_s - share.start_s) for share in lane.shares)
+        span = sum(share.end_s - share.start_s for share in lane.shares)
+        assert area == pytest.approx(lane.load.busy_s, rel=1e-5, abs=2e-6 * span)  # parts have six digits
+
+
+@some
+@given(prediction=st.one_of(shared_predictions(), shared_predictions("link-serial")))
+def test_no_port_carries_more_than_it_can_and_shares_leave_each_other_room(prediction: Prediction) -> None:
+    flows = prediction.link_flows
+    assert flows is not None
+    tiny = 1e-9 * prediction.timeline.makespan
+
+    for lane in link_lanes(flows, prediction.port_loads, devices=True).lanes:
+        assert all(0 <= share.low <= share.high <= 1 + 1e-6 for share in lane.shares)
+        events = sorted(
+            (moment, sign, share.high - share.low)
+            for share in lane.shares
+            if share.end_s - share.start_s > 2 * tiny
+            for moment, sign in ((share.start_s + tiny, 1), (share.end_s - tiny, -1))
+        )
+        level = 0.0
+        for _, sign, part in events:
+            level += sign * part
+            assert level <= 1 + 1e-4
+
+
+@some
+@given(prediction=shared_predictions())
+def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: Prediction) -> None:
+    flows, timeline = prediction.link_flows, prediction.timeline
+    assert flows is not None
+
+    for flow in range(len(flows.span)):
+        span, rates = int(flows.span[flow]), flows.rates[flows.class_of(flow)]
+        times = np.clip([*rates.times, np.inf], flows.start_s[flow], flows.end_s[flow])
+        assert np.diff(times) @ np.array(rates.values) + (times[0] - flows.start_s[flow]) * rates.values[
+            0
+        ] == pytest.approx(flows.bytes[flow], rel=1e-5)
+        assert timeline.start[span] - 1e-12 <= flows.start_s[flow] <= flows.end_s[flow] <= timeline.end[span] + 1e-12
+
+
+def test_lanes_of_nodes_come_first_and_those_of_devices_where_they_are_asked_for() -> None:
+    prediction = two_nodes(1e8)
+    assert prediction.link_flows is not None
+
+    some, every = (link_lanes(prediction.link_flows, prediction.port_loads, devices=asked) for asked in (False, True))
+
+    kinds = [lane.load.port.kind for lane in some.lanes]
+    assert kinds == ["nic-out", "nic-in", "nic-out", "nic-in"]
+    assert [lane.load for lane in every.lanes] == prediction.port_loads
+
+
+def test_messages_of_two_pairs_share_the_nics_of_their_nodes() -> None:
+    prediction = two_nodes(1e6)
+    assert prediction.link_flows is not None
+
+    found = link_lanes(prediction.link_flows, prediction.port_loads).lanes
+
+    assert max(lane.at_once for lane in found) == 2
+    shared = defaultdict(set)
+    for share in found[0].shares:
+        shared[round(share.high - share.low, 2)].add(share.message)
+    assert {0.5, 1.0} <= shared.keys()
+
+
+def test_of_too_many_lanes_the_busiest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    prediction = two_nodes(1e8)
+    assert prediction.link_flows is not None
+    monkeypatch.setattr(lanes_module, "MOST_LANES", 2)
+
+    found = link_lanes(prediction.link_flows, prediction.port_loads)
+
+    busiest = sorted((load.share for load in prediction.port_loads), reverse=True)
+    assert sorted((lane.load.share for lane in found.lanes), reverse=True) == busiest[:2]
+    assert found.ports == 4
+
+
+def test_what_no_lane_has_room_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    prediction = two_nodes(1e8)
+    assert prediction.link_flows is not None
+    monkeypatch.setattr(lanes_module, "MOST_SHARES", 10)
+
+    assert link_lanes(prediction.link_flows, prediction.port_loads).lanes == []
+
+
+@pytest.mark.parametrize("transfer_model", ["latency", "sender-blocking"])
+def test_where_no_links_are_shared_there_are_no_lanes(transfer_model: str) -> None:
+    assert two_nodes(1e8, transfer_model).link_flows is None

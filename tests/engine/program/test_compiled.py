@@ -1,0 +1,39 @@
+"""Modules of plain loops, compiled where numba is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meshwave.engine import compiled
+from meshwave.engine.program import _shared_links_loop as _shared_links
+
+
+def test_a_compiled_copy_leaves_the_module_as_it_is() -> None:
+    module = compiled.compiled_module(_shared_links.__name__)
+
+    assert module is not None
+    assert type(_shared_links.share).__name__ == "function"
+    assert type(module.share).__name__ == "CPUDispatcher"
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:
+    """An installation that cannot be written, of a user without a home."""
+    asked: list[dict[str, Any]] = []
+
+    def njit(**options: Any) -> Callable[[Any], Any]:
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    assert compiled._compiled(njit, len) is len  # type: ignore[arg-type]
+    assert [bool(options.get("cache")) for options in asked] == [True, False]
+
+
+def test_without_numba_there_is_nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compiled.sys.modules, "numba", None)
+
+    assert compiled._compile(_shared_links.__name__) is None

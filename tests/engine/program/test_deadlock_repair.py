@@ -1,0 +1,147 @@
+"""A repaired order can run, stays what it was where it could run, and changes as little as there is to change."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.lowering.transfers import add_transfers
+from meshwave.engine.program import deadlock_repair as module
+from meshwave.engine.program.action import Action
+from meshwave.engine.program.deadlock_repair import repair
+from meshwave.engine.program.order_difference import difference
+from meshwave.engine.program.order_edits import move, part, shift
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.verification import complete, verify
+from tests._strategies import compute_programs
+
+
+@st.composite
+def scrambled(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
+    """A sound order in which some blocks were moved anywhere."""
+    order = draw(compute_programs(**{"ranks": 3, "microbatches": 3, **sizes}, slots=draw(st.booleans())))
+    for _ in range(draw(st.integers(1, most))):
+        row = draw(st.integers(0, len(order) - 1))
+        own = order.rows(int(order.rank[row]))
+        order = move(order, np.array([row]), draw(st.integers(own.start, own.stop)))
+    return order
+
+
+def runs(order: Program) -> bool:
+    return not complete(order, order.microbatches) and verify(add_transfers(order)) == []
+
+
+@given(order=compute_programs(slots=True))
+def test_a_sound_order_is_left_alone(order: Program) -> None:
+    found = repair(order)
+
+    assert found.order == order
+    assert (found.moved, found.parted, found.is_smallest) == ((), (), True)
+    assert found.words() == "Nothing had to move: the order can run"
+
+
+@given(order=scrambled())
+def test_a_repaired_order_can_run_and_differs_by_what_it_says(order: Program) -> None:
+    found = repair(order)
+
+    assert runs(found.order)
+    rows = [row for row in range(len(order)) if order.row(row)._replace(fused=0) in found.parted]
+    parted = part(order, np.array(rows) + 1) if rows else order
+    told = difference(parted, found.order)
+    assert len({moved.action[:3] for moved in told.moved}) <= 2 * len(found.moved)  # a slot of two counts once
+    assert told.fused == told.parted == ()
+
+
+@given(order=scrambled())
+def test_without_the_search_it_can_run_too(order: Program) -> None:
+    assert runs(module._Search(order).pulled_ahead().order)
+
+
+@settings(max_examples=60)
+@given(order=scrambled(most=3, ranks=2, microbatches=2))
+def test_no_smaller_change_is_enough(order: Program) -> None:
+    found = repair(order)
+
+    assert found.is_smallest
+    assert len(found.moved) + len(found.parted) == fewest_changes(order)
+
+
+def fewest_changes(order: Program) -> int:
+    """By trying all: which slots are parted, which are moved, and then every place for them."""
+    search = module._Search(order)
+    doubles = [row for row in range(len(order)) if search._is_double(row)]
+    for count in range(len(order)):
+        for parts in range(count + 1):
+            for parted in combinations(doubles, parts):
+                heads = [row for row in range(len(order)) if not order.fused[row] or row - 1 in parted]
+                if any(can_run(order, set(moved), set(parted)) for moved in combinations(heads, count - parts)):
+                    return count
+    raise AssertionError("all can be moved")
+
+
+def can_run(order: Program, moved: set[int], parted: set[int]) -> bool:
+    """Whether the rest, in its order, asks for nothing that contradicts what computations need of each other."""
+    slot = {row: row - bool(order.fused[row] and row - 1 not in parted) for row in range(len(order))}
+    after: dict[int, set[int]] = {head: set() for head in slot.values()}
+    for needs in module._needs(order):
+        for row, need in enumerate(needs.tolist()):
+            if need >= 0:
+                after[slot[row]].add(slot[need])
+    for rank in range(order.ranks):
+        own = order.rows(rank)
+        kept = [head for head in dict.fromkeys(slot[row] for row in range(own.start, own.stop)) if head not in moved]
+        for before, head in zip(kept, kept[1:], strict=False):
+            after[head].add(before)
+    left = dict(after)
+    while ready := [head for head, needs in left.items() if not needs & left.keys()]:
+        for head in ready:
+            del left[head]
+    return not left
+
+
+def test_a_block_goes_to_the_nearest_place_where_it_can_run() -> None:
+    order = parse_program("""
+        0F0 0F1 0F2 0B2 0B0 0B1
+        1F0 1F1 1F2 1B2 1B0 1B1
+    """)
+    wrong = move(order, np.array([3]), 0)  # 0B2 stands first
+
+    found = repair(wrong)
+
+    assert [str(action) for action in found.order.actions(0)] == ["0F0", "0F1", "0F2", "0B2", "0B0", "0B1"]
+    assert found.words() == "Moved 0B2 (one change, the fewest changes that are enough)"
+
+
+def test_slots_that_need_each_other_are_parted() -> None:
+    order = parse_program([["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"], ["(1F0;1B1)OVERLAP_F_B", "1F1", "1B0"]])
+
+    found = repair(order)
+
+    assert runs(found.order)
+    assert found.is_smallest
+
+
+def test_every_order_of_two_ranks_is_mended() -> None:
+    blocks = [Action(op, 0, mb) for op in (0, 1) for mb in (0, 1)]
+    for first in permutations(map(str, blocks)):
+        order = parse_program([list(first), ["1F0", "1B0", "1F1", "1B1"]])
+        assert runs(repair(order).order)
+
+
+def test_a_large_order_is_mended_in_no_time() -> None:
+    ranks, microbatches = 32, 128
+    rows = [
+        [f"{r}F{m}" for m in range(ranks - r)]
+        + [cell for m in range(microbatches) for cell in (f"{r}B{m}", f"{r}F{m + ranks - r}") if m + ranks - r < microbatches or "B" in cell]
+        for r in range(ranks)
+    ]  # fmt: skip
+    order = parse_program(rows)
+    wrong = shift(order, np.array([int(order.offsets[3]) + 120]), -9)
+
+    found = repair(wrong)
+
+    assert runs(found.order)
+    assert len(found.moved) <= 1

@@ -1,0 +1,260 @@
+"""Shared links: the loop against a slow reference, its two forms against each other, and what sharing promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from meshwave.engine.compiled import compiled_module, is_available
+from meshwave.engine.document import parse_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program import _shared_links_loop as _shared_links
+from meshwave.engine.program import shared_links_simulation as shared_play
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.shared_links import Network, Port, pair_network
+from meshwave.engine.program.shared_links_simulation import play_shared
+from meshwave.engine.program.simulation import computing_seconds, flow_bytes, link_rates, simulate
+from meshwave.engine.program.timeline import Timeline
+from tests._strategies import document, programs, seconds, seeds
+from tests.engine.program.slow_network import SlowNetwork, fair_rates
+from tests.engine.program.test_simulation import spans_of
+
+some = settings(max_examples=40)
+
+
+def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchanges: bool = True) -> Network:
+    """A random network: nodes of some ranks, a NIC each, random sizes, latencies and weights."""
+    rng = np.random.default_rng(seed)
+    kinds: dict[tuple[int, ...], int] = {}
+    row_kind = np.full(len(program), -1)
+    for row in range(len(program)):
+        op, rank, peer = int(program.op[row]), int(program.rank[row]), int(program.peer[row])
+        if op in (Op.SEND_F, Op.SEND_B):
+            row_kind[row] = kinds.setdefault((op, rank, peer), len(kinds))
+        elif op == Op.REDUCE_GRAD:
+            row_kind[row] = kinds.setdefault((op, rank), len(kinds))
+        elif exchanges and op in (Op.F, Op.B) and rank % 2:
+            row_kind[row] = kinds.setdefault((op, rank, -1, int(program.stage[row])), len(kinds))
+    nodes = -(-program.ranks // ranks_per_node)
+    ports = [Port(side, node) for side in ("nic-out", "nic-in") for node in range(nodes)]  # type: ignore[arg-type]
+    ptr, port, weight, line = [0], [], [], {}
+    for key in kinds:
+        rank, peer = key[1], key[2] if len(key) == 3 else (key[1] + 1) % program.ranks
+        port += [rank // ranks_per_node, nodes + peer // ranks_per_node]
+        weight += [1.0, float(rng.choice([0.5, 1.0, 1.0]))]
+        ptr.append(len(port))
+        line[key] = (rank, peer) if len(key) == 3 else (key, "own")
+    lines = {name: number for number, name in enumerate(dict.fromkeys(line.values()))}
+    parts, exchange_s = np.ones(len(program), np.int64), np.zeros(len(program))
+    computing = (row_kind >= 0) & program.is_compute
+    parts[computing] = 2
+    exchange_s[computing] = 0.5 * seconds(program, seed)[computing]
+    return Network(
+        ports=tuple(ports),
+        capacity=rng.choice([1.0, 1.5, 2.0], len(ports)),
+        latency_s=rng.choice([0.0, 0.1], len(kinds)),
+        rate=np.ones(len(kinds)),
+        connection=np.array([lines[line[key]] for key in kinds], np.int64),
+        use_ptr=np.array(ptr),
+        use_port=np.array(port, np.int64),
+        use_weight=np.array(weight),
+        row_kind=row_kind,
+        exchange_s=exchange_s,
+        parts=parts,
+        units=np.full(len(ports), -1),
+    )
+
+
+def nics_of(program: Program, *, units: int = -1, capacity: float = 1.0) -> Network:
+    """A NIC for each rank."""
+    pairs = pair_network(program)
+    kinds = [np.flatnonzero(pairs.row_kind == kind)[0] for kind in range(len(pairs.rate))]
+    ends = [(int(program.rank[row]), program.ranks + int(program.peer[row])) for row in kinds]
+    ports = [Port(side, rank) for side in ("nic-out", "nic-in") for rank in range(program.ranks)]  # type: ignore[arg-type]
+    return replace(
+        pairs,
+        ports=tuple(ports),
+        capacity=np.full(len(ports), capacity if units < 0 else 1e300),
+        use_ptr=np.arange(0, 2 * len(ends) + 1, 2),
+        use_port=np.array(ends, np.int64).reshape(-1),
+        use_weight=np.ones(2 * len(ends)),
+        units=np.full(len(ports), units),
+    )
+
+
+def untied(program: Program, seed: int) -> NDArray[np.float64]:
+    """Seconds of which no sums are equal: which of two flows is first at one moment is a matter of rounding."""
+    return seconds(program, seed) + np.random.default_rng(seed).uniform(1e-3, 2e-3, len(program))
+
+
+def played(program: Program, takes: NDArray[np.float64], network: Network) -> Timeline:
+    """Through the loop, also where nothing is shared."""
+    return link_rates(program, takes, network, 0)[0]
+
+
+@some
+@given(program=programs(), seed=seeds)
+def test_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
+    takes, network = untied(program, seed), network_of(program, seed)
+
+    found = spans_of(played(program, takes, network))
+
+    for task, (start, end) in SlowNetwork(program, takes, network).play().items():
+        assert found[task][1] == pytest.approx(end, rel=1e-7, abs=1e-7), task
+        if task[1].op not in (Op.SEND_F, Op.SEND_B):  # of a tie by rounding, whether it waited is a matter of taste
+            assert found[task][0] == pytest.approx(start, rel=1e-7, abs=1e-7), task
+
+
+@some
+@given(program=programs(), seed=seeds)
+def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, seed: int) -> None:
+    takes, network = untied(program, seed), nics_of(program, units=1 + seed % 2)
+
+    found = spans_of(simulate(program, takes, "link-serial", network=network))
+
+    for task, span in SlowNetwork(program, takes, network).play().items():
+        assert found[task] == pytest.approx(span, rel=1e-9, abs=1e-9), task
+
+
+@some
+@given(program=programs() | programs(slots=True), seed=seeds)
+def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None:
+    assert is_available(), "the tests install numba"
+    module = compiled_module(_shared_links.__name__)
+    assert module is not None
+    takes, network = seconds(program, seed), network_of(program, seed)
+    args = program, computing_seconds(program, takes, network)
+    sizes = flow_bytes(program, takes, network)
+
+    compiled = play_shared(*args, sizes, network)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_play, "compiled_module", lambda name: None)
+        interpreted = play_shared(*args, sizes, network)
+
+    for one, other in zip(compiled[:6], interpreted[:6], strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@some
+@given(program=programs() | programs(slots=True), seed=seeds)
+def test_where_nothing_is_shared_each_takes_what_it_takes_alone(program: Program, seed: int) -> None:
+    """The short way and the loop give the same numbers on a network that nothing fills."""
+    takes = seconds(program, seed)
+    network = network_of(program, seed, exchanges=False)
+    own_lines = replace(network, capacity=np.full(len(network.ports), 1e6))
+    takes[network.row_kind >= 0] += 0.1  # at least their latency
+
+    alone, loop = simulate(program, takes, "latency"), played(program, takes, own_lines)
+
+    first_of_line = simulate(program, takes, "shared-links", network=own_lines)
+    assert (first_of_line.end >= alone.end - 1e-9).all()
+    if np.array_equal(first_of_line.end, alone.end):
+        assert loop.end.tolist() == pytest.approx(alone.end.tolist(), rel=1e-9, abs=1e-9)
+
+
+@some
+@given(program=programs() | programs(slots=True), seed=seeds)
+def test_sharing_never_helps(program: Program, seed: int) -> None:
+    takes, network = seconds(program, seed), network_of(program, seed)
+    takes[network.row_kind >= 0] += 0.2
+
+    shared = simulate(program, takes, "shared-links", network=network)
+
+    assert (shared.end >= simulate(program, takes, "latency").end - 1e-9).all()
+
+
+@some
+@given(program=programs(), seed=seeds)
+def test_causes_are_ends_that_were_waited_for(program: Program, seed: int) -> None:
+    takes, network = seconds(program, seed), network_of(program, seed)
+
+    timeline = played(program, takes, network)
+
+    for span, cause in enumerate(timeline.cause.tolist()):
+        assert timeline.start[span] == (timeline.end[cause] if cause >= 0 else 0.0)
+
+
+@some
+@given(kinds=st.lists(st.integers(0, 3), min_size=1, max_size=12), seed=seeds)
+def test_a_fair_rate_is_that_of_a_full_port_or_the_most(kinds: list[int], seed: int) -> None:
+    """The definition of max-min fairness, of the reference that the loop is held against."""
+    program = parse_program("0F0 0SEND_F0 0B0\n1RECV_F0 1F0 1B0 1SEND_B0")
+    network = replace(
+        network_of(program, seed),
+        use_ptr=np.array([0, 2, 4, 6, 8]),
+        use_port=np.array([0, 1, 0, 2, 1, 2, 2, 3]),
+        use_weight=np.ones(8),
+        rate=np.array([1.0, 0.3, 1.0, 2.0]),
+        capacity=np.array([1.0, 2.0, 1.5, 0.7]),
+        ports=tuple(Port("nic-out", number) for number in range(4)),
+    )
+
+    rates = fair_rates(network, kinds)
+
+    used = np.zeros(4)
+    for kind, rate in zip(kinds, rates, strict=True):
+        used[network.use_port[2 * kind : 2 * kind + 2]] += rate
+    assert (used <= network.capacity * (1 + 1e-9)).all()
+    for kind, rate in zip(kinds, rates, strict=True):
+        ports = network.use_port[2 * kind : 2 * kind + 2]
+        is_bottleneck = [
+            used[port] >= network.capacity[port] * (1 - 1e-9)
+            and rate
+            >= max(r for k, r in zip(kinds, rates, strict=True) if port in network.use_port[2 * k : 2 * k + 2]) - 1e-9
+            for port in ports
+        ]
+        assert rate >= network.rate[kind] * (1 - 1e-9) or any(is_bottleneck)
+
+
+def test_a_copy_that_no_microbatch_passes_holds_up_no_reduction() -> None:
+    """Of the two pipelines of Chimera one microbatch passes one alone."""
+    program = lower(parse_design(document({"schedule": "chimera", "microbatches": 1, "replicas": 2}, 4)))
+    takes = np.ones(len(program))
+
+    shared = played(program, takes, network_of(program, 0, exchanges=False))
+
+    assert shared.makespan >= simulate(program, takes).makespan - 1e-9
+
+
+TWO = parse_program("""
+    0F0 0SEND_F0 0F1 0SEND_F1
+    1RECV_F0 1F0 1RECV_F1 1F1
+""")
+
+
+def test_messages_of_one_pair_go_one_after_another() -> None:
+    """Two messages of 3 s, made at 1 and 2: the first has the link until 4, the second until 7."""
+    takes = np.array([{0: 1.0, 4: 3.0}.get(int(op), 0.0) for op in TWO.op])
+    network = nics_of(TWO)
+
+    spans = {
+        str(action): span
+        for (_, action), span in spans_of(simulate(TWO, takes, "shared-links", network=network)).items()
+    }
+
+    assert spans["0SEND_F0"] == (1.0, 4.0)
+    assert spans["0SEND_F1"] == (4.0, 7.0)
+    assert spans["1F1"] == (7.0, 8.0)
+
+
+@pytest.mark.parametrize(("capacity", "took"), [(2.0, 3.0), (1.0, 6.0), (0.5, 12.0)])
+def test_two_flows_at_once_take_shares(capacity: float, took: float) -> None:
+    """Two ranks of one node send 3 bytes each at the same moment, through one NIC."""
+    program = parse_program("""
+        0F0 0SEND_F0
+        0F1 0SEND_F1
+        1RECV_F0 1F0
+        1RECV_F1 1F1
+    """)
+    takes = np.array([{0: 1.0, 4: 3.0}.get(int(op), 0.0) for op in program.op])
+    shared = replace(nics_of(program, capacity=capacity), use_port=np.array([0, 6, 0, 7]))
+
+    timeline = simulate(program, takes, "shared-links", network=shared)
+
+    assert (timeline.end - timeline.start)[timeline.is_transfer] == pytest.approx([took, took])

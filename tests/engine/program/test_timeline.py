@@ -1,0 +1,252 @@
+"""A timeline's numbers on cases that can be counted by hand, and the overlay of two timelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.program.action import Op, parse_action
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.timeline import Timeline, overlay
+from tests._strategies import programs, seconds, seeds
+
+
+def drawn(*spans: tuple[int, str, float, float], **columns: Any) -> Timeline:
+    """A timeline of (rank, action, start, end); a span is caused by the one that ends when it starts, if any."""
+    actions = [parse_action(name) for _, name, _, _ in spans]
+    ends = [end for *_, end in spans]
+    standing = {
+        "source": "predicted",
+        "digest": "d",
+        "meshes": tuple("ABCD"[: max(rank for rank, *_ in spans) + 1]),
+        "rank": np.array([rank for rank, *_ in spans], np.int32),
+        "peer": np.full(len(spans), -1, np.int32),
+        "op": np.array([action.op for action in actions], np.int8),
+        "stage": np.array([action.stage for action in actions], np.int32),
+        "microbatch": np.array([action.microbatch for action in actions], np.int32),
+        "fused": np.array([action.fused for action in actions], np.bool_),
+        "start": np.array([start for _, _, start, _ in spans], float),
+        "end": np.array(ends, float),
+        "cause": np.array([ends.index(start) if start in ends else -1 for _, _, start, _ in spans]),
+    }
+    return Timeline(**{**standing, **columns})
+
+
+def of(text: str, *, forward: float = 1, backward: float = 2, transfer: float = 0, **model: Any) -> Timeline:
+    program = parse_program(text)
+    cost = {Op.F: forward, Op.B: backward, Op.SEND_F: transfer, Op.SEND_B: transfer}
+    return simulate(program, np.array([cost.get(Op(op), 0.0) for op in program.op.tolist()]), **model)
+
+
+PIPE = """
+    0F0 0SEND_F0 0RECV_B0 0B0
+    1RECV_F0 1F0 1B0 1SEND_B0
+"""
+
+
+# ---- numbers ----
+
+
+def test_busy_and_bubble_of_two_ranks_and_one_microbatch() -> None:
+    """Each rank works 3 of 6."""
+    timeline = of(PIPE)
+
+    assert timeline.makespan == 6
+    assert timeline.busy.tolist() == [3, 3]
+    assert timeline.bubble_ratio == 0.5
+
+
+def test_the_span_bubble_leaves_out_how_late_a_rank_starts_and_how_early_it_ends() -> None:
+    """Rank 0 spans all 6 and rank 1 only its own 3: idle are 3 of 9."""
+    assert of(PIPE).span_bubble_ratio == pytest.approx(1 - 6 / 9)
+
+
+def test_transfers_are_not_busy() -> None:
+    timeline = of(PIPE, transfer=1)
+
+    assert timeline.makespan == 8
+    assert timeline.busy.tolist() == [3, 3]
+    assert timeline.bubble_ratio == 1 - 6 / 16
+
+
+def test_an_optimizer_step_is_work_and_a_reduction_is_not() -> None:
+    timeline = drawn((0, "0F0", 0, 1), (0, "0B0", 1, 3), (0, "0REDUCE_GRAD", 3, 5), (0, "STEP", 5, 6))
+
+    assert timeline.busy.tolist() == [4]
+    assert timeline.bubble_ratio == pytest.approx(2 / 6)
+    assert timeline.span_bubble_ratio == 0, "the measure of pipelines counts stages alone"
+
+
+def test_exposed_is_only_the_time_in_which_a_transfer_is_under_way() -> None:
+    """Rank 0 has nothing to do from 1 to 7: exposed are the 2 in which the gradient that it waits for is on its
+    way, and not the 4 before, in which rank 1 waits and computes. Rank 1 waits from 0 to 3, and 2 of that are
+    the activation's."""
+    timeline = of(PIPE, forward=1, backward=1, transfer=2)
+
+    assert timeline.makespan == 8
+    assert timeline.exposed_communication.tolist() == [2, 2]
+
+
+def test_a_transfer_behind_which_a_rank_computes_is_not_exposed() -> None:
+    """Two microbatches: the second activation travels while the first is computed, but for one of its two."""
+    timeline = of(
+        """
+        0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1
+        1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1
+        """,
+        forward=1,
+        backward=1,
+        transfer=2,
+    )
+
+    assert timeline.exposed_communication.tolist() == [2 + 1, 2]
+    assert timeline.mean_exposed_communication == 2.5
+
+
+def test_a_blocking_sender_is_exposed_to_its_own_transfers() -> None:
+    timeline = of(PIPE, forward=1, backward=1, transfer=2, transfer_model="sender-blocking")
+
+    assert timeline.exposed_communication.tolist() == [2, 2]
+
+
+def test_a_reduction_is_exposed_where_nothing_else_is_left_to_do() -> None:
+    """Two stages on one rank: the reduction of the later one hides half behind the backward of the other."""
+    timeline = drawn(
+        (0, "1B0", 0, 2), (0, "1REDUCE_GRAD", 2, 6), (0, "0B0", 2, 4), (0, "STEP", 6, 7)
+    )  # fmt: skip
+
+    assert timeline.exposed_communication.tolist() == [2]
+
+
+def test_the_critical_path_of_one_microbatch_is_its_way_down_and_back() -> None:
+    timeline = of(PIPE, transfer=1)
+
+    path = [str(timeline.action(span)) for span in timeline.critical_path]
+
+    assert path == ["0F0", "0SEND_F0", "1F0", "1B0", "1SEND_B0", "0B0"]
+
+
+def test_an_empty_timeline_has_no_numbers_to_trip_over() -> None:
+    empty = simulate(parse_program([[], []]), np.zeros(0))
+
+    assert (len(empty), empty.makespan, empty.bubble_ratio, empty.span_bubble_ratio) == (0, 0.0, 0.0, 0.0)
+    assert empty.busy.tolist() == empty.exposed_communication.tolist() == [0, 0]
+    assert empty.critical_path.tolist() == []
+
+
+def test_a_measured_timeline_may_begin_after_zero() -> None:
+    timeline = drawn((0, "0F0", 2, 3), (0, "0B0", 3, 5))
+
+    assert timeline.makespan == 3
+    assert timeline.bubble_ratio == 0
+
+
+@settings(max_examples=40)
+@given(program=programs(), seed=seeds, model=st.sampled_from(["latency", "sender-blocking", "link-serial"]))
+def test_time_is_work_or_idle_and_exposed_is_a_part_of_idle(program: Program, seed: int, model: Any) -> None:
+    timeline = simulate(program, seconds(program, seed), model)
+    idle = timeline.makespan - timeline.busy
+
+    assert (idle >= -1e-9).all()
+    assert (timeline.exposed_communication <= idle + 1e-9).all()
+    assert (timeline.exposed_communication >= 0).all()
+
+
+@settings(max_examples=40)
+@given(program=programs(), seed=seeds)
+def test_the_span_bubble_is_a_part_of_the_bubble(program: Program, seed: int) -> None:
+    takes = seconds(program, seed)
+    takes[~program.is_compute] = 0
+
+    timeline = simulate(program, takes)
+
+    assert -1e-9 <= timeline.span_bubble_ratio <= timeline.bubble_ratio + 1e-9 <= 1
+
+
+@settings(max_examples=40)
+@given(program=programs(), seed=seeds)
+def test_nothing_is_exposed_where_transfers_and_reductions_are_free(program: Program, seed: int) -> None:
+    takes = seconds(program, seed)
+    takes[~program.is_compute] = 0
+
+    assert not simulate(program, takes).exposed_communication.any()
+
+
+# ---- overlay ----
+
+
+def measured(predicted: Timeline, **columns: Any) -> Timeline:
+    return replace(predicted, source="measured", **columns)
+
+
+@settings(max_examples=30)
+@given(program=programs(), seed=seeds)
+def test_joins_every_action_of_a_run_with_its_prediction_in_whatever_order_it_was_recorded(
+    program: Program, seed: int
+) -> None:
+    predicted = simulate(program, seconds(program, seed))
+    order = np.random.default_rng(seed).permutation(len(predicted))
+    columns = ("rank", "peer", "op", "stage", "microbatch", "start", "end", "cause", "other")
+    run = measured(predicted, **{name: getattr(predicted, name)[order] for name in columns})
+
+    laid = overlay(predicted, run)
+
+    assert sorted(laid.predicted.tolist()) == list(range(len(predicted)))
+    assert all(order[there] == here for here, there in zip(laid.predicted, laid.measured, strict=True))
+    assert laid.error == 0
+    assert all(kind["error"] == 0 for kind in laid.by_kind.values())
+
+
+def test_tells_the_error_of_each_kind_and_of_the_step() -> None:
+    """Forwards took twice and backwards as long as predicted; the transfer took no time at all."""
+    predicted = drawn((0, "0F0", 0, 1), (0, "0F1", 1, 2), (0, "0B0", 2, 5), (0, "0B1", 5, 8), (0, "0SEND_F0", 1, 2))
+    run = drawn((0, "0F0", 0, 2), (0, "0F1", 2, 4), (0, "0B0", 4, 7), (0, "0B1", 7, 10), (0, "0SEND_F0", 2, 2))
+
+    laid = overlay(predicted, measured(run))
+
+    assert laid.by_kind["F"] == {"predicted_s": 1, "measured_s": 2, "error": 1, "count": 2}
+    assert laid.by_kind["B"] == {"predicted_s": 3, "measured_s": 3, "error": 0, "count": 2}
+    assert laid.by_kind["SEND_F"] == {"predicted_s": 1, "measured_s": 0, "error": -1, "count": 1}
+    assert (laid.predicted_s, laid.measured_s) == (8, 10)
+    assert laid.error == pytest.approx(0.25)
+    assert laid.summary() == {
+        "predicted_s": 8, "measured_s": 10, "error": laid.error, "by_kind": dict(laid.by_kind)
+    }  # fmt: skip
+
+
+def test_lays_over_what_there_is_of_a_run_that_was_recorded_in_part() -> None:
+    predicted = drawn((0, "0F0", 0, 1), (0, "0B0", 1, 3), (1, "1F0", 1, 2))
+    run = measured(drawn((1, "1F0", 5, 6), meshes=("A", "B")))
+
+    laid = overlay(predicted, run)
+
+    assert (laid.predicted.tolist(), laid.measured.tolist()) == ([2], [0])
+    assert laid.by_kind.keys() == {"F"}
+
+
+def test_the_same_action_of_two_ranks_stays_apart() -> None:
+    """Both replicas of a stage are reduced, and every rank steps."""
+    predicted = drawn((0, "0REDUCE_GRAD", 0, 1), (1, "0REDUCE_GRAD", 0, 1), (0, "STEP", 1, 2), (1, "STEP", 1, 3))
+    run = measured(drawn((1, "STEP", 1, 3), (0, "STEP", 1, 2), (1, "0REDUCE_GRAD", 0, 1), (0, "0REDUCE_GRAD", 0, 1)))
+
+    laid = overlay(predicted, run)
+
+    assert dict(zip(laid.predicted.tolist(), laid.measured.tolist(), strict=True)) == {0: 3, 1: 2, 2: 1, 3: 0}
+
+
+def test_refuses_a_run_of_another_program() -> None:
+    predicted = drawn((0, "0F0", 0, 1))
+
+    with pytest.raises(InputError) as refused:
+        overlay(predicted, measured(predicted, digest="e"))
+
+    assert str(refused.value) == (
+        "the run was of another program (e) than the open design (d); open the run's own design to compare them"
+    )

@@ -1,0 +1,302 @@
+"""Strategies against their formulas, orderings against full enumeration, plans against the sheet's cases."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations, product
+from math import ceil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.cli.main import main
+from meshwave.engine.costs.boundary_transfers import crossing_seconds
+from meshwave.engine.document import load_design
+from meshwave.engine.document.transfer_document import parse_transfer
+from meshwave.engine.files import example
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.boundaries import boundary, crossing_spec
+from meshwave.engine.resharding import (
+    Job,
+    Link,
+    Links,
+    Load,
+    Mesh,
+    Tensor,
+    every_transfer,
+    lower_bound,
+    orderings,
+    plan,
+    run_in_order,
+    strategies,
+    unit_tasks,
+)
+
+INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
+
+
+def one_to(hosts: int, per_host: int, elements: int = 1 << 20) -> tuple[tuple[object, ...], Links]:
+    """One device to all of some hosts, fully replicated."""
+    source = Mesh((1,), (0,), (0,))
+    ranks = tuple(range(1, 1 + hosts * per_host))
+    destination = Mesh((hosts, per_host), ranks, tuple(1 + (rank - 1) // per_host for rank in ranks))
+    links = Links(INTRA, INTER, {0: 0, **dict(zip(ranks, destination.hosts, strict=True))})
+    return unit_tasks(Tensor((elements,), 4), source, ("R",), destination, ("R",)), links
+
+
+@pytest.mark.parametrize(("hosts", "per_host"), [(1, 1), (1, 4), (3, 2), (4, 3)])
+def test_each_strategy_takes_what_its_formula_says(hosts: int, per_host: int) -> None:
+    (task,), links = one_to(hosts, per_host)
+    n, m = task.bytes, hosts * per_host
+    found = {name: strategies[name]().latency(task, 0, links, 64).seconds for name in strategies}
+    assert found["send-recv"] == pytest.approx(m * (5e-5 + n / 1.25e9))
+    piece, inside = ceil(task.elements / per_host) * 4, per_host - 1
+    last = n - (per_host - 1) * piece
+    sent = hosts * ((per_host - 1) * (5e-5 + piece / 1.25e9) + 5e-5 + last / 1.25e9)
+    assert found["local-allgather"] == pytest.approx(sent + inside * (1e-5 + piece / 4e10))
+    piece = ceil(task.elements / m) * 4
+    sizes = [max(0, min(piece, n - number * piece)) for number in range(m)]
+    edge = 5e-5 + piece / 1.25e9 if hosts > 1 else 1e-5 + piece / 4e10
+    assert found["global-allgather"] == pytest.approx(sum(5e-5 + s / 1.25e9 for s in sizes if s) + (m - 1) * edge)
+    far, near = 5e-5 + n / 64 / 1.25e9, 1e-5 + n / 64 / 4e10
+    assert found["broadcast"] == pytest.approx(hosts * far + hosts * inside * near + 63 * far)
+
+
+def test_the_best_number_of_chunks_is_the_least_and_the_smallest_of_equals() -> None:
+    (task,), links = one_to(3, 2)
+    best = strategies["broadcast"]().latency(task, 0, links)
+    tried = [strategies["broadcast"]().latency(task, 0, links, k).seconds for k in range(1, 1025)]
+    assert best.seconds == min(tried) and best.chunks == tried.index(min(tried)) + 1
+    (task,), links = one_to(1, 1)
+    assert strategies["broadcast"]().latency(task, 0, links).chunks == 1
+
+
+@pytest.mark.parametrize("strategy", ["broadcast", "hierarchical"])
+def test_more_chunks_than_elements_are_priced_as_they_are_sent(strategy: str) -> None:
+    """Two elements travel in two messages, whatever number of chunks is wanted."""
+    (task,), links = one_to(3, 2, elements=2)
+    member = strategies[strategy]()
+    wanted = member.latency(task, 0, links, 8)
+    assert wanted == member.latency(task, 0, links, 2) and wanted.chunks == 2
+    assert list(member.legs(task, 0, links, 8)) == list(member.legs(task, 0, links, wanted.chunks))
+
+
+def test_a_hierarchy_wins_where_hosts_are_full_and_messages_small() -> None:
+    (task,), links = one_to(4, 8, elements=256)
+    seconds = {name: strategies[name]().latency(task, 0, links).seconds for name in strategies}
+    assert seconds["hierarchical"] < seconds["broadcast"]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> list[Job]:
+    def job() -> Job:
+        hosts = sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=2)))
+        receivers = tuple(sorted(draw(st.sets(st.integers(3, 6), min_size=1, max_size=2))))
+        seconds = float(draw(st.integers(1, 8)))
+        return Job(int(seconds), dict.fromkeys(hosts, seconds), receivers)
+
+    return [job() for _ in range(draw(st.integers(1, 5)))]
+
+
+def ends(jobs: list[Job], order: list[tuple[int, int]]) -> float:
+    return max(placed.end for placed in run_in_order(jobs, order))
+
+
+@given(problems())
+@settings(max_examples=60, deadline=None)
+def test_the_search_finds_what_trying_everything_finds(jobs: list[Job]) -> None:
+    best = min(
+        ends(jobs, [(number, hosts[number]) for number in order])
+        for hosts in product(*(job.options for job in jobs))
+        for order in permutations(range(len(jobs)))
+    )
+    for name in orderings:
+        answer = orderings[name]().solve(jobs)
+        assert sorted(number for number, _ in answer.order) == list(range(len(jobs)))
+        length = ends(jobs, answer.order)
+        assert length >= best - 1e-9 and lower_bound(jobs) <= best + 1e-9
+        assert not answer.is_optimal or length == pytest.approx(best)
+        assert name not in ("dfs", "ensemble") or length == pytest.approx(best)
+        assert_no_clash(jobs, answer.order)
+
+
+def assert_no_clash(jobs: list[Job], order: list[tuple[int, int]]) -> None:
+    placed = run_in_order(jobs, order)
+    for one, other in permutations(placed, 2):
+        if one.host == other.host or set(jobs[one.job].receivers) & set(jobs[other.job].receivers):
+            assert one.end <= other.start + 1e-9 or other.end <= one.start + 1e-9
+
+
+def test_a_search_whose_bound_is_no_bound_would_miss_the_best() -> None:
+    """The counter-example to the released code, which stops at 16."""
+    jobs = [
+        Job(seconds, dict.fromkeys(hosts, float(seconds)), (receiver,))
+        for seconds, hosts, receiver in (
+            (7, (0, 1), 5), (2, (0, 1), 6), (5, (0,), 5), (4, (0,), 6), (4, (0, 1), 7), (8, (1,), 6)
+        )
+    ]  # fmt: skip
+    answer = orderings["dfs"]().solve(jobs)
+    assert ends(jobs, answer.order) == 15 and answer.is_optimal
+
+
+S = (1024, 1024, 512)
+CASES = {
+    1: ((2, 4), (2, 4), S, "S0 R R", "S0 R R", 2, 1, 1),
+    2: ((2, 4), (2, 4), S, "R R R", "S0 R R", 2, 2, 1),
+    3: ((2, 4), (2, 4), S, "R S0 R", "S0 R R", 4, 1.5, 1.5),
+    4: ((2, 4), (2, 4), S, "R S01 R", "S01 R R", 64, 1.9, 1.9),
+    5: ((2, 4), (2, 4), S, "S1 R R", "S0 R R", 4, 2, 1.5),
+    6: ((2, 4), (3, 4), (3072, 1024, 170), "S0 R R", "S0 R R", 4, 2, 2),
+    7: ((1, 4), (2, 4), S, "S1 R R", "R R R", 4, 1, 1),
+    9: ((2, 4), (2, 4), S, "R S0 R", "R R S0", 4, 1.5, 1.5),
+}
+"""The released cases: meshes, tensor, specs; unit tasks; and how much senders and order together save of the
+naive plan, and the order of the balanced one (of bandwidth alone)."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_released_cases_gain_what_the_model_says(case: int) -> None:
+    rows, columns, shape, source_spec, spec, tasks, of_naive, of_balanced = CASES[case]
+    size = rows[0] * rows[1]
+    source = Mesh(rows, tuple(range(size)), tuple(rank // 4 for rank in range(size)))
+    count = columns[0] * columns[1]
+    destination = Mesh(columns, tuple(range(size, size + count)), tuple(10 + rank // 4 for rank in range(count)))
+    host = dict(zip((*source.ranks, *destination.ranks), (*source.hosts, *destination.hosts), strict=True))
+    links = Links(Link(), Link(0.0, 1.25e9), host)
+    ends = (source, source_spec.split()), (destination, spec.split())
+    found = unit_tasks(Tensor(shape, 4), *ends[0], *ends[1])
+    made = {name: plan(Tensor(shape, 4), *ends, links, ordering=name, chunks=1024) for name in orderings}
+    assert len(found) == tasks
+    assert made["ensemble"].is_optimal
+    best = made["ensemble"].makespan_s
+    assert made["naive"].makespan_s / best == pytest.approx(of_naive, rel=0.02)
+    assert made["load-balance"].makespan_s / best == pytest.approx(of_balanced, rel=0.02)
+
+
+def test_a_plan_is_the_same_however_often_it_is_made() -> None:
+    source = Mesh((4, 2), tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3))
+    destination = Mesh((3, 2), tuple(range(8, 14)), (4, 4, 5, 5, 6, 6))
+    links = Links(INTRA, INTER, dict(zip(range(14), (*source.hosts, *destination.hosts), strict=True)))
+    loads = [Load(Tensor((37, 11), 4), (source, ("S0", "S1")), (destination, ("S1", "S0")))]
+    assert list(every_transfer(loads, links)) == list(every_transfer(loads, links))
+
+
+SPEC = {
+    "format": "meshwave-transfer/1",
+    "tensor": {"shape": [13, 6], "item_bytes": 2},
+    "source": {"shape": [2, 2], "ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"]},
+    "destination": {"shape": [3, 2], "ranks": [4, 5, 6, 7, 8, 9], "hosts": [2, 2, 3, 3, 4, 4], "spec": ["S0", "R"]},
+    "links": {"intra_node": {"latency_s": 0, "bandwidth": None}, "inter_node": {"latency_s": 0, "bandwidth": 1}},
+    "chunks": 64,
+}
+
+
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], **changes: object) -> tuple[int, str, str]:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps({**SPEC, **changes}))
+    status = main(["reshard", str(path), "--json"])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_the_command_answers_with_tasks_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = ask(tmp_path, capsys)
+    found = json.loads(out)
+    assert status == 0
+    assert [task["bytes"] for task in found["unit_tasks"]] == [60, 24, 36, 36]
+    assert found["unit_tasks"][1] == {"box": [[5, 7], [0, 6]], "bytes": 24, "senders": [0, 1], "receivers": [6, 7]}
+    made = {(plan["strategy"], plan["ordering"]): plan for plan in found["plans"]}
+    assert made["broadcast", "naive"]["makespan_s"] == pytest.approx(156)
+    assert made["broadcast", "ensemble"]["makespan_s"] == pytest.approx(84)
+    assert made["broadcast", "ensemble"]["optimal"]
+    assert made["broadcast", "naive"]["tasks"][2] == {
+        "task": 2, "sender": 2, "start_s": pytest.approx(84), "end_s": pytest.approx(120), "chunks": 18
+    }  # fmt: skip
+
+
+def test_people_are_told_what_travels_and_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"shape": [4], "ranks": [1, 0, 2, 3], "hosts": [0, 0, 1, 1], "spec": ["S0", "R"]}
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps({**SPEC, "source": {**same, "ranks": [0, 1, 2, 3]}, "destination": same}))
+
+    assert main(["reshard", str(path)]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "156 B in 4 unit tasks"
+    assert said[1:4] == [
+        "  task 0: [0:4 0:6] 48 B from 0 to 1",
+        "  task 1: [4:8 0:6] 48 B from 1 to 0",
+        "  task 2: [8:12 0:6] 48 B stays on 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chunks": 0}, "chunks: 0 should be at least 1"),
+        ({"source": {**SPEC["source"], "hosts": [0]}}, "source.hosts: a mesh of 2 x 2 has 4 ranks, and 1 hosts"),  # type: ignore[dict-item]
+        ({"source": {**SPEC["source"], "ranks": [0, 0, 1, 2]}}, "source.ranks[1]: rank 0 stands twice"),  # type: ignore[dict-item]
+        ({"source": {**SPEC["source"], "spec": ["S0", "S0"]}}, "source.spec[1]: axis 0 cuts dims 0 and 1"),  # type: ignore[dict-item]
+        ({"format": "meshwave-transfer/9"}, "format: 'meshwave-transfer/9' is not known"),
+        ({"extra": 1}, "extra: there is no key 'extra' here. Known: chunks, destination, format"),
+    ],
+)
+def test_what_is_wrong_with_a_transfer_is_said_at_its_place(
+    changes: dict[str, object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, error = ask(tmp_path, capsys, **changes)
+    assert status == 2 and not out
+    assert words in error
+
+
+# ---- what crosses a boundary of a design ----
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("20-unequal-meshes", "A:B"), ("18-u-transformer", "0:3")])
+def test_a_boundary_of_a_design_is_priced_as_the_design_is(
+    name: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    design = load_design(example(name))
+
+    assert main(["reshard", name, "--boundary", wanted, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    source, destination, tensors = boundary(design, lower(design), wanted)
+    how = design.transfer.strategy, design.transfer.ordering
+    (own,) = (plan for plan in found["plans"] if (plan["strategy"], plan["ordering"]) == how)
+    assert own["played_s"] == pytest.approx(crossing_seconds(design, source, destination, tensors))
+    assert parse_transfer(json.dumps(found["spec"])) == crossing_spec(design, source, destination, tensors)
+    assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
+
+
+def test_the_largest_message_stands_for_a_boundary() -> None:
+    """Skip connections of three blocks go beside one another."""
+    design = load_design(example("18-u-transformer"))
+
+    assert boundary(design, lower(design), "A:D") == (0, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["20-unequal-meshes"], "say which boundary of the design with --boundary A:B; there are A:B, B:A\n"),
+        (["20-unequal-meshes", "--boundary", "A"], "--boundary takes two meshes such as A:B, not 'A'; there are A:B"),
+        (["01-first-wave", "--boundary", "A:C"], "mesh A sends nothing to mesh C; there are A:B, B:A, B:C"),
+        (["01-first-wave", "--boundary", "A:x"], "there is no mesh called 'x'. Known: A, B, C, D."),
+        (["15-bert-base-moe"], "nothing is sent in this design"),
+        (["nowhere"], "no such example"),
+    ],
+)
+def test_what_is_no_boundary_is_refused(capsys: pytest.CaptureFixture[str], line: list[str], said: str) -> None:
+    assert main(["reshard", *line]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_transfer_alone_has_no_boundary_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(SPEC))
+
+    assert main(["reshard", str(path), "--boundary", "A:B"]) == 2
+    assert "--boundary is one of a design" in capsys.readouterr().err

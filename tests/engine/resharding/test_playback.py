@@ -1,0 +1,225 @@
+"""What a plan takes as it is played: messages share NICs, and nobody waits for what it does not need."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwave.engine.program import link_shares
+from meshwave.engine.program.link_shares import Share
+from meshwave.engine.resharding import (
+    Link,
+    Links,
+    Mesh,
+    Played,
+    Port,
+    Tensor,
+    Transfer,
+    play,
+    shares,
+    strategies,
+    transfer,
+)
+from meshwave.engine.resharding import playback as played
+from meshwave.engine.runtime.benchmarks.resharding import CASES, CLUSTER
+from tests.engine.resharding.test_moves import INTER, INTRA, transfers
+
+SECOND_A_BYTE = Link(0.0, 1.0)
+FREE = Link()
+
+
+def moved(
+    elements: int, senders: int, receivers: int, strategy: str, links: tuple[Link, Link], **more: int
+) -> Transfer:
+    """A vector of bytes, cut over senders on a host each or whole on one, to receivers that all want all of it."""
+    hosts = [*range(senders), *[senders + rank // 2 for rank in range(receivers)]]
+    source = Mesh((senders,), tuple(range(senders)), tuple(hosts[:senders]))
+    destination = Mesh((receivers,), tuple(range(senders, len(hosts))), tuple(hosts[senders:]))
+    lines = Links(*links, dict(enumerate(hosts)), **more)
+    return transfer(Tensor((elements,), 1), (source, ("S0",)), (destination, ("R",)), lines, strategy=strategy)
+
+
+@pytest.mark.parametrize("strategy", strategies)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4000), st.integers(1, 6))
+def test_a_task_alone_takes_no_longer_than_its_formula(strategy: str, elements: int, receivers: int) -> None:
+    found = moved(elements, 1, receivers, strategy, (INTRA, INTER))
+
+    element_s = 1 / INTER.bandwidth  # chunks of whole elements are not all as long as the formula's
+    assert found.played_s <= found.plan.makespan_s + receivers * element_s
+    if strategy == "broadcast":
+        assert found.played_s == pytest.approx(found.plan.makespan_s, abs=receivers * element_s)
+
+
+@settings(max_examples=150, deadline=None)
+@given(transfers())
+def test_no_nic_carries_more_than_it_can(found: Transfer) -> None:
+    carried: Counter[tuple[str, int]] = Counter()
+    for move in found.moves:
+        ends = found.links.host[move.source], found.links.host[move.target]
+        if ends[0] != ends[1]:
+            size = move.elements * found.tensor.item_bytes
+            carried += Counter({("tx", ends[0]): size, ("rx", ends[1]): size})
+
+    least = max(carried.values(), default=0) / INTER.bandwidth
+    assert found.played_s >= least * (1 - 1e-6)
+    assert (found.played_s > 0) == bool(found.moves)
+
+
+def test_what_comes_from_two_hosts_shares_a_nic_unless_there_are_two() -> None:
+    links = SECOND_A_BYTE, FREE
+    assert moved(100, 2, 1, "send-recv", links[::-1]).played_s == pytest.approx(100)
+    assert moved(100, 2, 1, "send-recv", links[::-1], nics=2).played_s == pytest.approx(50)
+
+
+def test_what_one_message_cannot_use_is_left_to_the_others() -> None:
+    """Three come to host 2 and get a third each, so that host 0 has two thirds left for host 1."""
+    ways = [played._Way((("tx", source), ("rx", target)), 1.0) for source, target in ((0, 1), (0, 2), (3, 2))]
+    for message, way in enumerate((*ways, ways[-1])):
+        way.join(message, 100.0, 0.0)
+
+    played._share(ways, lambda port: 1.0)
+
+    assert [way.rate for way in ways] == pytest.approx([2 / 3, 1 / 3, 1 / 3])
+
+
+@pytest.mark.parametrize("ordering", ["naive", "load-balance", "ensemble"])
+def test_the_sheets_example_needs_no_order_where_nobody_waits_for_a_whole_task(ordering: str) -> None:
+    source, destination = (
+        Mesh((2, 2), (0, 1, 2, 3), (0, 0, 1, 1)),
+        Mesh((3, 2), tuple(range(4, 10)), (2, 2, 3, 3, 4, 4)),
+    )
+    links = Links(FREE, SECOND_A_BYTE, dict(enumerate((0, 0, 1, 1, 2, 2, 3, 3, 4, 4))))
+    found = transfer(
+        Tensor((13, 6), 2), (source, ("S0", "R")), (destination, ("S0", "R")), links, ordering=ordering, chunks=64
+    )
+    assert found.plan.makespan_s == pytest.approx(84 if ordering == "ensemble" else 156, rel=0.02)
+    assert found.played_s == pytest.approx(84, rel=0.02)
+
+
+def test_where_a_mesh_overlaps_the_other_hosts_are_served_at_once() -> None:
+    """Eight slices of 2 MB leave one host in the time that the plan, which holds both receivers' hosts, needs for five."""
+    case = next(case for case in CASES if case.name.startswith("S01 to R, 2 x 2 to 2 x 2"))
+    rates = (Link(2e-4, rate * 0.992) for rate in (CLUSTER.intra, CLUSTER.inter) if rate)
+    found = case.plan(Links(*rates, {rank: CLUSTER.node(rank) for rank in range(CLUSTER.ranks)}), "send-recv")
+
+    slices = prod(case.shape) * 4 / 4
+    assert found.played_s == pytest.approx(8 * slices / (CLUSTER.inter * 0.992), rel=0.01)
+    assert found.plan.makespan_s > 1.5 * found.played_s
+
+
+def test_pieces_that_the_transport_keeps_are_dealt_side_by_side() -> None:
+    """So that the ring starts when all are there, as its formula says; larger ones are dealt one by one, and what
+    the ring sends meanwhile shares the receivers' NIC with the later ones."""
+    links = Link(0.0, 1e12), Link(0.0, 1e6)
+    small, large = (moved(size, 1, 4, "global-allgather", links) for size in (8 * 10**6, 80 * 10**6))
+    assert small.played_s == pytest.approx(small.plan.makespan_s, rel=1e-3)
+    assert 1.1 < large.played_s / large.plan.makespan_s < 1.4
+
+
+def test_a_plan_of_too_many_messages_takes_its_makespan(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = moved(1000, 2, 4, "send-recv", (INTRA, INTER))
+    monkeypatch.setattr(played, "MOST_PLAYED", 7)
+    assert len(found.moves) == 8 and found.played_s == found.plan.makespan_s
+    assert plays(found) == Played(found.plan.makespan_s, None)
+
+
+# every message
+
+
+def plays(found: Transfer) -> Played:
+    return play(found.plan, found.tasks, found.links)
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_every_byte_is_played_once_and_the_last_one_ends_the_play(found: Transfer) -> None:
+    told = plays(found)
+    sent = told.messages or ()
+
+    assert [each.move for each in sent] == list(found.moves)
+    assert max((each.end_s for each in sent), default=0.0) == told.seconds == found.played_s
+    got: Counter[tuple[int, int]] = Counter()
+    for each in sent:
+        link = found.links.between(each.move.source, each.move.target)
+        got[each.move.task, each.move.target] += round(each.bytes)
+        assert each.start_s - each.set_out_s == pytest.approx(link.latency_s)
+        assert each.end_s - each.start_s >= each.bytes / (link.bandwidth or 1.0) * (1 - 1e-3)
+    assert got == {(number, rank): task.bytes for number, task in enumerate(found.tasks) for rank in task.receivers}
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_at_no_moment_a_port_carries_more_than_it_can(found: Transfer) -> None:
+    told = plays(found)
+    sent = told.messages or ()
+    moments = {moment for each in sent for moment in (each.start_s, each.end_s)}
+    carried: defaultdict[int, float] = defaultdict(float)
+    for now, then in pairwise(sorted(moments | {moment for rates in told.rates.values() for moment, _ in rates})):
+        on: defaultdict[Port, float] = defaultdict(float)
+        for number, each in enumerate(sent):
+            if each.start_s <= now < each.end_s:
+                rate = next(rate for since, rate in reversed(told.rates[each.ports]) if since <= now)
+                carried[number] += rate * (then - now)
+                for port in each.ports:
+                    on[port] += rate
+        for port, rate in on.items():
+            assert rate <= played.capacity(port, found.links) * (1 + 1e-9)
+
+    assert [carried[number] for number in range(len(sent))] == pytest.approx([each.bytes for each in sent], rel=1e-3)
+
+
+def drawn(found: Transfer) -> dict[Port, list[Share]]:
+    return shares(plays(found), found.links)
+
+
+def test_who_shares_a_nic_has_a_part_of_it_and_then_what_the_other_leaves() -> None:
+    """Host 0 sends 100 bytes to host 2, host 1 sends 50, so that this is done when each has got 50."""
+    source, destination = Mesh((2,), (0, 1), (0, 1)), Mesh((1,), (2,), (2,))
+    links = Links(FREE, SECOND_A_BYTE, {0: 0, 1: 1, 2: 2})
+    found = transfer(Tensor((3, 50), 1), (source, ("S0", "R")), (destination, ("R", "R")), links, strategy="send-recv")
+
+    assert drawn(found) == {
+        ("tx", 0): [Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
+        ("tx", 1): [Share(1, 0.0, 100.0, 0.0, 0.5)],
+        ("rx", 2): [Share(1, 0.0, 100.0, 0.5, 1.0), Share(0, 0.0, 100.0, 0.0, 0.5), Share(0, 100.0, 150.0, 0.0, 1.0)],
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(transfers())
+def test_the_bars_of_a_port_leave_each_other_room_and_have_the_area_of_their_bytes(found: Transfer) -> None:
+    sent = plays(found).messages or ()
+    for port, bars in drawn(found).items():
+        most = played.capacity(port, found.links)
+        areas: defaultdict[int, float] = defaultdict(float)
+        lengths: defaultdict[int, float] = defaultdict(float)
+        for bar in bars:
+            assert 0 <= bar.low <= bar.high <= 1
+            areas[bar.message] += (bar.high - bar.low) * (bar.end_s - bar.start_s) * most
+            lengths[bar.message] += bar.end_s - bar.start_s
+        for number, each in enumerate(sent):
+            if port in each.ports:
+                assert lengths[number] == pytest.approx(each.end_s - each.start_s)
+                assert areas[number] == pytest.approx(each.bytes, rel=1e-2)  # heights have four digits
+        for moment in {bar.start_s for bar in bars}:
+            there = sorted((bar.low, bar.high) for bar in bars if bar.start_s <= moment < bar.end_s)
+            assert all(below[1] <= above[0] for below, above in pairwise(there))
+
+
+def test_of_too_many_bars_some_moments_are_left_out_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = moved(10**9, 3, 4, "broadcast", (INTRA, INTER))
+    whole = drawn(found)
+    for name in ("MOST_SHARES", "LEAST_SHARES"):
+        monkeypatch.setattr(link_shares, name, 60)
+    thinned = drawn(found)
+
+    assert sum(map(len, thinned.values())) < sum(map(len, whole.values()))
+    for port, bars in whole.items():
+        assert {bar.message for bar in bars} == {bar.message for bar in thinned[port]}
+        assert max(bar.end_s for bar in bars) == max(bar.end_s for bar in thinned[port])

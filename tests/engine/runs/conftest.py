@@ -1,0 +1,35 @@
+"""A record of runs of its own for each test, and launchers whose workers need no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from tests.engine.runs.play import HERE
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    record = Record(tmp_path / "home")
+    yield record
+    record.close()
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def either(request: pytest.FixtureRequest, record: Record) -> Iterator[LocalLauncher]:
+    """A launcher of each kind, with workers that need no torch."""
+    launcher = LocalLauncher(record, start=request.param, worker="stand_in", path=HERE)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def launcher(record: Record) -> Iterator[LocalLauncher]:
+    """A launcher that forks workers that need no torch."""
+    launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+    yield launcher
+    launcher.close()

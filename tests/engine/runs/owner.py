@@ -1,0 +1,21 @@
+"""A process that launches a run and does nothing else, so that it can be killed: HOME DESIGN [OPTIONS]."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.document import load_design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.runs import Options, Record
+from meshwave.engine.runs.launchers._base import launchers
+
+if __name__ == "__main__":
+    home, design = Path(sys.argv[1]), load_design(sys.argv[2])
+    launcher = launchers["local"](Record(home), worker="stand_in", path=Path(__file__).parent)
+    options = Options.model_validate_json(sys.argv[3]) if len(sys.argv) > 3 else Options()
+    run = launcher.submit(design, lower(design), layers_per_stage(design), options=options)
+    print(run.id, flush=True)
+    time.sleep(600)

@@ -1,0 +1,346 @@
+"""A prediction held against recordings whose every second is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.action import Op
+from meshwave.engine.runs.accuracy import Comparison, Link, compare, profile_of
+from meshwave.engine.runs.recording import (
+    WITHIN,
+    Clocks,
+    MeasuredMemory,
+    ProcessClock,
+    Sighting,
+    read_recording,
+    write_clocks,
+)
+from tests.engine.costs.profiles import known
+from tests.engine.runs.play import draw
+from tests.engine.runs.recorded import record, record_inside
+
+APART = {"kind": "roofline", "transfer_model": "latency"}
+"""Messages that do not share links: what a recording tells of one of them is what that one took."""
+HANAYO = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
+
+
+def model(layers: int) -> dict[str, Any]:
+    return {"kind": "gpt", "layers": layers, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    return predict(draw(pp=4, pipeline=HANAYO, model=model(8), cost=APART))
+
+
+def compared(folder: Path, prediction: Prediction, seconds: Any, **how: Any) -> Comparison:
+    record(folder, prediction, seconds, **how)
+    return compare(prediction, read_recording(folder))
+
+
+def where(prediction: Prediction, **columns: int) -> Any:
+    """[rows] those of which every column has the value."""
+    rows = np.ones(len(prediction.program), np.bool_)
+    for name, value in columns.items():
+        rows &= getattr(prediction.program, name) == value
+    return rows
+
+
+def slowed(prediction: Prediction, times: float, **columns: int) -> Any:
+    return prediction.costs.seconds * np.where(where(prediction, **columns), times, 1.0)
+
+
+def test_what_took_what_was_predicted_has_no_error_and_no_cause(tmp_path: Path, prediction: Prediction) -> None:
+    found = compared(tmp_path, prediction, prediction.costs.seconds)
+
+    assert found.iteration.error == pytest.approx(0, abs=1e-4)
+    assert found.cause is None
+    assert {op.name for op in found.by_kind} == {"F", "B", "SEND_F", "SEND_B", "STEP"}
+    for each in (*found.by_kind.values(), *found.by_mesh.values(), *found.by_link.values()):
+        if each.at_most:
+            assert each.measured_s >= each.predicted_s
+        else:
+            assert each.measured_s == pytest.approx(each.predicted_s, rel=2e-3, abs=2e-9)
+    assert found.timeline.bubble_ratio == pytest.approx(prediction.timeline.bubble_ratio, abs=1e-3)
+    assert found.doubts == ""
+
+
+@pytest.mark.parametrize(
+    ("slow", "name"),
+    [
+        ({"op": Op.B, "rank": 3, "stage": 3}, "backward of stage 3 on mesh M3"),
+        ({"op": Op.F, "rank": 0}, "forward on mesh M0"),
+        ({"op": Op.B}, "backward"),
+        ({"rank": 2}, "computation on mesh M2"),  # its optimizer step took no longer
+    ],
+)
+def test_the_biggest_error_is_named_as_narrowly_as_it_is(
+    slow: dict[str, int], name: str, tmp_path: Path, prediction: Prediction
+) -> None:
+    seconds = np.where(prediction.program.is_compute, slowed(prediction, 1.8, **slow), prediction.costs.seconds)
+
+    found = compared(tmp_path, prediction, seconds).cause
+
+    assert found is not None
+    assert found.words.startswith(f"{name} took ")
+    assert "% longer than predicted; it makes " in found.words
+    assert found.words.endswith("% of the error of the step")
+    assert found.share == pytest.approx(1, abs=0.1)
+
+
+def test_a_slow_link_is_told_by_its_ends(tmp_path: Path, prediction: Prediction) -> None:
+    slow = 20.0
+
+    found = compared(tmp_path, prediction, slowed(prediction, slow, op=Op.SEND_F, rank=1, peer=2))
+
+    assert found.cause is not None
+    assert found.cause.words.startswith("transfers of activations from mesh M1 to mesh M2 took ")
+    assert "; they make " in found.cause.words
+    errors = {link: each.error or 0.0 for link, each in found.by_link.items()}
+    assert errors.pop(Link(1, 2)) == pytest.approx(slow - 1, rel=0.01), (
+        "of the gradients that it carries, too, nothing is known: nobody waited for them"
+    )
+    assert [*errors.values()] == pytest.approx([0.0] * 5, abs=0.01)
+
+
+@pytest.mark.parametrize("asking_s", [0.0, 90e-6])
+def test_a_tensor_that_nobody_waited_for_is_known_from_above_alone(asking_s: float, tmp_path: Path) -> None:
+    """The first mesh forwards all before the second one is done with the first: its messages lie there; and a busy
+    machine needs a moment to hand them out."""
+    drawn = draw(pp=2, pipeline={"schedule": "gpipe", "microbatches": 6, "stages": [1, 7]}, model=model(8), cost=APART)
+    prediction = predict(drawn)
+    sends = prediction.program.op == Op.SEND_F
+    seconds = np.where(sends, 1e-6, 1000 * prediction.costs.seconds)
+    found = compared(tmp_path, prediction, seconds, asking_s=asking_s)
+
+    known = found.rows.known[sends]
+    assert known[0] or not known[1:].any()
+    assert not known[-1]
+    assert not known.all()
+    of_link = found.by_link[Link(0, 1)]
+    assert not of_link.at_most
+    assert of_link.measured_s < 2 * (1e-6 + asking_s), "not until its receiver turned to it"
+
+
+def test_of_a_link_that_nobody_ever_waited_for_no_error_is_told(tmp_path: Path) -> None:
+    """What skips the mesh between is there long before that one has computed what is taken with it."""
+    prediction = predict(draw(pp=3, model={**model(5), "kind": "u-transformer"}, cost=APART))
+    sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
+    found = compared(tmp_path, prediction, np.where(sends, 2e-4, 0.05), asking_s=9e-5)
+
+    skipping, passing = found.by_link[Link(0, 2)], found.by_link[Link(0, 1)]
+
+    assert skipping.at_most
+    assert skipping.measured_s > 0.05, "in hand when its receiver turned to it"
+    assert skipping.error is None
+    assert 2e-4 <= passing.measured_s <= 2e-4 + 9e-5
+    assert not passing.at_most
+
+
+def test_a_receiver_that_waits_for_what_is_not_sent_yet_says_nothing_of_the_link(
+    tmp_path: Path, prediction: Prediction
+) -> None:
+    """The first mesh is late: all others stand still for it, long before anything is on its way."""
+    sends = np.isin(prediction.program.op, (Op.SEND_F, Op.SEND_B))
+    slow = np.where(where(prediction, op=Op.F, rank=0), 0.5, np.where(sends, 1e-3, 1e-4))
+
+    found = compared(tmp_path, prediction, slow)
+
+    known = [each.measured_s for each in found.by_link.values() if not each.at_most]
+    assert len(known) >= 3
+    assert known == pytest.approx([1e-3] * len(known), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def with_experts() -> Prediction:
+    moe = {"experts": 4, "top_k": 2, "capacity_factor": 1.25, "every": 2}
+    experts = {"schedule": "parm-s1", "ep": 2, "esp": 1}
+    return predict(draw(pp=2, dp=2, model={**model(4), "moe": moe}, experts=experts))
+
+
+@pytest.mark.parametrize(
+    ("slow", "name"),
+    [
+        ("waits", "waiting for exchanges of expert layers on mesh M1"),
+        ("computed", "computation on mesh M1"),
+    ],
+)
+def test_messages_inside_a_block_are_told_apart_from_what_it_computes(
+    slow: str, name: str, tmp_path: Path, with_experts: Prediction
+) -> None:
+    seconds, program = with_experts.costs.seconds, with_experts.program
+    on = where(with_experts, rank=1) & (program.is_compute | (program.op == Op.STEP))
+    as_predicted, slowed_down = tmp_path / "as predicted", tmp_path / "slowed down"
+    as_predicted.mkdir()
+    slowed_down.mkdir()
+    record(as_predicted, with_experts, seconds)
+    record_inside(as_predicted, with_experts, np.zeros_like(seconds))
+    waits = compare(with_experts, read_recording(as_predicted)).waits.predicted
+    more = 9 * np.where(on, waits if slow == "waits" else seconds - waits, 0.0)
+    record(slowed_down, with_experts, seconds + more)
+    record_inside(slowed_down, with_experts, waits + (more if slow == "waits" else 0.0))
+
+    found = compare(with_experts, read_recording(slowed_down)).cause
+
+    assert (waits > 0).tolist() == program.is_compute.tolist()
+    assert found is not None
+    assert found.words.startswith(f"{name} took ")
+    assert found.times == pytest.approx(10, rel=0.02)
+    assert found.share == pytest.approx(1, abs=0.1)
+
+
+def test_what_cannot_be_told_apart_is_told_together(tmp_path: Path) -> None:
+    """A run records no reductions of tensor parallelism, and a rehearsal no exchanges of experts."""
+    document = draw(pp=1, dp=4, model={**model(2), "moe": {"experts": 4, "every": 2}}).model_dump(mode="json")
+    document["meshes"][0]["axes"] = {"dp": 2, "tp": 2}
+    document["experts"]["ep"] = 2
+    prediction = predict(parse_design(document))
+
+    found = compared(tmp_path, prediction, 3 * prediction.costs.seconds).cause
+
+    assert found is not None
+    assert found.words.startswith("computation, all-reduces and exchanges of experts on mesh M0 took 3 times")
+
+
+def test_steps_spread_and_those_that_warm_up_are_left_out(tmp_path: Path, prediction: Prediction) -> None:
+    stretched = (9.0, 5.0, 1.0, 1.2, 1.1, 1.0, 40.0, 1.3)
+    found = compared(tmp_path, prediction, prediction.costs.seconds, stretched=stretched, apart=(6,)).iteration
+
+    assert (found.steps, found.warm_up) == (5, 2)
+    took = [times / found.predicted_s for times in (found.low_s, found.measured_s, found.high_s)]
+    assert took == pytest.approx([1.0, 1.1, 1.2], rel=1e-3)
+
+
+def test_gradients_that_are_shared_are_reduced_and_the_step_waits_for_them(tmp_path: Path) -> None:
+    prediction = predict(draw(pp=2, dp=2, model=model(4), training={"clip_norm": 1.0, "steps": 3}))
+
+    found = compared(tmp_path, prediction, slowed(prediction, 3.0, op=Op.REDUCE_GRAD))
+
+    assert found.by_kind[Op.REDUCE_GRAD].error == pytest.approx(2, rel=0.01)
+    assert found.by_kind[Op.STEP].error == pytest.approx(0, abs=0.01)
+    assert found.cause is not None
+    assert found.cause.name.startswith("gradient reduction")
+
+
+def test_waiting_for_reductions_that_take_no_time_is_no_computing(tmp_path: Path) -> None:
+    """Both ranks that hold a stage of GEMS are done with it at once, and one of them long after its own last backward."""
+    gems = draw(pp=4, pipeline={"schedule": "gems", "microbatches": 4}, cost={"kind": "unit"}, model=model(4))
+    prediction = predict(gems)
+
+    found = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed")
+
+    for each in found.by_mesh.values():
+        assert each.measured_s == pytest.approx(each.predicted_s, rel=1e-3)
+
+
+def test_units_are_compared_with_a_rehearsal_alone(tmp_path: Path) -> None:
+    prediction = predict(draw(pp=2, cost={"kind": "unit"}))
+
+    run = compared(tmp_path, prediction, prediction.costs.seconds)
+    assert run.as_data()["error"] is None
+    assert run.as_data()["no_error_since"].startswith("the prediction is in units, which are no seconds")
+    assert run.cause is None
+
+    rehearsal = compared(tmp_path, prediction, prediction.costs.seconds, source="rehearsed", scale=0.02)
+    assert rehearsal.as_data()["error"] == pytest.approx(0, abs=1e-4)
+    assert rehearsal.iteration.measured_s == pytest.approx(prediction.timeline.makespan, rel=1e-4)
+    assert rehearsal.label == "rehearsal: computations were waits, 0.02 s for a unit; times are divided by that"
+    with pytest.raises(InputError, match="a rehearsal waits what was predicted"):
+        profile_of(rehearsal)
+
+
+def test_memory_is_compared_mesh_by_mesh_with_the_fullest_device(tmp_path: Path) -> None:
+    prediction = predict(draw(pp=2, dp=2))
+    for process, size in enumerate((1e6, 3e6, 2e6)):
+        MeasuredMemory(2, size, {"weights": size / 2, WITHIN: size / 2}, "counted").write(tmp_path, process)
+
+    first, second = compared(tmp_path, prediction, prediction.costs.seconds).memory
+
+    weights, optimizer = (prediction.costs.static_bytes[kind][0] for kind in ("weights", "optimizer"))
+    assert (first.mesh, first.measured_bytes) == ("M0", 3e6)
+    assert first.predicted_bytes == prediction.memory.total_bytes[0]
+    assert first.by_category["weights"] == (weights, 1.5e6)
+    assert first.by_category[WITHIN] == pytest.approx((first.predicted_bytes - weights, 1.5e6))
+    assert optimizer in first.predicted.values()
+    assert (second.mesh, second.measured_bytes) == ("M1", 2e6)
+
+
+def test_what_was_measured_becomes_the_cost_of_the_same_design(
+    tmp_path: Path, prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever each kind of action took, and whatever passed between them."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    times = np.random.default_rng(3).uniform(0.5, 8.0, 16)
+    times[Op.SEND_B] = times[Op.SEND_F]  # a link does not know what it carries
+    times = times[prediction.program.op]
+    found = compared(tmp_path, prediction, times * prediction.costs.seconds)
+
+    keep(profile_of(found, "a run"), "run-1.json")
+    calibrated = predict(with_cost(prediction.design, {"kind": "calibrated", "profile": "run-1.json"}))
+
+    assert calibrated.program == prediction.program
+    assert calibrated.timeline.makespan == pytest.approx(found.iteration.measured_s, rel=0.02)
+    again = compare(calibrated, read_recording(tmp_path))
+    assert abs(again.iteration.error or 0) < 0.02
+    for op in (Op.F, Op.B, Op.STEP):
+        assert again.by_kind[op].error == pytest.approx(0, abs=0.05)
+
+
+def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    keep(known(), "known.json")
+    cost = {"kind": "calibrated", "profile": "known.json"}
+    prediction = predict(draw(pp=2, cost=cost, training={"compile": True, "precision": "bf16"}))
+    record(tmp_path, prediction, prediction.costs.seconds)
+
+    found = compare(prediction, read_recording(tmp_path), "predicted for hosts linked at 1 MB/s")
+
+    assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, of which no prediction knows")
+    assert found.as_data()["label"] == found.label
+    assert "the profile has blocks in fp32 only; bf16 is priced as those" in found.unmeasured
+
+
+def with_cost(design: Design, cost: dict[str, Any]) -> Design:
+    return parse_design({**design.model_dump(mode="json"), "cost": cost})
+
+
+def test_another_program_and_an_empty_folder_are_refused(tmp_path: Path, prediction: Prediction) -> None:
+    with pytest.raises(RunError, match="no training step"):
+        compare(prediction, read_recording(tmp_path))
+    record(tmp_path, prediction, prediction.costs.seconds)
+    with pytest.raises(InputError, match="another program"):
+        compare(predict(draw(pp=4)), read_recording(tmp_path))
+
+
+def test_clocks_that_are_apart_are_aligned_and_their_doubt_is_said(tmp_path: Path, prediction: Prediction) -> None:
+    ahead = 5_000_000_000
+    seen = (Sighting(10**12, ahead, 30_000), Sighting(2 * 10**12, ahead, 20_000))
+    clocks = Clocks((ProcessClock(), *(ProcessClock(False, seen) for _ in range(3))))
+    record(tmp_path, prediction, 1e3 * prediction.costs.seconds, ahead_ns=(0, ahead, ahead, ahead))
+    write_clocks(tmp_path, clocks)
+
+    found = compare(prediction, read_recording(tmp_path))
+
+    assert found.iteration.measured_s == pytest.approx(1e3 * found.iteration.predicted_s, rel=1e-3)
+    assert found.recording.clocks.uncertainty_s == pytest.approx(15e-6)
+    assert found.timeline.doubt_s == pytest.approx(15e-6)
+    assert found.doubts == "the clocks of 3 of 4 processes, up to 5 s apart, were aligned to within 15 µs"
+
+
+def test_a_doubt_as_large_as_a_transfer_is_put_beside_it(tmp_path: Path, prediction: Prediction) -> None:
+    seen = (Sighting(10**12, 0, 30_000),)
+    write_clocks(tmp_path, Clocks((ProcessClock(), ProcessClock(False, seen))))
+
+    found = compared(tmp_path, prediction, np.where(prediction.program.op > Op.W, 1e-4, 1e-3))
+
+    assert found.doubts.endswith(": a transfer of 100 µs may be off by 15%")

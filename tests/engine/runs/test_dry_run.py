@@ -1,0 +1,151 @@
+"""Waits are never too short, devices keep the time of the model, and threads play a program in its order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs import estimate
+from meshwave.engine.document import Design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
+from meshwave.engine.runs.dry_run import (
+    LONGEST_STEP_S,
+    MADE_GOOD,
+    SHORTEST_S,
+    STEPS,
+    Device,
+    Lengths,
+    Stopped,
+    in_words,
+    shortened,
+    usual_scale,
+    wait_until,
+)
+from tests.engine.runs.play import draw
+
+LONG_NS = 10**15
+"""Longer than anybody waits: what is asked for only after it is not waited for."""
+
+
+def in_units(schedule: str, model: str = "latency", **more: Any) -> Design:
+    """Eight microbatches on four meshes; a transfer is a third of a forward."""
+    cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 1 / 3, "transfer_model": model}
+    layers = {"kind": "gpt", "layers": 16, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
+    return draw(pipeline={"schedule": schedule, "microbatches": 8, **more}, model=layers, cost=cost)
+
+
+# ---- the scale ----
+
+
+def test_the_shortest_action_takes_long_enough_to_be_true() -> None:
+    assert usual_scale(Lengths(shortest=1e-3, step=0.1), processes=4, cores=2) == pytest.approx(SHORTEST_S / 1e-3)
+
+
+def test_more_processes_than_cores_can_wake_in_time_wait_longer() -> None:
+    lengths = Lengths(shortest=1e-3, step=0.1)
+
+    assert usual_scale(lengths, 64, cores=2) == pytest.approx(4 * usual_scale(lengths, 16, cores=2))
+
+
+def test_nobody_waits_too_long_for_a_step() -> None:
+    assert usual_scale(Lengths(shortest=1e-6, step=1.0), 4, cores=2) == pytest.approx(LONGEST_STEP_S)
+    assert usual_scale(Lengths(shortest=10.0, step=5000.0), 4, cores=2) == pytest.approx(SHORTEST_S / 10)
+
+
+def test_what_is_slow_enough_is_played_in_its_own_time() -> None:
+    assert usual_scale(Lengths(shortest=0.05, step=1.5), 4, cores=2) == 1.0
+    assert usual_scale(Lengths(0.0, 0.0), 4, cores=2) == 1.0
+
+
+def test_the_shortest_action_is_one_that_matters() -> None:
+    design = in_units("1f1b")
+    program = lower(design)
+    costs = estimate(design, program)
+    costs.seconds[np.flatnonzero(program.op == Op.F)[0]] = 1e-9
+
+    assert Lengths.of(program, costs).shortest == 1.0
+
+
+def test_each_part_of_a_computation_that_exchanges_has_to_be_long_enough() -> None:
+    design = draw(pp=1, pipeline={"schedule": "1f1b", "microbatches": 2})
+    halves = design.model_copy(
+        update={
+            "cluster": design.cluster.model_copy(update={"devices_per_node": 2}),
+            "meshes": (design.meshes[0].model_copy(update={"devices": (0, 1), "axes": {"tp": 2}}),),
+            "model": design.model.model_copy(update={"layers": 4}),
+        }
+    )
+    program = lower(halves)
+    costs = estimate(halves, program)
+    assert costs.network is not None
+    assert set(costs.network.parts[program.op == Op.F].tolist()) == {4}
+    assert Lengths.of(program, costs).shortest <= costs.seconds[program.op == Op.F].min() / 4
+
+
+def test_it_is_told_how_true_it_is() -> None:
+    assert "each action waits 20 times its modelled time" in in_words(Lengths(1e-3, 0.1), 20.0, "s")
+    assert "0.02 s for a unit" in in_words(Lengths(1.0, 30.0), 0.02, "units")
+    assert "a larger --scale is truer" in in_words(Lengths(1e-3, 0.1), 2.0, "s")
+
+
+def test_it_plays_no_more_steps_than_it_needs() -> None:
+    assert shortened(draw(steps=1000)).training.steps == STEPS
+    assert shortened(draw(steps=2)) == draw(steps=2)
+
+
+# ---- waits ----
+
+
+def test_a_wait_never_ends_early() -> None:
+    for length in (50_000, 2_000_000, -1_000_000):
+        at = time.perf_counter_ns() + length
+        wait_until(at)
+        assert time.perf_counter_ns() >= at
+
+
+def test_a_wait_ends_where_it_is_not_wanted_any_more() -> None:
+    stop = threading.Event()
+    threading.Timer(0.01, stop.set).start()
+
+    with pytest.raises(Stopped):
+        wait_until(time.perf_counter_ns() + LONG_NS, stop)
+
+
+def test_a_sender_that_is_blocked_waits_for_what_it_sent() -> None:
+    blocked, free = Device("sender-blocking"), Device("latency")
+    now = time.perf_counter_ns()
+    for device in (blocked, free):
+        device.start(now)
+        device.send(2_000_000)
+
+    assert not free.clear_to_send()
+    assert blocked.clear_to_send()
+    assert time.perf_counter_ns() >= now + 2_000_000
+    blocked.compute(1_000_000)
+    assert blocked.free_ns >= now + 3_000_000
+    assert not blocked.clear_to_send()
+
+
+def test_a_device_makes_good_what_the_machine_was_late_and_no_more() -> None:
+    device = Device("latency")
+    device.start(time.perf_counter_ns())
+    wait_until(device.free_ns + 5_000_000)  # the machine was busy with something else
+    woken = time.perf_counter_ns()
+
+    device.compute(1_000_000)
+
+    assert device.free_ns >= woken + (1 - MADE_GOOD) * 1_000_000
+
+
+def test_what_is_due_later_is_held_until_then() -> None:
+    device = Device("latency")
+    device.start(time.perf_counter_ns())
+    due = device.free_ns + 3_000_000
+
+    assert device.hold(due) == due
+    assert time.perf_counter_ns() >= due

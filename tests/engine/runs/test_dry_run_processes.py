@@ -1,0 +1,190 @@
+"""Rehearsals, launched: real processes and messages, and waits in place of computations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.program.timeline import overlay
+from meshwave.engine.runs import Options, Record, Run, State
+from meshwave.engine.runs.dry_run import MADE_GOOD, Rehearsal, slot_seconds
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.recording import Recording, read_recording
+from tests.engine.runs.play import all_gone, draw
+from tests.engine.runs.test_dry_run_threads import slow_network
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform == "win32", reason="processes need POSIX")]
+
+LAYERS: dict[str, Any] = {"kind": "gpt", "layers": 16, "hidden": 32, "heads": 2, "sequence": 32, "vocab": 260}
+SLACK_S = 2e-4
+"""By how much the stamps of a wait may be closer together than the wait was long."""
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
+    """One warm process for all tests of this file, as an app has one."""
+    record = Record(tmp_path_factory.mktemp("home"))
+    launcher = LocalLauncher(record)
+    launcher.warm()
+    yield launcher
+    launcher.close()
+    record.close()
+
+
+def in_units(schedule: str, **more: Any) -> Design:
+    cost = {"kind": "unit", "forward": 1, "backward": 2, "transfer": 0.5, "transfer_model": "link-serial"}
+    pipeline = {"schedule": schedule, "microbatches": 8, **more}
+    return draw(pipeline=pipeline, model=LAYERS, cost=cost, training={"steps": 2})
+
+
+def unequal() -> Design:
+    """A model with skip connections over meshes of dp 2, tp 2 and one device, whose gradients are reduced and clipped."""
+    document = draw(pp=3, dp=2, model={**LAYERS, "kind": "u-transformer"}).model_dump(mode="json")
+    document["meshes"][1]["axes"] = {"dp": 1, "tp": 2}
+    document["meshes"][2] = {"name": "M2", "devices": [4], "axes": {"dp": 1}}
+    document["training"].update(micro_batch_size=2, steps=2, clip_norm=1.0)
+    return parse_design(document)
+
+
+def with_experts() -> Design:
+    model = {**LAYERS, "moe": {"experts": 4, "top_k": 2, "capacity_factor": 1.25, "every": 2}}
+    experts = {"schedule": "parm-auto", "ep": 2, "esp": 1}
+    return draw(pp=2, dp=2, model=model, experts=experts, training={"steps": 2})
+
+
+def with_images() -> Design:
+    """A model whose stages hand on tensors of different sizes."""
+    model = {"kind": "u-net", "image_size": 16, "base_channels": 8, "blocks_per_level": 2, "heads": 2}
+    return draw(pp=3, model=model, training={"steps": 2})
+
+
+DESIGNS = {
+    "hanayo": (in_units("hanayo", waves=2), 0.005),
+    "zb-v": (in_units("zb-v"), 0.005),
+    "slots of two": (in_units("dualpipe"), 0.005),
+    "replicas": (draw(pp=4, model=LAYERS, pipeline={"schedule": "chimera", "microbatches": 4}), 2.0),
+    "unequal meshes and skips": (unequal(), 2.0),
+    "experts": (with_experts(), 2.0),
+    "messages of different sizes": (with_images(), 5.0),
+}
+
+
+@dataclass
+class Found:
+    run: Run
+    prediction: Prediction
+    recording: Recording
+
+
+def rehearse(launcher: LocalLauncher, design: Design, scale: float) -> Found:
+    prediction = predict(design)
+    options = Options(rehearse=Rehearsal(scale=scale))
+    run = launcher.submit(design, prediction.program, prediction.costs.layers, options=options)
+    assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
+    return Found(run, prediction, read_recording(run.folder))
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_processes_play_every_action_in_order_and_none_too_short(launcher: LocalLauncher, name: str) -> None:
+    design, scale = DESIGNS[name]
+
+    found = rehearse(launcher, design, scale)
+
+    timeline, prediction = found.recording.timeline(), found.prediction
+    joined = overlay(prediction.timeline, timeline)
+    assert (timeline.source, found.recording.scale) == ("rehearsed", scale)
+    assert len(joined.measured) == len(prediction.timeline), "every action and every message"
+    _no_wait_ends_early(prediction, timeline.end - timeline.start, joined, scale)
+    assert _orders(timeline) == _orders(prediction.timeline)
+    assert timeline.makespan >= (1 - MADE_GOOD) * prediction.timeline.makespan - SLACK_S / scale
+    _every_input_was_there(timeline)
+    assert found.run.entry.is_rehearsal
+    assert "loss" not in found.run.metrics()[0]
+    assert found.run.metrics()[0]["unit"] == prediction.costs.unit
+    assert found.run.notes()[0].startswith("messages go through ")
+    assert "a rehearsal: nothing is computed" in found.run.notes()[1]
+    assert all_gone(found.run)
+
+
+def _no_wait_ends_early(prediction: Prediction, took: Any, joined: Any, scale: float) -> None:
+    """Each computation and each step of an optimizer lasts as long as it is priced, but for what is made good."""
+    program = prediction.program
+    priced = slot_seconds(program, prediction.costs.seconds)[program.slot[program.spans]]
+    worked = prediction.timeline.is_work[joined.predicted]
+    least = (1 - MADE_GOOD) * priced[joined.predicted][worked] - SLACK_S / scale
+    assert (took[joined.measured][worked] >= least).all()
+
+
+def _orders(timeline: Any) -> list[list[tuple[int, int, int]]]:
+    """By rank what it computed, as it came."""
+    orders = []
+    for rank in range(timeline.ranks):
+        own = np.flatnonzero((timeline.rank == rank) & timeline.is_compute & ~timeline.fused)
+        own = own[np.argsort(timeline.start[own], kind="stable")]
+        orders.append([(int(timeline.op[i]), int(timeline.stage[i]), int(timeline.microbatch[i])) for i in own])
+    return orders
+
+
+def _every_input_was_there(timeline: Any) -> None:
+    """No forward begins before the message that it takes has come."""
+    arrived = {
+        (int(timeline.stage[i]) + 1, int(timeline.microbatch[i])): timeline.end[i]
+        for i in np.flatnonzero((timeline.op == Op.SEND_F) & (timeline.other < 0))
+    }
+    forwards = np.flatnonzero(timeline.op == Op.F)
+    took = [(timeline.start[i], arrived.get((int(timeline.stage[i]), int(timeline.microbatch[i])))) for i in forwards]
+    assert any(came is not None for _, came in took)
+    assert all(came is None or start >= came - 1e-9 for start, came in took)
+
+
+def test_processes_share_links_as_the_simulator_does(launcher: LocalLauncher) -> None:
+    design = slow_network("gpipe")
+    prediction = predict(design)
+    alone = simulate(prediction.program, prediction.costs.seconds, "latency").makespan
+
+    found = rehearse(launcher, design, 2.0 / prediction.timeline.makespan)
+
+    assert prediction.timeline.makespan > 1.1 * alone, "else nothing is shared that matters"
+    assert found.run.metrics()[0]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["tensor parallel", "experts"])
+def test_collectives_inside_stages_are_sent(launcher: LocalLauncher, name: str) -> None:
+    design = with_experts() if name == "experts" else in_halves()
+    prediction = predict(design)
+
+    found = rehearse(launcher, design, 1.0 / prediction.timeline.makespan)
+
+    assert any(note.startswith("collectives inside stages are ") for note in found.run.notes())
+    assert found.run.metrics()[1]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.15)
+
+
+def in_halves() -> Design:
+    document = draw(pp=2, dp=2, model=LAYERS, training={"steps": 2}).model_dump(mode="json")
+    for mesh in document["meshes"]:
+        mesh["axes"] = {"dp": 1, "tp": 2}
+    return parse_design(document)
+
+
+def test_what_no_machine_here_could_train_is_rehearsed(launcher: LocalLauncher) -> None:
+    """GPT-3 with 175 billion parameters, and words that no text of bytes fits: the weights are nowhere, and
+    messages are as small as they have to be."""
+    gpt3 = {"kind": "gpt", "layers": 96, "hidden": 12288, "heads": 96, "sequence": 2048, "vocab": 128}
+    design = draw(pp=4, model=gpt3, training={"precision": "bf16", "steps": 1, "data": "no-such.txt"})
+    prediction = predict(design)
+    scale = 0.5 / prediction.timeline.makespan
+
+    assert {problem.code for problem in launcher.problems(design)} == {"vocabulary", "text_missing"}
+    found = rehearse(launcher, design, scale)
+
+    assert len(overlay(prediction.timeline, found.recording.timeline()).measured) == len(prediction.timeline)
+    assert "messages are smaller than drawn" in found.run.notes()[2]

@@ -1,0 +1,106 @@
+"""Threads play a program in its order, and share links as the simulator does."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.costs import estimate
+from meshwave.engine.document import Design
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.simulation import simulate
+from meshwave.engine.runs.dry_run import MADE_GOOD, Stopped, Waits
+from meshwave.engine.runs.dry_run_threads import play
+from tests.engine.runs.play import draw
+from tests.engine.runs.test_dry_run import in_units
+
+
+@pytest.mark.parametrize(
+    ("schedule", "model", "more"),
+    [
+        ("1f1b", "latency", {}),
+        ("hanayo", "link-serial", {"waves": 2}),
+        ("chimera", "latency", {}),
+        ("zb-v", "sender-blocking", {}),
+        ("dualpipe", "latency", {}),
+    ],
+)
+def test_threads_play_every_action_in_order_and_none_too_short(schedule: str, model: str, more: dict[str, Any]) -> None:
+    design = in_units(schedule, model, **more)
+    program = lower(design)
+    costs = estimate(design, program)
+    scale = 0.002
+    predicted = simulate(program, costs.seconds, costs.transfer_model)
+
+    waits = Waits.of(program, costs, scale)
+    played = play(waits)
+
+    own = program.is_compute & ~program.fused
+    assert ((played.end - played.start)[own] >= (1 - MADE_GOOD) * waits.ns[own] - 1e5).all()
+    for rank in range(program.ranks):
+        rows = np.flatnonzero(own[program.rows(rank)]) + program.rows(rank).start
+        assert all(played.end[row] <= played.start[following] for row, following in pairwise(rows))
+    assert played.seconds >= (1 - MADE_GOOD) * scale * predicted.makespan - 1e-3
+    took = np.isin(program.op, (Op.RECV_F, Op.RECV_B))
+    assert (played.end[took] > 0).all(), "every message was taken"
+
+
+def test_gradients_are_reduced_before_anybody_steps() -> None:
+    design = draw(pp=4, pipeline={"schedule": "chimera", "microbatches": 4}, training={"steps": 1, "clip_norm": 1.0})
+    program = lower(design)
+    costs = estimate(design, program)
+
+    waits = Waits.of(program, costs, 1.0)
+    played = play(waits)
+
+    steps, reduced = program.op == Op.STEP, program.op == Op.REDUCE_GRAD
+    assert reduced.any()
+    assert played.start[steps].min() >= played.end[reduced].max(), "the norm is that of all gradients"
+    assert (played.end - played.start >= waits.ns - 1)[reduced].all(), "it begins when the last copy is complete"
+
+
+def slow_network(schedule: str, **more: Any) -> Design:
+    """Four meshes that alternate between two nodes, and messages that take as long as a forward."""
+    return draw(
+        pp=4,
+        pipeline={"schedule": schedule, "microbatches": 8, **more},
+        model={"kind": "gpt", "layers": 16, "hidden": 64, "heads": 2, "sequence": 64, "vocab": 260},
+        cluster={
+            "nodes": 2,
+            "devices_per_node": 2,
+            "intra_node": {"latency_s": 1e-5, "bandwidth": 2e7},
+            "inter_node": {"latency_s": 1e-5, "bandwidth": 2.5e6},
+            "device": {"peak_flops": 2e10, "memory_bytes": 4e9, "memory_bandwidth": 1e9},
+        },
+        meshes=[{"name": f"M{rank}", "devices": [(0, 2, 1, 3)[rank]]} for rank in range(4)],
+        training={"steps": 1},
+    )
+
+
+@pytest.mark.parametrize("schedule", ["eager-1f1b", "gpipe"])
+def test_threads_share_links_as_the_simulator_does(schedule: str) -> None:
+    design = slow_network(schedule)
+    program = lower(design)
+    costs = estimate(design, program)
+    shared, alone = costs.play(program).makespan, simulate(program, costs.seconds, "latency").makespan
+    scale = 2.0 / shared
+
+    played = play(Waits.of(program, costs, scale))
+
+    assert shared > 1.1 * alone, "else nothing is shared that matters"
+    assert played.seconds / scale == pytest.approx(shared, rel=0.08)
+
+
+def test_a_rehearsal_in_threads_can_be_stopped() -> None:
+    design = in_units("1f1b")
+    program = lower(design)
+    stop = threading.Event()
+    threading.Timer(0.05, stop.set).start()
+
+    with pytest.raises(Stopped):
+        play(Waits.of(program, estimate(design, program), 1000.0), stop)

@@ -1,0 +1,55 @@
+"""Every example runs as real training; those of a large cluster run small, with all their stages and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.document import Design, load_design, parse_design
+from meshwave.engine.files import examples
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.program.timeline import overlay
+from meshwave.engine.runs import Launcher, Record, State
+from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.recording import read_recording
+
+pytestmark = pytest.mark.torch
+
+STEPS, PATIENCE_S = 2, 120
+LARGEST_HIDDEN = 256
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    with (
+        closing(Record(tmp_path_factory.mktemp("examples"))) as record,
+        closing(launchers["local"](record)) as launcher,
+    ):
+        yield launcher
+
+
+def affordable(path: Path) -> Design:
+    """The example for a few steps, small enough for any machine: a block a stage, two where some have experts."""
+    design = load_design(path)
+    document, blocks = design.model_dump(mode="json"), 2 if design.model.moe else 1  # every second has experts
+    document["training"]["steps"] = STEPS
+    if design.model.hidden > LARGEST_HIDDEN:
+        document["model"] |= {"hidden": 64, "heads": 4, "sequence": 16, "vocab": 257}
+        document["model"]["layers"] = min(blocks * design.stages, design.model.layers)
+    return parse_design(document)
+
+
+@pytest.mark.parametrize("path", examples().values(), ids=list(examples()))
+def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, launcher: Launcher) -> None:
+    prediction = predict(affordable(path))
+
+    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+    state = run.wait(timeout_s=PATIENCE_S)
+
+    assert state is State.SUCCEEDED, run.reason
+    assert len(run.metrics()) == STEPS
+    joined = overlay(prediction.timeline, read_recording(run.folder).timeline())
+    assert len(joined.predicted) == len(prediction.timeline)

@@ -1,0 +1,423 @@
+"""Emulated hosts: who sits where, links as drawn, and nothing of them stays, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.costs.profile_store import keep
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Bundle, Hosts, Options, Record, Run, State, read_bundle, write_bundle
+from meshwave.engine.runs.dry_run import Rehearsal
+from meshwave.engine.runs.emulation import hosts, topology
+from meshwave.engine.runs.emulation import network as networks
+from meshwave.engine.runs.emulation.hosts import CARRIED, grown, meets, predicted_for, read_as_run, read_links
+from meshwave.engine.runs.emulation.network import PAYLOAD
+from meshwave.engine.runs.emulation.topology import Topology, read_topology
+from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from tests.engine.costs.profiles import known
+from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
+from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
+
+ROOT = HERE.parents[2]
+LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
+DEVICE = {"name": "core", "peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10, "efficiency": 0.5}
+
+
+def nodes(count: int, devices: int, **more: object) -> dict[str, object]:
+    return {
+        "nodes": count,
+        "devices_per_node": devices,
+        "device": DEVICE,
+        "intra_node": LINK,
+        "inter_node": LINK,
+        **more,
+    }
+
+
+def on(nodes: int, *, scale: float | None = None, **rates: float) -> Options:
+    """Emulated hosts, and a rehearsal if there is a scale."""
+    hosts = Hosts(nodes=nodes, **{"intra_bandwidth": 4e7, "inter_bandwidth": 1e7, **rates})
+    return Options(hosts=hosts, rehearse=None if scale is None else Rehearsal(scale=scale))
+
+
+def bundled(folder: Path, design: Design, options: Options) -> Bundle:
+    """What a launcher would hand over."""
+    program, layers = lower(design), layers_per_stage(design)
+    there, options = settled(design, program, layers, options)
+    return write_bundle(there, program, layers, folder, options=options, drawn=design)
+
+
+def network(design: Design, options: Options) -> Topology:
+    there, options = settled(design, lower(design), layers_per_stage(design), options)
+    return hosts.network(there, design, options)
+
+
+# ---- what is asked for ----
+
+
+def test_drawn_nodes_are_hosts_and_others_are_filled_in_order() -> None:
+    drawn = draw(pp=3, cluster=nodes(4, 2))
+    meshes = [{"name": name, "devices": [device], "axes": {}} for name, device in (("A", 5), ("B", 0), ("C", 4))]
+    scattered = draw(pp=3, cluster=nodes(3, 2), meshes=meshes)
+
+    assert network(drawn, on(4)).node_of == (0, 0, 1)
+    assert network(drawn, on(2)).node_of == (0, 0, 1)
+    assert network(draw(pp=4), on(2)).node_of == (0, 0, 1, 1)
+    as_drawn = network(scattered, on(3, intra_bandwidth=1e8))
+    assert as_drawn.node_of == (1, 0, 1)
+    assert [as_drawn.address(process) for process in range(3)] == ["10.78.1.1", "10.78.0.1", "10.78.1.2"]
+    assert (
+        as_drawn.note == "2 emulated hosts of 1 + 2 processes, as drawn; links of 100 MB/s a process and 10 MB/s a NIC"
+    )
+
+
+def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carries_them() -> None:
+    design = draw(pp=4, cluster=nodes(1, 4, nics_per_node=2))
+    fast = on(2, scale=40, intra_bandwidth=3e11, inter_bandwidth=2e10)
+
+    found = network(design, fast)
+
+    assert (found.intra * PAYLOAD, found.inter * PAYLOAD) == pytest.approx((CARRIED, 5e8))
+    assert (found.nics, found.latency_s) == (2, 40 * 1e-5)
+    assert found.note == (
+        "2 emulated hosts of 2 + 2 processes, filled in order; links of 500 MB/s a process (7.5 GB/s is more than can be "
+        "emulated here) and 500 MB/s a NIC, 40 times slower as time is stretched"
+    )
+    assert fast.hosts is not None
+    assert grown(40, fast.hosts, step_s=0.001) == 600, "then all links are as drawn"
+    assert grown(40, fast.hosts, step_s=0.02) == 100, "more would be a long wait"
+    assert grown(400, fast.hosts, step_s=0.02) == 400
+    in_units = draw(pp=4, cost={"kind": "unit"})
+    assert network(in_units, on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
+    assert network(in_units, on(2, scale=40)).note.endswith(
+        "not slowed as time is: costs in units say nothing of bytes a second"
+    )
+
+
+def test_hosts_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InputError, match="--hosts 5: the design has 4 processes; use 1 to 4 hosts"):
+        network(draw(), on(5))
+    with pytest.raises(
+        InputError, match="link of 1,000 bytes/s cannot be waited for; make it 10000 or more, or stretch"
+    ):
+        network(draw(), on(2, scale=1e4))
+
+
+def test_a_network_is_read_back_from_its_folder(tmp_path: Path) -> None:
+    topology = network(draw(), on(2))
+    assert read_topology(tmp_path) is None
+
+    (tmp_path / topology.FILE).write_text(topology.to_json())
+    assert read_topology(tmp_path) == topology
+
+    for text in ("[]", "{}", '{"format": "meshwave-network/1", "node_of": [0], "intra": 1}', '{"format": "x/2"}'):
+        (tmp_path / topology.FILE).write_text(text)
+        with pytest.raises(InputError, match="network.json is"):
+            read_topology(tmp_path)
+
+
+def test_what_a_machine_lacks_is_told_before_there_is_a_run(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "LINUX", False)
+    assert "a thing of Linux" in str(networks.missing())
+    monkeypatch.setattr(networks, "LINUX", True)
+    assert "this user may not make network namespaces (Operation not permitted); run as root" in networks.in_words(
+        PermissionError(1, "Operation not permitted")
+    )
+    monkeypatch.setattr(networks, "_tool", lambda name: None)
+
+    with pytest.raises(RunError, match="hosts cannot be emulated here: the command ip is not here; install iproute2"):
+        submit(launcher, draw(), options=on(2))
+
+    assert launcher.record.all() == []
+
+
+# ---- what is predicted ----
+
+NEAR, FAR = {**LINK, "bandwidth": 2e8}, {**LINK, "bandwidth": 1e8}
+DRAWN = nodes(2, 2, intra_node=NEAR, inter_node=FAR)
+SLOW = {"inter_bandwidth": 1e5, "intra_bandwidth": 2e8}
+
+
+def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> None:
+    """As the design with those links drawn is."""
+    drawn = draw(pp=4, cluster=DRAWN)
+    slow = draw(pp=4, cluster={**DRAWN, "inter_node": {**LINK, "bandwidth": 1e5}})
+
+    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+
+    assert run.prediction.program == predict(drawn).program
+    assert run.prediction.timeline.makespan == predict(slow).timeline.makespan > 1.1 * predict(drawn).timeline.makespan
+    assert (run.design.cluster, run.drawn) == (slow.cluster, drawn)
+    assert predicted_for(run) == (
+        "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
+    )
+    assert (meets(run, drawn), meets(run, slow)) == (False, True)
+    assert read_as_run(run.folder) == read_bundle(run.folder) == run
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(tmp_path: Path) -> None:
+    """It holds the design as it was drawn, and the hosts that the run was told beside it."""
+    drawn, told = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)), on(2, intra_bandwidth=2e8, inter_bandwidth=1e6)
+    now = bundled(tmp_path / "now", drawn, told)
+
+    old = write_bundle(drawn, now.program, now.layers, tmp_path / "old", options=told)
+
+    run = read_as_run(old.folder)
+    assert (run.design.cluster, run.design.meshes) == (now.design.cluster, now.design.meshes)
+    assert predicted_for(run) == predicted_for(now) != ""
+    assert run.prediction.timeline.makespan == now.prediction.timeline.makespan
+    assert not meets(run, drawn)
+    assert read_links(old.folder) == read_links(now.folder) != hosts.links_of(drawn)
+
+
+def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tmp_path: Path) -> None:
+    drawn = draw(pp=1, cluster=nodes(1, 1))
+
+    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+
+    assert run.design != run.drawn
+    assert predicted_for(run) == ""
+
+
+def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None:
+    drawn = draw(pp=4, cluster=DRAWN)
+
+    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e8))
+
+    assert run.design == run.drawn
+    assert not (run.folder / "drawn.json").exists()
+    assert (predicted_for(run), meets(run, drawn)) == ("", True)
+    assert not meets(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
+
+
+def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_path: Path) -> None:
+    drawn = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR))
+
+    run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
+
+    assert [run.design.cluster.node_of(*mesh.devices) for mesh in run.design.meshes] == [0, 0, 1]
+    assert hosts.network(run.design, run.drawn, run.options).node_of == (0, 0, 1)
+    times = run.prediction.costs.seconds[run.prediction.program.senders[0]]
+    assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
+    assert predicted_for(run) == (
+        "predicted for 2 hosts, which the run was told, not for the one that is drawn; for hosts linked at 1 MB/s, "
+        "which the run was told, not at the 1 GB/s that is drawn"
+    )
+
+
+def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) -> None:
+    """But for a rehearsal, whose time is stretched."""
+    drawn = draw(pp=4, cluster=nodes(2, 2, inter_node={**LINK, "bandwidth": 4e9}))
+    as_drawn = {"intra_bandwidth": 1e9, "inter_bandwidth": 4e9}
+
+    run = bundled(tmp_path / "run", drawn, on(2, **as_drawn))
+    stretched = bundled(tmp_path / "rehearsal", drawn, on(2, scale=8, **as_drawn))
+
+    links = run.design.cluster.intra_node, run.design.cluster.inter_node
+    assert [link.bandwidth for link in links] == [CARRIED, CARRIED]
+    assert predicted_for(run) == (
+        "predicted for hosts linked at 500 MB/s, the most that can be emulated here, not at the 4 GB/s that is drawn; "
+        "for processes of a host linked at 500 MB/s, the most that can be emulated here, not at the 1 GB/s that is drawn"
+    )
+    assert stretched.design == drawn
+
+
+def test_a_rehearsal_is_stretched_as_suits_the_links_that_it_was_told() -> None:
+    """A step that is long already is stretched less, so that nobody waits for it."""
+    drawn = draw(pp=4, cluster=DRAWN)
+    program, layers = lower(drawn), layers_per_stage(drawn)
+
+    def scale(inter: float) -> float:
+        asked = Options(hosts=Hosts(nodes=2, intra_bandwidth=2e8, inter_bandwidth=inter), rehearse=Rehearsal())
+        _, options = settled(drawn, program, layers, asked)
+        assert options.rehearse is not None and options.rehearse.scale is not None
+        return options.rehearse.scale
+
+    assert scale(1e5) < scale(1e8)
+
+
+def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
+    drawn = draw(pp=4, cluster=DRAWN, cost={"kind": "unit"})
+
+    run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
+
+    assert run.prediction.timeline.makespan == predict(drawn).timeline.makespan
+    assert (predicted_for(run), meets(run, drawn)) == ("", True)
+
+
+def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    keep(known(), "known.json")  # 1 GB/s inside a node
+    cost = {"kind": "calibrated", "profile": "known.json"}
+    drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}), cost=cost)
+
+    run = bundled(tmp_path / "run", drawn, on(1, intra_bandwidth=1e6))
+
+    sends = run.prediction.program.senders[0]
+    by_drawn = draw(pp=2, cluster=nodes(1, 2, intra_node={**LINK, "bandwidth": 1e6}))
+    assert run.prediction.costs.seconds[sends] == pytest.approx(predict(by_drawn).costs.seconds[sends])
+    computes = run.prediction.program.is_compute
+    assert run.prediction.costs.seconds[computes] == pytest.approx(predict(drawn).costs.seconds[computes])
+    assert predicted_for(run) == (
+        "predicted for processes of a host linked at 1 MB/s, as drawn, not as known.json has it"
+    )
+    assert not meets(run, drawn)
+    assert meets(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
+
+
+def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:
+    """Cut layers take longer on slow links, so that the balance would be another one."""
+    drawn = draw(pp=2, cluster=nodes(1, 3), model=MODEL, meshes=UNEQUAL)
+    slow = on(1, intra_bandwidth=1e4, inter_bandwidth=1e9)
+    program = lower(drawn)
+
+    run = bundled(tmp_path / "run", drawn, slow)
+
+    assert run.layers == layers_per_stage(drawn) == layers_per_stage(run.design)
+    assert run.design.pipeline.stages == run.layers and drawn.pipeline.stages is None
+    assert run.prediction.program == program
+
+
+MODEL = {"kind": "gpt", "layers": 12, "hidden": 32, "heads": 2, "sequence": 12, "vocab": 256}
+UNEQUAL = [
+    {"name": "whole", "devices": [0], "axes": {}},
+    {"name": "cut", "devices": [1, 2], "axes": {"tp": 2}},
+]
+
+# ---- real processes ----
+
+
+@pytest.fixture(scope="module")
+def can_shape() -> None:
+    if reason := networks.missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def left_as_found(can_shape: None) -> Iterator[set[int]]:
+    """Holds the namespaces that a test saw; at its end nothing of them is left, and no link is new."""
+    links_before, seen = links(), set[int]()
+    yield seen
+    assert seen, "the test saw some"
+    assert eventually(lambda: not namespaces() & seen)
+    assert links() == links_before
+
+
+def inside(run: Run, seen: set[int]) -> list[int]:
+    """The namespace of each process of a run that is at its first step."""
+    until(lambda: all(said(run, "step", process) for process in range(4)))
+    found = [os.stat(f"/proc/{process.pid}/ns/net").st_ino for process in processes(run)]
+    assert len({*found, namespace()}) == 5, "each process is alone in its network"
+    seen.update(found)
+    return found
+
+
+@pytest.mark.parametrize("what", ["a rank", "the warm process", "nothing"])
+def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found: set[int], what: str) -> None:
+    run = submit(launcher, draw("sleep"), options=on(2))
+    inside(run, left_as_found)
+    bundle, links = read_bundle(run.folder), read_topology(run.folder)
+    assert links == hosts.network(bundle.design, bundle.drawn, bundle.options), "it is predicted for what was shaped"
+    assert bundle.design.cluster.inter_node.bandwidth == 1e7 < bundle.drawn.cluster.inter_node.bandwidth
+    zygote = launcher._zygote
+    assert zygote is not None
+
+    if what == "nothing":
+        run.cancel()
+    else:
+        os.kill(zygote.pid if what == "the warm process" else processes(run)[1].pid, signal.SIGKILL)
+
+    ends = {"a rank": State.FAILED, "the warm process": State.LOST, "nothing": State.CANCELLED}
+    assert run.wait(timeout_s=30) is ends[what]
+    assert eventually(lambda: all_gone(run))
+
+
+def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path) -> None:
+    design = tmp_path / "design.json"
+    design.write_text(draw("sleep").to_json())
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            str(HERE / "owner.py"),
+            str(tmp_path / "home"),
+            str(design),
+            on(2).model_dump_json(),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
+    )
+    assert owner.stdout is not None
+    with owner:
+        run = Run(Record(tmp_path / "home"), owner.stdout.readline().strip())
+        inside(run, left_as_found)
+
+        owner.kill()
+
+    assert eventually(lambda: all_gone(run))
+
+
+def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
+    record: Record, can_shape: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command, told = tmp_path / "ip", tmp_path / "told"
+    command.write_text(f"#!/bin/sh\necho $PPID $$ > {told}.part; mv {told}.part {told}; sleep 600\n")
+    command.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.ready", lambda: None)
+    launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+
+    def started() -> tuple[Run, int, int]:
+        told.unlink(missing_ok=True)
+        run = submit(launcher, draw("sleep"), options=on(2))
+        builder, its_command = map(int, until(lambda: told.exists() and told.read_text()).split())
+        return run, builder, its_command
+
+    run, builder, its_command = started()
+    run.cancel()
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert eventually(lambda: not is_alive(builder) and not is_alive(its_command))
+
+    run, builder, its_command = started()
+    os.kill(builder, signal.SIGKILL)
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason == "the network could not be made: the process that makes it was ended"
+    assert eventually(lambda: not is_alive(its_command))
+
+    command.write_text("#!/bin/sh\necho no such thing >&2; exit 2\n")
+    run = submit(launcher, draw("sleep"), options=on(2))
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason == "the network could not be made: ip failed: no such thing"
+    launcher.close()
+
+
+def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: None) -> None:
+    """And there is no way out of the network."""
+    look = (
+        "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make\n"
+        "def told(*command): return subprocess.run(command, capture_output=True, text=True, check=True).stdout\n"
+        "network = make(Topology((0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
+        "assert 'tbf' not in told('tc', 'qdisc')\n"
+        "network.enter(2); print(told('tc', 'qdisc'), told('ip', 'route'))"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert re.search(r"tbf .* dev e0 .*rate 32Mbit", shown), shown
+    assert re.search(r"tbf .* dev e1 .*rate 8Mbit", shown), shown
+    assert re.findall(r"10[.]78\S+ dev e\d|default", shown) == ["10.78.0.0/16 dev e1", "10.78.1.0/24 dev e0"]

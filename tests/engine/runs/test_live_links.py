@@ -1,0 +1,216 @@
+"""Links shared while a step runs: the simulator's answers, where all flows are announced in time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.flow_table import FlowTable
+from meshwave.engine.program.program import Program, parse_program
+from meshwave.engine.program.shared_links import Network
+from meshwave.engine.program.shared_links_simulation import Play, play_shared
+from meshwave.engine.program.simulation import computing_seconds, flow_bytes
+from meshwave.engine.runs.dry_run import wait_until
+from meshwave.engine.runs.live_links import GRACE_NS, LiveLinks, LiveNetwork
+from tests._strategies import programs, seconds, seeds
+from tests.engine.program.test_shared_links import TWO, network_of, nics_of, untied
+
+some = settings(max_examples=40)
+MS = 10**6
+
+
+def simulated(program: Program, takes: NDArray[np.float64], network: Network) -> Play:
+    sizes = flow_bytes(program, takes, network)
+    return play_shared(program, computing_seconds(program, takes, network), sizes, network)
+
+
+class Announced:
+    """A step whose flows are announced as they become ready, by the starts and ends that the simulator found."""
+
+    def __init__(
+        self, program: Program, takes: NDArray[np.float64], network: Network, play: Play, early: float
+    ) -> None:
+        """``early``: how long before the moments at which they are ready, and commits behind."""
+        self._program, self._play, self._early = program, play, early
+        self.table = FlowTable.of(program, takes, network, [1] * program.ranks)
+        self.live = LiveNetwork(self.table)
+        self._computing = computing_seconds(program, takes, network)
+        self._node = np.zeros(len(program), np.int64)
+        self._node[program.graph.nodes] = np.arange(1, len(program.graph.nodes) + 1)
+
+    def play(self) -> None:
+        """Announce one flow after the other, the earliest first: those of later parts follow from what is found."""
+        first = {self.table.of_row(row)[0]: ready for row, ready in self._first()}
+        waiting = dict(first)
+        while waiting:
+            flow = min(waiting, key=lambda flow: waiting[flow])
+            ready = waiting.pop(flow)
+            self.live.commit(ready - self._early)
+            self.live.announce(flow, ready)
+            self._follow(waiting)
+
+    def _follow(self, waiting: dict[int, float]) -> None:
+        """Parts that compute once the exchange before them is over, as far as the estimates go now."""
+        for row in np.flatnonzero(self.table.parts > 1).tolist():
+            flows = self.table.of_row(row)
+            for before, flow in zip(flows, flows[1:], strict=False):
+                end = self.live.end(before)
+                if end is not None and self.live.end(flow) is None:
+                    waiting[flow] = end + self._computing[row] / len(flows)
+
+    def _first(self) -> list[tuple[int, float]]:
+        """The first flow of each row, and when it is ready."""
+        program, found = self._program, []
+        sends, makers = program.senders
+        made = dict(zip(sends.tolist(), makers.tolist(), strict=True))
+        for row in np.flatnonzero(self.table.first >= 0).tolist():
+            if row in made:
+                found.append((row, float(self._play.end[self._node[program.slot[made[row]]]])))
+            elif program.op[row] == Op.REDUCE_GRAD:
+                found.append((row, self._complete(row)))
+            else:
+                parts = int(self.table.parts[row])
+                found.append((row, float(self._play.start[self._node[row]] + self._computing[row] / parts)))
+        return found
+
+    def _complete(self, row: int) -> float:
+        """When the last copy of a stage has its gradients."""
+        graph, node = self._program.graph, self._node[row]
+        sources = graph.edge_source[graph.edge_ptr[node] : graph.edge_ptr[node + 1]]
+        rows = np.concatenate(([0], graph.nodes))[sources]
+        return float(self._play.end[sources[self._program.op[rows] != Op.REDUCE_GRAD]].max())
+
+    def check(self) -> None:
+        """Each flow was complete when the simulator says."""
+        for row in np.flatnonzero(self.table.first >= 0).tolist():
+            end = self.live.end(self.table.of_row(row)[-1])
+            assert end is not None
+            is_message = self.table.is_message[self.table.first[row]]
+            assert end == pytest.approx(
+                self._play.came[row] if is_message else self._play.end[self._node[row]], abs=1e-6
+            ), row
+
+
+@some
+@given(program=programs() | programs(slots=True), seed=seeds, early=st.sampled_from([0.0, 0.5, 100.0]))
+def test_answers_as_the_simulator_where_all_is_announced_in_time(program: Program, seed: int, early: float) -> None:
+    takes, network = seconds(program, seed), network_of(program, seed)
+    announced = Announced(program, takes, network, simulated(program, takes, network), early)
+
+    announced.play()
+
+    announced.check()
+
+
+@some
+@given(program=programs(), seed=seeds)
+def test_one_transfer_at_a_time_as_the_simulator(program: Program, seed: int) -> None:
+    takes = untied(program, seed)
+    network = nics_of(program, units=1 + seed % 2)
+    announced = Announced(program, takes, network, simulated(program, takes, network), 0.5)
+
+    announced.play()
+
+    announced.check()
+
+
+# ---- one flow at a time ----
+
+
+def two_messages(capacity: float = 1.0) -> FlowTable:
+    """Two messages of 3 bytes from one rank to another, at a byte a second."""
+    takes = np.array([3.0 if op == Op.SEND_F else 1.0 for op in TWO.op])
+    return FlowTable.of(TWO, takes, nics_of(TWO, capacity=capacity), [1, 1])
+
+
+def test_an_estimate_moves_when_another_flow_is_announced() -> None:
+    program = parse_program("""
+        0F0 0SEND_F0
+        0F1 0SEND_F1
+        1RECV_F0 1F0
+        1RECV_F1 1F1
+    """)
+    takes = np.array([3.0 if op == Op.SEND_F else 1.0 for op in program.op])
+    live = LiveNetwork(
+        FlowTable.of(program, takes, replace(nics_of(program), use_port=np.array([0, 6, 0, 7])), [1] * 4)
+    )
+
+    live.announce(0, 1.0)
+    alone = live.end(0)
+    live.announce(1, 2.0)
+
+    assert alone == 4.0
+    assert (live.end(0), live.end(1)) == (6.0, 7.0)
+
+
+def test_flows_of_one_connection_follow_one_another() -> None:
+    live = LiveNetwork(two_messages())
+
+    live.announce(1, 2.0)
+    live.announce(0, 1.0)
+
+    assert (live.end(0), live.end(1)) == (4.0, 7.0)
+    assert (live.sent(0), live.sent(1)) == (1.0, 4.0)
+
+
+def test_a_flow_that_is_announced_late_is_ready_at_the_committed_time() -> None:
+    live = LiveNetwork(two_messages())
+
+    live.commit(5.0)
+    live.announce(0, 1.0)
+
+    assert live.end(0) == 8.0
+    assert live.end(1) is None
+
+
+def test_the_next_step_knows_nothing_of_the_last_one() -> None:
+    live = LiveNetwork(two_messages())
+    live.announce(0, 1.0)
+
+    live.start()
+
+    assert live.end(0) is None
+
+
+# ---- by the clock ----
+
+
+def test_who_waits_for_a_flow_sleeps_until_it_is_complete() -> None:
+    """Two processes write on one board; 3 bytes take 30 ms on this clock."""
+    table = two_messages()
+    board = np.zeros(table.cells[-1], np.int64)
+    sender, receiver = LiveLinks(table, board, 0.01), LiveLinks(table, board, 0.01)
+    start = time.perf_counter_ns()
+    for links in (sender, receiver):
+        links.start(start)
+
+    sender.announce(0, 0, start + 10 * MS)
+    sender.announce(1, 0, start + 20 * MS)
+    due = receiver.wait(1, wait_until)
+
+    assert due == start + 70 * MS
+    assert time.perf_counter_ns() >= due
+    assert receiver.sent(1) == start + 40 * MS
+
+
+def test_a_flow_waits_for_all_who_take_part() -> None:
+    table = two_messages()
+    table = FlowTable.of(TWO, np.where(TWO.is_send, 3.0, 1.0), table.network, [2, 2])
+    board = np.zeros(table.cells[-1], np.int64)
+    links = LiveLinks(table, board, 0.01)
+    start = time.perf_counter_ns()
+    links.start(start)
+
+    links.announce(0, 0, start)
+    alone = links._end(0)
+    links.announce(0, 1, start + GRACE_NS)
+
+    assert alone is None
+    assert links._end(0) == start + GRACE_NS + 30 * MS

@@ -1,0 +1,443 @@
+"""Runs on this machine: each ends with its reason, and none leaves a process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.bench.launch_latency import launch_times
+from meshwave.engine.costs import layers_per_stage
+from meshwave.engine.errors import DesignError, RunError
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
+from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile
+from meshwave.engine.runs.launchers import local
+from meshwave.engine.runs.launchers.local import LocalLauncher, environment
+from meshwave.engine.runs.process_identity import handle
+from meshwave.engine.runs.run_database import Busy
+from meshwave.engine.runtime.processes.warm_process import Gang
+from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
+
+
+def test_a_run_succeeds_and_can_be_followed(either: LocalLauncher) -> None:
+    seen: list[tuple[State, int]] = []
+
+    run = submit(either, draw(steps=20))
+    state = run.wait(lambda run: seen.append((run.state, run.progress.done)), timeout_s=30)
+
+    assert (state, run.reason) == (State.SUCCEEDED, "20 of 20 steps")
+    assert seen == sorted(seen, key=lambda now: now[1])
+    assert {state for state, _ in seen} >= {State.RUNNING, State.SUCCEEDED}
+    assert [row["step"] for row in run.metrics()] == list(range(20))
+    assert [row["step"] for row in run.metrics(since=18)] == [18, 19]
+    assert [str(line) for line in run.log()] == [f"[{p}] process {p} is done" for p in range(4)]
+    assert run.created_s <= run.first_step_s <= run.finished_s  # type: ignore[operator]
+    assert run.created_s <= run.started_s <= run.finished_s  # type: ignore[operator]
+    assert read_bundle(run.folder).program.digest == run.entry.digest
+    assert all_gone(run)
+
+
+def test_the_result_is_written_down(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("leave in 1", pp=2))
+    run.wait(timeout_s=30)
+
+    result = run.result()
+
+    assert result is not None
+    assert (result["state"], result["reason"], result["cause"]) == ("FAILED", run.reason, 1)
+    assert [(end["process"], end["mesh"]) for end in result["exits"]] == [(0, "M0"), (1, "M1")]
+    assert [transition.state for transition in launcher.record.history(run.id)] == ["STARTING", "RUNNING", "FAILED"]
+
+
+def test_a_failing_rank_is_the_reason_and_not_the_flood_after_it(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("raise in 2", steps=1000))
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason == "mesh M2, rank 2, action 3 of 9, 2F1: ValueError('shapes differ')"
+    assert (run.folder / "error-0.json").exists(), "others failed in its wake"
+    assert all_gone(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("leave in 1", "mesh M1, process 1 ended with status 3 and left no error; .*: I have had enough"),
+        ("abort in 3", r"mesh M3, process 3 was ended by SIGABRT \(exit -6\); .*a size mismatch; .*EnforceNotMet"),
+    ],
+)
+def test_a_process_that_ends_without_an_error_is_named(launcher: LocalLauncher, name: str, reason: str) -> None:
+    run = submit(launcher, draw(name, steps=1000))
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert re.match(reason, run.reason), run.reason
+    assert all_gone(run)
+
+
+def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
+    run = submit(either, draw("sleep"))
+    until(lambda: said(run, "step", process=1))
+
+    os.kill(processes(run)[1].pid, signal.SIGKILL)
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason.startswith("mesh M1, process 1 was ended by SIGKILL")
+    assert all_gone(run)
+
+
+def test_who_was_killed_is_told_from_who_was_told_to_end_also_where_it_is_noticed_last(tmp_path: Path) -> None:
+    told = Gang("run", tmp_path, 2, alive={11: 0, 12: 1}, kill_at=float("inf"))
+    told.left({11: 1, 12: -signal.SIGKILL})
+    assert [ours for _, _, ours, _ in told.exits] == [True, False]
+
+    killed = Gang("run", tmp_path, 1, alive={11: 0}, kill_at=0.0, was_killed=True)
+    killed.left({11: -signal.SIGKILL})
+    assert [ours for _, _, ours, _ in killed.exits] == [True]
+
+
+@pytest.mark.parametrize("name", ["sleep", "ignore"])
+def test_cancel_leaves_nothing(either: LocalLauncher, name: str) -> None:
+    run = submit(either, draw(name))
+    until(lambda: said(run, "step" if name == "sleep" else "deaf"))
+
+    run.cancel()
+
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert run.reason == "cancelled after 1 of 3 steps"
+    assert all_gone(run)
+    run.cancel()  # once more does no harm
+
+
+def test_a_run_whose_folder_is_taken_away_ends_and_can_be_cancelled(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("sleep"))
+    assert processes(run)
+
+    run.folder.rename(run.folder.with_suffix(".away"))
+    run.cancel()
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason  # that the folder is gone, or what a process could not write there
+    assert all_gone(run)
+
+
+def test_an_end_that_cannot_be_written_down_is_written_as_soon_as_it_can(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a full disk, which a person then makes room on."""
+    move, full = launcher.record.move, threading.Event()
+
+    def moved(run: str, state: State, reason: str = "") -> bool:
+        if state.is_over and not full.is_set():
+            full.set()
+            raise RunError("the record cannot be written: the disk is full")
+        return move(run, state, reason)
+
+    monkeypatch.setattr(launcher.record, "move", moved)
+    monkeypatch.setattr(local, "AGAIN_S", 0.01)
+    run = submit(launcher, draw())
+
+    assert run.wait(timeout_s=30) is State.SUCCEEDED
+    assert f"run {run.id} is over (3 of 3 steps), but the record cannot be written: the disk is full" in caplog.text
+
+
+def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("sleep"))
+    until(lambda: said(run, "step"))
+    os.kill(processes(run)[2].pid, signal.SIGSTOP)
+
+    run.cancel()
+
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert all_gone(run)
+
+
+def test_what_a_rank_had_started_goes_with_it(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("bear in 0"))
+    child = handle(until(lambda: said(run, "bore"))[0]["pid"])
+    assert child is not None
+
+    run.cancel()
+
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert not child.is_alive()
+
+
+def test_a_run_that_waits_for_its_launcher_is_cancelled_at_once(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    launcher = LocalLauncher(record, start="fork", worker="slow", path=tmp_path)
+    run = submit(launcher, draw())
+
+    run.cancel()
+
+    assert (run.state, run.reason) == (State.CANCELLED, "cancelled before it started")
+    launcher.close()
+
+
+def test_closing_the_launcher_ends_its_runs(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("sleep"))
+    until(lambda: said(run, "step"))
+
+    launcher.close()
+
+    assert (run.state, run.reason) == (State.CANCELLED, "cancelled after 1 of 3 steps: Meshwave was closed")
+    assert all_gone(run)
+
+
+def test_killing_the_warm_process_leaves_nothing(either: LocalLauncher) -> None:
+    run = submit(either, draw("sleep"))
+    assert len(processes(run)) == 4
+    until(lambda: said(run, "step"))
+
+    assert either._zygote is not None
+    os.kill(either._zygote.pid, signal.SIGKILL)
+
+    assert run.wait(timeout_s=30) is State.LOST
+    assert "ended by SIGKILL, after 1 of 3 steps" in run.reason
+    until(lambda: all_gone(run), "the end of its processes")
+    assert submit(either, draw()).wait(timeout_s=30) is State.SUCCEEDED, "another warm process takes its place"
+
+
+def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], Run]:
+    """Another process that launches a run, as an app or a command line would."""
+    design = tmp_path / "design.json"
+    design.write_text(draw(name, steps=100_000).to_json())
+    owner = subprocess.Popen(
+        [sys.executable, str(HERE / "owner.py"), str(home), str(design)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
+    )
+    assert owner.stdout is not None
+    run = Run(Record(home), owner.stdout.readline().strip())
+    processes(run)
+    until(lambda: said(run, "step"))
+    return owner, run
+
+
+def test_killing_the_app_leaves_nothing_and_the_record_says_so(tmp_path: Path) -> None:
+    owner, run = own(tmp_path / "home", "sleep", tmp_path)
+    with owner:
+        owner.kill()
+    until(lambda: all_gone(run), "the end of its processes")
+    assert run.state is State.RUNNING, "nobody was there to write it down"
+
+    record = Record(tmp_path / "home")
+    reconcile(record)
+
+    assert record.get(run.id).state is State.LOST
+    assert f"process {owner.pid}, which launched it, ended after 1 of" in record.get(run.id).reason
+    assert (run.folder / "rank-0.log").exists()
+
+
+def test_a_run_of_another_process_is_followed_and_cancelled_from_here(tmp_path: Path) -> None:
+    owner, run = own(tmp_path / "home", "train", tmp_path)
+    with owner:
+        record = Record(tmp_path / "home")
+        reconcile(record)
+        assert record.get(run.id).state is State.RUNNING, "its launcher lives"
+        done = run.progress.done
+        until(lambda: run.progress.done > done, "a further step")
+        with pytest.raises(Busy, match=run.id):
+            submit(LocalLauncher(record), draw())
+
+        run.cancel()
+
+        assert run.wait(timeout_s=30) is State.CANCELLED
+        assert all_gone(run)
+        owner.kill()
+
+
+def test_a_result_that_was_not_entered_is_entered_later(record: Record, launcher: LocalLauncher) -> None:
+    gone = {"owner": ["an earlier start", 1, "1"], "processes": []}
+    entry, _ = record.submit(name="", launcher="local", handle=gone, digest="", processes=1, steps=1)
+    record.move(entry.id, State.RUNNING)
+    record.folder(entry.id).mkdir()
+    (record.folder(entry.id) / "result.json").write_text('{"state": "SUCCEEDED", "reason": "1 of 1 steps"}')
+
+    reconcile(record)
+
+    assert record.get(entry.id).state is State.SUCCEEDED
+
+
+def test_a_process_that_took_over_a_number_is_not_signalled(record: Record) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+        alive = handle(bystander.pid)
+        assert alive is not None
+        then = alive._replace(born="1")
+        entry, _ = record.submit(
+            name="", launcher="local", handle={"owner": then, "processes": [then]}, digest="", processes=1, steps=1
+        )
+
+        reconcile(record)
+
+        assert record.get(entry.id).state is State.LOST
+        assert alive.is_alive()
+        bystander.kill()
+
+
+def test_a_double_click_is_one_run(launcher: LocalLauncher) -> None:
+    design = draw("sleep")
+
+    run = submit(launcher, design, key="a click")
+    again = submit(launcher, design, key="a click")
+    with pytest.raises(Busy, match=f"wait for it, or cancel it: meshwave runs cancel {run.id}"):
+        submit(launcher, design, key="another click")
+
+    assert again.id == run.id
+    assert len(launcher.record.all()) == 1
+    run.cancel()
+    assert run.wait(timeout_s=30) is State.CANCELLED
+
+
+def test_a_process_sees_what_it_needs_and_no_secret(either: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUD_TOKEN", "secret")
+    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+
+    run = submit(either, draw("look", pp=2, dp=2))
+    assert run.wait(timeout_s=30) is State.SUCCEEDED, run.reason
+    found = json.loads((run.folder / "look-3.json").read_text())
+
+    seen = found.pop("environment")
+    assert not {"CLOUD_TOKEN", "MASTER_ADDR"} & seen.keys()
+    assert (seen["RANK"], seen["LOCAL_RANK"], seen["WORLD_SIZE"]) == ("3", "3", "4")
+    assert (seen["OMP_NUM_THREADS"], seen["NCCL_DEBUG"]) == ("1", "INFO")
+    log = str(run.folder / "rank-3.log")
+    assert found == {
+        "descriptors": ["/dev/null", log, log],
+        "others": 0,
+        "folder": str(run.folder),
+        "umask": 0o077,
+        "session": True,
+        "core": 0,
+    }
+
+
+def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
+    loopback = "lo" if sys.platform.startswith("linux") else "lo0"
+
+    assert environment(given={})["GLOO_SOCKET_IFNAME"] == loopback
+    assert environment(given={"GLOO_SOCKET_IFNAME": "eth0"})["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -> None:
+    given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", "A_TOKEN": "secret"}
+
+    seen = environment(Path("/mine"), given)
+
+    assert seen["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", str(Path.cwd() / "here"), "/there"]
+    assert seen["TORCH_NCCL_HIGH_PRIORITY"] == "0" and "A_TOKEN" not in seen
+
+
+def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLauncher) -> None:
+    cut = [{"name": "A", "devices": [0, 1], "axes": {"tp": 2}}, {"name": "B", "devices": [2], "axes": {}}]
+    torn = [{"name": "A", "devices": [0], "axes": {}}, {"name": "B", "devices": [1, 2], "axes": {"dp": 2}}]
+
+    def refused(**changes: object) -> str:
+        with pytest.raises(DesignError) as refusal:
+            submit(launcher, draw(pp=3, **changes))
+        return str(refusal.value)
+
+    chimera = {"schedule": "chimera", "microbatches": 2}
+    assert refused(meshes=cut, pipeline=chimera).startswith(
+        "meshes: chimera keeps stages on several meshes, which must cut them alike (tp=2 on A, tp=1 on B)"
+    )
+    assert refused(meshes=torn, training={"micro_batch_size": 1}).startswith(
+        "meshes[1].axes.dp: a microbatch has 1 sequences"
+    )
+    with pytest.raises(DesignError, match="66 devices, and at most 64 processes"):
+        submit(launcher, draw(pp=2, dp=33))
+    few = {"kind": "bert", "layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 256}
+    assert refused(model=few).startswith(
+        "model.vocab: a bert reads text as bytes and needs at least 257 tokens, not 256"
+    )
+    assert launcher.record.all() == [], "a run that is refused is none"
+
+
+def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.find_spec", lambda name: None)
+
+    assert not launcher.probe().can_launch
+    with pytest.raises(RunError, match="pip install torch"):
+        submit(launcher, draw())
+
+
+def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
+    question = (
+        "import sys; from meshwave.engine.runs import Record, launchers; from pathlib import Path;"
+        "assert launchers['local'](Record(Path(sys.argv[1]))).probe(); assert 'torch' not in sys.modules"
+    )
+
+    subprocess.run([sys.executable, "-c", question, str(tmp_path)], check=True, cwd=HERE.parents[2])
+
+
+def test_a_warm_process_that_holds_old_code_is_replaced(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is not None
+    old = launcher._zygote
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is old
+
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local._code_s", lambda: float("inf"))
+
+    assert submit(launcher, draw()).wait(timeout_s=30) is State.SUCCEEDED
+    assert launcher._zygote is not old
+    assert not old.is_alive
+
+
+def test_how_long_a_click_takes_is_measured() -> None:
+    design = draw(steps=1_000_000)
+
+    times = launch_times(
+        design,
+        lower(design),
+        layers_per_stage(design),
+        lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE),
+    )
+
+    assert min(times.cold_s, times.warm_s, times.warm_processes_s, times.cancel_s) > 0
+
+
+def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise ImportError('libtorch.so: not found')\n")
+    launcher = LocalLauncher(record, start="fork", worker="broken", path=tmp_path)
+
+    run = submit(launcher, draw())
+
+    assert run.wait(timeout_s=30) is State.FAILED
+    assert run.reason.endswith("ended with status 1: ImportError: libtorch.so: not found")
+    launcher.close()
+
+
+def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLauncher, tmp_path: Path) -> None:
+    with pytest.raises(DesignError, match=r"training\.data: the text mine\.txt is not there \(looked in "):
+        submit(launcher, draw(training={"data": "mine.txt"}))
+    with pytest.raises(DesignError, match=r"training\.data: there is no file .*mine\.txt"):
+        submit(launcher, draw(), data=tmp_path / "mine.txt")
+
+    assert launcher.record.all() == []
+
+
+def test_a_run_that_this_machine_cannot_hold_is_refused(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    design = draw()
+    needed = predict(design).memory.total_bytes.sum()
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: False)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.memory_bytes", lambda: needed - 1)
+
+    with pytest.raises(DesignError, match="the 4 processes would hold .* together, and this machine has .* and no GPU"):
+        submit(launcher, design)
+
+    assert launcher.record.all() == []
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.has_gpu", lambda: True)
+    assert submit(launcher, design).wait(timeout_s=30) is State.SUCCEEDED, "a GPU has memory of its own"

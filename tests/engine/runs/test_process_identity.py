@@ -1,0 +1,50 @@
+"""A process is known by its birth, so that another with its number is never signalled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from meshwave.engine.runs.process_identity import handle, own_handle
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_alive_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
+    found = handle(sleeper.pid)
+
+    assert found is not None
+    assert found.is_alive()
+    assert found.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # ended, and its number still taken
+    assert not found.is_alive()
+    assert handle(sleeper.pid) is None
+
+
+@pytest.mark.parametrize("other", [{"born": "1"}, {"boot": "an earlier start of the machine"}])
+def test_a_process_that_took_over_the_number_is_left_alone(
+    sleeper: subprocess.Popen[bytes], other: dict[str, str]
+) -> None:
+    now = handle(sleeper.pid)
+    assert now is not None
+    then = now._replace(**other)
+
+    assert not then.is_alive()
+    assert not then.kill()
+    assert now.is_alive()
+
+
+def test_a_number_that_nobody_has(sleeper: subprocess.Popen[bytes]) -> None:
+    gone = own_handle()._replace(pid=2**22 + 1)  # beyond what Linux gives out
+
+    assert not gone.is_alive()
+    assert not gone.kill()

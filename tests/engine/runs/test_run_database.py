@@ -1,0 +1,202 @@
+"""The record says how every run stands and why, and loses nothing that it has acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.runs import Entry, Record, State
+from meshwave.engine.runs.run_database import Busy
+
+
+def enter(record: Record, **changes: Any) -> Entry:
+    about = {"name": "a design", "launcher": "local", "handle": {}, "digest": "abc", "processes": 2, "steps": 5}
+    return record.submit(**{**about, **changes})[0]
+
+
+def test_a_run_goes_through_its_states(record: Record) -> None:
+    run = enter(record).id
+
+    assert record.move(run, State.RUNNING)
+    assert record.move(run, State.FAILED, "mesh A, it broke")
+
+    entry = record.get(run)
+    assert (entry.state, entry.reason) == (State.FAILED, "mesh A, it broke")
+    assert entry.started_s is not None
+    assert entry.finished_s is not None
+    assert entry.created_s <= entry.started_s <= entry.finished_s
+    assert [step.state for step in record.history(run)] == [State.STARTING, State.RUNNING, State.FAILED]
+
+
+@pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST])
+def test_a_run_that_is_over_stays_as_it_is(record: Record, end: State) -> None:
+    run = enter(record).id
+    record.move(run, State.RUNNING)
+    record.move(run, end, "so it was")
+
+    assert not any(record.move(run, state, "no, so") for state in State)
+    assert (record.get(run).state, record.get(run).reason) == (end, "so it was")
+
+
+def test_nothing_succeeds_before_it_runs(record: Record) -> None:
+    assert not record.move(enter(record).id, State.SUCCEEDED)
+
+
+def test_a_double_click_is_one_run(record: Record) -> None:
+    first = enter(record, key="click")
+    record.move(first.id, State.CANCELLED)
+
+    assert enter(record, key="click").id == first.id
+    assert enter(record, key="another").id != first.id
+
+
+def test_one_run_at_a_time_and_the_other_is_told_which(record: Record) -> None:
+    first = enter(record, name="the first")
+
+    with pytest.raises(Busy, match=rf"{first.id} \(the first\) is starting.*meshwave runs cancel {first.id}"):
+        enter(record)
+    enter(record, limit=2)
+    enter(record, launcher="elsewhere")
+
+
+def test_many_at_once_are_let_in_one_by_one(tmp_path: Path) -> None:
+    def click(_: int) -> bool:
+        record = Record(tmp_path)
+        try:
+            enter(record)
+            return True
+        except Busy:
+            return False
+        finally:
+            record.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(click, range(16))) == 1
+
+
+def test_ids_sort_as_they_were_made(record: Record) -> None:
+    ids = [enter(record, limit=100).id for _ in range(20)]
+
+    assert len(set(ids)) == 20
+    assert [run[:15] for run in ids] == sorted(run[:15] for run in ids)
+    assert [entry.id for entry in record.all()] == ids[::-1]
+    assert [entry.id for entry in record.active()] == ids
+
+
+def test_a_run_is_found_by_part_of_its_id(record: Record) -> None:
+    one, other = (enter(record, limit=2).id for _ in range(2))
+
+    assert record.find(one).id == one
+    assert record.find(one[-5:]).id == one
+    with pytest.raises(InputError, match=f"{other}, {one}"):
+        record.find(one[:8])
+    with pytest.raises(InputError, match=r"there is no run '1999'.*Known: "):
+        record.find("1999")
+    with pytest.raises(InputError, match="there is no run"):
+        record.get("1999")
+
+
+def test_it_is_there_the_next_time(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    run = enter(record, handle={"owner": ["boot", 1, "now"]}).id
+    record.close()
+
+    assert Record(tmp_path).get(run).handle == {"owner": ["boot", 1, "now"]}
+
+
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    record = Record(tmp_path / "home")
+    enter(record)
+
+    places = [tmp_path / "home", *tmp_path.glob("home/*")]
+    assert len(places) >= 3
+    assert all(stat.S_IMODE(place.stat().st_mode) & 0o077 == 0 for place in places)
+
+
+def test_a_record_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    Record(tmp_path).close()
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        db.execute("PRAGMA user_version = 99")
+
+    with pytest.raises(RunError, match="written by a newer Meshwave"):
+        Record(tmp_path)
+
+
+def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(RunError, match="set MESHWAVE_HOME"):
+        Record(tmp_path / "file")
+
+
+def test_a_full_disk_is_told_and_the_record_stays_as_it_was(record: Record) -> None:
+    entry = enter(record)
+    pages = record._db.execute("PRAGMA page_count").fetchone()[0]
+    record._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    with pytest.raises(RunError, match=f"the record of runs in {record.place} cannot be used: .* full; make room"):
+        record.move(entry.id, State.FAILED, "why" * 10_000)
+
+    assert record.get(entry.id).state is State.STARTING
+    record._db.execute(f"PRAGMA max_page_count = {pages + 100}")
+    assert record.move(entry.id, State.FAILED, "why" * 10_000)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from meshwave.engine.launch.record import Record, State
+record = Record(Path(sys.argv[1]))
+about = dict(name="", launcher="local", handle={}, digest="", processes=1, steps=1, limit=10**9)
+while True:
+    run = record.submit(**about)[0].id
+    record.move(run, State.RUNNING)
+    record.move(run, State.FAILED, "as it should")
+    print(run, flush=True)
+"""
+
+
+def test_writers_that_are_killed_take_nothing_with_them(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    for _ in range(2):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as writer:
+            assert writer.stdout is not None
+            acknowledged += [writer.stdout.readline().strip() for _ in range(20)]
+            os.kill(writer.pid, signal.SIGKILL)
+            acknowledged += writer.stdout.read().split("\n")[:-1]
+
+    record = Record(tmp_path)
+    assert len(acknowledged) >= 40
+    assert {record.get(run).state for run in acknowledged} == {State.FAILED}
+    assert all(len(record.history(run)) == 3 for run in acknowledged)
+    for entry in record.active():  # cut off between two transactions, never within one
+        assert [step.state for step in record.history(entry.id)][-1] == entry.state
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    old = enter(record).id
+    record.move(old, State.CANCELLED)
+    record.close()
+    with sqlite3.connect(tmp_path / "runs.sqlite") as db:
+        db.executescript("ALTER TABLE runs DROP COLUMN manner; PRAGMA user_version = 1;")
+    db.close()
+
+    record = Record(tmp_path)
+    new = enter(record, manner="rehearsal, time x 40")
+    assert [entry.manner for entry in record.all()] == ["rehearsal, time x 40", ""]
+    assert {new.id, old} == {entry.id for entry in record.all()}
+    record.close()

@@ -1,0 +1,128 @@
+"""Real training, launched: torch's processes start from the warm one and keep to themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.runs import Hosts, Options, Record, Run, State
+from meshwave.engine.runs.emulation.network import missing
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.recording import read_recording
+from tests.engine.runs.play import all_gone, draw, processes, submit, until
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc"),
+]
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLauncher]:
+    """One warm process for all tests of this file, as an app has one."""
+    record = Record(tmp_path_factory.mktemp("home"))
+    launcher = LocalLauncher(record)
+    launcher.warm()
+    yield launcher
+    launcher.close()
+    record.close()
+
+
+def training(launcher: LocalLauncher) -> Run:
+    """A run that goes on until it is ended, at its first step or later."""
+    run = submit(launcher, draw(steps=1_000_000))
+    until(lambda: run.metrics(), "the first step")
+    return run
+
+
+def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw(pp=2, dp=2, steps=3))
+
+    assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
+    assert len(run.metrics()) == 3
+    assert read_recording(run.folder).digest == run.entry.digest
+    assert all_gone(run)
+
+    if reason := missing():
+        pytest.skip(reason)
+    hosts = Hosts(nodes=2, intra_bandwidth=4e7, inter_bandwidth=1e7)
+    spread = submit(launcher, draw(pp=2, dp=2, steps=3), options=Options(hosts=hosts))
+
+    assert spread.wait(timeout_s=60) is State.SUCCEEDED, spread.reason
+    assert [row["loss"] for row in spread.metrics()] == [row["loss"] for row in run.metrics()]
+    assert re.search(
+        "gloo over 2 emulated hosts of 2 [+] 2 processes, filled in order; links of 40 MB/s a process and 10 MB/s a NIC; "
+        "a message from host to host takes [0-9.]+ .?s at least, .* where 10 µs would be as drawn",
+        spread.notes()[0],
+    ), spread.notes()
+    assert all_gone(spread)
+
+
+def test_fresh_interpreters_train_as_well(launcher: LocalLauncher) -> None:
+    fresh = LocalLauncher(launcher.record, start="spawn")
+
+    run = submit(fresh, draw(pp=2, steps=2))
+
+    assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
+    fresh.close()
+
+
+def test_nothing_listens_on_a_public_interface(launcher: LocalLauncher) -> None:
+    run = training(launcher)
+    assert launcher._zygote is not None
+    pids = [launcher._zygote.pid, *(process.pid for process in processes(run))]
+
+    listening = {address for pid in pids for address in listening_on(pid)}
+    run.cancel()
+
+    assert listening, "gloo listens on the loopback"
+    assert {address for address in listening if not is_loopback(address)} == set()
+    assert run.wait(timeout_s=60) is State.CANCELLED
+
+
+def test_the_warm_process_has_one_thread(launcher: LocalLauncher) -> None:
+    until(lambda: launcher._zygote and launcher._zygote.is_ready, "the import")
+    assert launcher._zygote is not None
+
+    assert len(os.listdir(f"/proc/{launcher._zygote.pid}/task")) == 1, "a fork has no other threads"
+
+
+def test_a_rank_that_is_killed_while_it_trains_is_the_reason(launcher: LocalLauncher) -> None:
+    run = training(launcher)
+
+    os.kill(processes(run)[2].pid, signal.SIGKILL)
+
+    assert run.wait(timeout_s=60) is State.FAILED
+    assert run.reason.startswith("mesh M2, process 2 was ended by SIGKILL")
+    assert all_gone(run)
+
+
+def listening_on(pid: int) -> set[str]:
+    """The addresses that sockets of a process listen on, in the kernel's hexadecimal."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(descriptor))
+        except FileNotFoundError:
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = row.split()
+            address, state, inode = fields[1], fields[3], fields[9]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.add(address.partition(":")[0])
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    """127.x.x.x, ::1, or the first written as the second."""
+    return (
+        address[-2:] == "7F" if len(address) == 8 else address in (f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F")
+    )

@@ -1,0 +1,85 @@
+"""Which file a design trains on, and how a text is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.document.training import Training
+from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.runs.training_texts import find_text, keep_text, plain_name, text_of, texts_folder
+from tests.engine.runs.play import draw
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
+    texts_folder().mkdir(parents=True)
+    return tmp_path
+
+
+def put(*folders: Path) -> list[Path]:
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+        (folder / "mine.txt").write_text(str(folder))
+    return [folder / "mine.txt" for folder in folders]
+
+
+def test_the_file_that_was_named_wins_then_the_folders_in_order_then_the_user_s_own(home: Path) -> None:
+    design = draw(training={"data": "mine.txt"})
+    given, beside, kept = put(home / "given", home / "beside", texts_folder())
+    folders = [home / "beside", home / "elsewhere"]
+
+    assert text_of(design, given, folders) == given
+    assert text_of(design, None, folders) == beside
+    beside.unlink()
+    assert text_of(design, None, folders) == kept
+
+
+def test_a_design_that_names_none_takes_the_one_that_comes_with_meshwave(home: Path) -> None:
+    (given,) = put(home)
+
+    assert text_of(draw()) is None
+    assert text_of(draw(), given) == given
+
+
+def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(home: Path) -> None:
+    with pytest.raises(DesignError) as refused:
+        find_text("mine.txt", [home, texts_folder(), home])
+
+    (problem,) = refused.value.problems
+    assert problem.where == "training.data"
+    assert f"the text mine.txt is not there (looked in {home}, {texts_folder()})" in problem.message
+    assert "--data FILE" in problem.message
+    with pytest.raises(DesignError, match="there is no file"):
+        text_of(draw(), home / "mine.txt")
+    with pytest.raises(DesignError, match="is no file; training takes a text"):
+        text_of(draw(), home)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("shakespeare.txt", "shakespeare.txt"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\texts\\mine.txt", "mine.txt"),
+        (".hidden", "hidden"),
+        ("a\x00b\n.txt", "a_b_.txt"),
+        ("Märchen 1.txt", "Märchen 1.txt"),
+        ("", "text.txt"),
+        ("...", "text.txt"),
+        ("ä" * 300 + ".txt", "ä" * 58 + ".txt"),
+    ],
+)
+def test_a_name_from_outside_becomes_one_that_a_design_may_hold(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
+    assert Training(data=plain).data == plain
+
+
+def test_a_text_that_is_kept_is_found_again() -> None:
+    name = keep_text("/somewhere/mine.txt", "Call me Ishmael. \N{WHALE}")
+
+    assert find_text(name, [texts_folder()]).read_text("utf-8") == "Call me Ishmael. \N{WHALE}"
+    with pytest.raises(InputError, match="is empty"):
+        keep_text("mine.txt", "")

@@ -1,0 +1,173 @@
+"""Files are written whole or not at all, and those that come with Meshwave are found."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.files import example, examples, find_design, home, see_writable, write_whole
+
+
+def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = next(iter(examples()))
+
+    assert find_design(name) == example(name)
+    (tmp_path / name).touch()
+    assert find_design(name) == Path(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("02-two-wave", "Did you mean 02-two-waves?"),
+        ("02-two-wave.json", "Did you mean 02-two-waves?"),
+        ("min.json", "Did you mean mine.json?"),
+        ("drawn/min.json", "Did you mean drawn/mine.json?"),
+        ("zzz", "The examples are listed by: meshwave examples"),
+    ],
+)
+def test_a_name_that_is_neither_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drawn").mkdir()
+    for path in ("mine.json", "drawn/mine.json"):
+        (tmp_path / path).touch()
+
+    with pytest.raises(InputError) as refused:
+        find_design(name)
+
+    assert str(refused.value) == f"cannot read {name}: there is no such file, and no such example. {hint}"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        find_design(name)
+
+
+def test_a_place_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"one")
+
+    for name in ("old", "new"):
+        see_writable(tmp_path / name)
+
+    assert (tmp_path / "old").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["old"]
+    for name, said in (("", "Is a directory"), ("nowhere/x", "No such file"), ("old/x", "Not a directory")):
+        with pytest.raises(InputError, match=f"cannot write .*: {said}"):
+            see_writable(tmp_path / name)
+
+
+def test_a_pipe_that_has_no_path_can_be_written_to() -> None:
+    """That of ``/dev/stdout`` in a shell's pipeline: what it resolves to is there for nobody."""
+    out, into = os.pipe()
+    try:
+        see_writable(f"/proc/self/fd/{into}")
+        write_whole(f"/proc/self/fd/{into}", b"through")
+        assert os.read(out, 100) == b"through"
+    finally:
+        os.close(out)
+        os.close(into)
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    write_whole(tmp_path / "new", b"one")
+    write_whole(str(tmp_path / "new"), b"two")
+
+    assert (tmp_path / "new").read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept").write_bytes(b"old")
+
+    def full(self: Path, _: bytes) -> None:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(InputError, match="cannot write .*kept: No space left on device"):
+            write_whole(tmp_path / "kept", b"new")
+
+    assert (tmp_path / "kept").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Path, _: bytes) -> None:
+        self.touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(tmp_path / "new", b"new")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
+    (tmp_path / "private").touch(0o600)
+
+    write_whole(tmp_path / "private", b"new")
+
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "far").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("far")
+
+    write_whole(tmp_path / "link", b"new")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """As are a terminal, /dev/stdout and /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+
+    write_whole(pipe, b"through")
+    reader.join()
+
+    assert pipe.is_fifo()
+    assert got == [b"through"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("no/such/file", "No such file or directory"), (".", "Is a directory"), ("a\0b", "embedded null")],
+)
+def test_what_cannot_be_written_is_told(tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        write_whole(f"{tmp_path}/{name}", b"")
+
+
+def test_examples_are_found_by_name() -> None:
+    name, path = next(iter(examples().items()))
+
+    assert example(name) == path
+    with pytest.raises(InputError, match="there is no example called '01-first-wav'. Did you mean '01-first-wave'?"):
+        example("01-first-wav")
+
+
+def test_the_home_of_drafts_and_runs_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    assert home() == tmp_path
+
+    monkeypatch.delenv("MESHWAVE_HOME")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert home() == Path("/data/meshwave")
