@@ -13,10 +13,9 @@ test: # make test ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
 	@exec $(VENV)/python scripts/run_tests.py -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-check: # what a reviewer would say about form
+check: # rules, layout, types and imports: make check ARGS=types
 	@$(PYTHON) scripts/setup.py test
-	$(VENV)/python -m ruff check .
-	$(VENV)/python -m ruff format --check .
+	@$(VENV)/python scripts/check.py $(ARGS)
 
 gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS="FOLDER"
 	@$(PYTHON) scripts/setup.py test

@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
+import meshwave
 from meshwave.engine.errors import InputError, nearest
 
-_PACKAGE = Path(__file__).parent
+_ROOT = Path(__file__).absolute().parents[1]
+"""The folder that holds ``engine``, ``static`` and ``examples``: the checkout, or ``meshwave`` of an installation."""
 
 
 def examples_folder() -> Path:
-    """The examples: ``examples/`` of the source tree, or the copy inside the wheel."""
-    source = _PACKAGE.parent / "examples"
-    return source if (_PACKAGE.parent / "pyproject.toml").exists() else _PACKAGE / "examples"
+    """Return the folder of the examples."""
+    return _ROOT / "examples"
 
 
 def examples() -> dict[str, Path]:
@@ -152,4 +153,9 @@ def _told_if_not_written(name: Path | str) -> Iterator[None]:
 def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
     """``PYTHONPATH`` of a process of ours: Meshwave, then ``folders``, then what ``given`` has, from any folder."""
     others = [Path(each).absolute() for each in given.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return os.pathsep.join(map(str, [Path(__file__).parents[1], *folders, *others]))
+    return os.pathsep.join(map(str, [import_folder(), *folders, *others]))
+
+
+def import_folder() -> Path:
+    """Return the folder from which ``meshwave`` is imported."""
+    return Path(meshwave.__file__).absolute().parents[1]

@@ -56,19 +56,19 @@ def tree(folder: str, pattern: str = "*") -> set[str]:
 def test_the_wheel_holds_all_that_the_source_tree_does(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
 
-    assert names >= {f"designer/static/{name}" for name in tree("static")}
-    assert names >= {f"engine/examples/{name}" for name in tree("examples")}
+    assert names >= {f"meshwave/static/{name}" for name in tree("static")}
+    assert names >= {f"meshwave/examples/{name}" for name in tree("examples")}
     for package in ("engine", "designer"):
-        assert names >= {f"{package}/{name}" for name in tree(package)}, "a file is left out"
-    assert any(name.startswith("engine/cost/presets/") and name.endswith(".json") for name in names)
-    assert "engine/runtime/texts/default.txt" in names
+        assert names >= {f"meshwave/{package}/{name}" for name in tree(package)}, "a file is left out"
+    assert any(name.startswith("meshwave/engine/costs/presets/") and name.endswith(".json") for name in names)
+    assert "meshwave/engine/runtime/execution/texts/default.txt" in names
 
 
 def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"engine", "designer", "meshwave"}
-    assert not [name for name in names if "__pycache__" in name or name.startswith(("engine/tests", "designer/tests"))]
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"meshwave"}
+    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
 
 
 def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> None:
@@ -79,6 +79,6 @@ def test_the_command_works_from_any_folder(installed: Path, tmp_path: Path) -> N
 
 
 def test_the_page_finds_its_files_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
-    program = "import designer, meshwave.designer.pages.design_page; print(designer.__file__)"
+    program = "import meshwave.designer.pages.design_page; print(meshwave.__file__)"
 
     assert str(installed.parents[1]) in run(installed.parent / "python", "-c", program, folder=tmp_path)

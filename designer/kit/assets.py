@@ -22,12 +22,8 @@ _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 def _folder() -> Path:
-    """``static/``: inside the package when installed, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "static", package.parent / "static"):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError("static/ is missing from this installation")
+    """Return ``static/``: inside ``meshwave`` when installed, beside it in a checkout."""
+    return Path(__file__).parents[2] / "static"
 
 
 def read_static(name: str) -> str:

@@ -44,7 +44,7 @@ def page(studio: Studio) -> pn.viewable.Viewable:
     pn.config.raw_css = [read_static("app.css")]
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
-    document.template = HEAD
+    document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     given = pn.state.session_args.get("draft", [b""])[0].decode("ascii", "ignore")
     draft = Draft(studio, given, _is_shown(document), document.add_next_tick_callback)
     pn.state.onload(lambda: _put_in_link(draft.shown()))  # the page takes no link before it stands

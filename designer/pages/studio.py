@@ -18,7 +18,7 @@ from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home
 from meshwave.engine.runs import Record, reconcile
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
 IsShown = Callable[[], bool]

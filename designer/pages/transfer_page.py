@@ -97,7 +97,7 @@ def lab_page() -> pn.viewable.Viewable:
     pn.config.raw_css = [read_static("app.css")]
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
-    document.template = HEAD
+    document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
     return pn.Column(lab(), sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
 
 

@@ -235,7 +235,7 @@ def texts(document: Document) -> dict[str, str]:
 
 
 def _at(document: Any, path: str) -> Any:
-    defaults = {"chunks": None, "nics_per_host": 1, "tensor.item_bytes": 4, "source.partial": []}
+    defaults: dict[str, Any] = {"chunks": None, "nics_per_host": 1, "tensor.item_bytes": 4, "source.partial": []}
     for step in path.split("."):
         document = document.get(step, defaults.get(path)) if isinstance(document, Mapping) else None
     return document

@@ -22,7 +22,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened
 from meshwave.engine.runs.emulation.hosts import drawn
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers, open_run
 from meshwave.engine.runs.launchers.threads import usual_rehearser
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import history, keep_profile
@@ -133,7 +133,9 @@ class RunsPanel(Canvas):
 
     def _cancel(self) -> None:
         for entry in self._record.active():
-            Run(self._record, entry.id, self._launcher if entry.launcher == self._launcher.name else None).cancel()
+            own = entry.launcher == self._launcher.name
+            run = Run(self._record, entry.id, self._launcher) if own else open_run(self._record, entry.id)
+            run.cancel()
         self.look()
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:

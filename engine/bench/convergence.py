@@ -25,7 +25,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Launcher, Options, Record, State
 from meshwave.engine.runs.emulation.network import missing
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from meshwave.engine.units import quantity
 
 Say = Callable[[str], None]
@@ -188,7 +188,7 @@ def _quartiles(values: Sequence[float]) -> list[float]:
 
 def _seconds_to(target: float, run: Mapping[str, Any]) -> float:
     """Seconds of training until a step has a loss of ``target`` or less."""
-    return next(second for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
+    return next(float(second) for loss, second in zip(run["losses"], run["seconds"], strict=True) if loss <= target)
 
 
 def _differences(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
 from meshwave.engine.program.program import Program
-from meshwave.engine.runs.launchers._base import Launcher
+from meshwave.engine.runs.launchers import Launcher
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import Handle
 from meshwave.engine.runs.run import Run

@@ -164,7 +164,7 @@ def recording() -> Figures:
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs import Record
-    from meshwave.engine.runs.launchers._base import launchers
+    from meshwave.engine.runs.launchers import launchers
     from meshwave.engine.runs.recording import Recorder
 
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")

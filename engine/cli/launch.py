@@ -27,7 +27,7 @@ from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, ste
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.dry_run import Lengths, Rehearsal, TooLongError, long_time, shortened, waited
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers._base import launchers, settled
+from meshwave.engine.runs.launchers import launchers, settled
 from meshwave.engine.runs.launchers.threads import usual_rehearser
 from meshwave.engine.runs.run_comparison import comparison_of, told
 from meshwave.engine.runs.training_texts import text_of

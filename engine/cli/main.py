@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwave.engine import __version__
+from meshwave import __version__
 from meshwave.engine.errors import InputError, MeshwaveError
 
 if TYPE_CHECKING:

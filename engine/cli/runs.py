@@ -13,6 +13,7 @@ from meshwave.engine.cli.launch import _compared, _summary, _told
 from meshwave.engine.costs.profile_store import see_keepable
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs import Entry, Record, Run, reconcile
+from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.run_comparison import as_data, history, in_short, keep_profile, outcome, told_history
 
 
@@ -25,7 +26,8 @@ def runs(options: argparse.Namespace) -> int:
         entry = _chosen(record, options.run)
         if options.action == "show":
             return _show(record, entry, options)
-        return {"logs": _logs, "cancel": _cancel, "profile": _profile}[options.action](Run(record, entry.id), options)
+        run = open_run(record, entry.id) if options.action == "cancel" else Run(record, entry.id)
+        return {"logs": _logs, "cancel": _cancel, "profile": _profile}[options.action](run, options)
 
 
 def _chosen(record: Record, text: str | None) -> Entry:

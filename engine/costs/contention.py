@@ -6,18 +6,15 @@ measured in the same repetition; the figure is the median, and the repetitions a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from meshwave.engine.frozen import Part
 from meshwave.engine.units import quantity
-
-if TYPE_CHECKING:
-    from meshwave.engine.costs.profile import Profile
 
 LinkKind = Literal["same_node", "across_nodes"]
 Order = Literal["sequential", "shared"]
@@ -137,9 +134,9 @@ AS_DRAWN = LinkSharing()
 """Of a link that nobody measured."""
 
 
-def link_sharing(profile: Profile) -> LinkSharing:
-    """Return the factors that ``profile`` measured, limited to what a link can do."""
-    found = {each.pair: each for each in profile.contention}
+def link_sharing(measured: Iterable[Contention]) -> LinkSharing:
+    """Return the factors that a profile measured, limited to what a link can do."""
+    found = {each.pair: each for each in measured}
     across_capacity, across_duplex = _factors(found.get("across_nodes"))
     inside_capacity, inside_duplex = _factors(found.get("same_node"))
     known = "same_node" in found and found["same_node"].shared_rate is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from meshwave.engine.costs.device_sizes import copies, workload
 from meshwave.engine.costs.operators import Operator, Workload
@@ -47,15 +47,17 @@ def block_seconds(
     slowest of the meshes that hold the stage."""
 
     @cache
-    def of_blocks(price: Prices[Priced], load: Workload, again: bool) -> list[float]:
+    def of_blocks(price: Any, load: Workload, again: bool) -> list[float]:
         operators = (block_operators(model, load, number) for number in range(model.layers))
         return [price.part(each).total(recomputed=again) for each in operators]
 
     blocks, extra = [], []
     for stage, ranks in enumerate(holders):
         again, first, last = design.pipeline.recomputes(stage), stage == 0, stage == len(holders) - 1
-        held = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
-        blocks.append([max(each) for each in zip(*(of_blocks(*pair, again) for pair in held), strict=True)])
+        held: list[tuple[Any, Workload]] = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
+        blocks.append(
+            [max(each) for each in zip(*(of_blocks(price, load, again) for price, load in held), strict=True)]
+        )
         besides = ((price, ends(model, load, first=first, last=last)) for price, load in held)
         extra.append(max(price.part(operators).total(recomputed=again) for price, operators in besides))
     return blocks, extra

@@ -200,7 +200,8 @@ class Grid(NamedTuple):
     def lead(self) -> Floats:
         """[layers] how many times as long the second of them takes; 1 where there is no second."""
         first, second = np.sort(self._where_it_fits(), axis=0)[:2]
-        return np.where(np.isfinite(second), second, first) / first
+        ratio: Floats = np.where(np.isfinite(second), second, first) / first
+        return ratio
 
     def _where_it_fits(self) -> Floats:
         there = np.array([self.fits(name) for name in self.names])
@@ -226,8 +227,8 @@ def grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid
             known[layer] = [_figures(price(name, layer, cluster.links, cluster.rates)) for name in ALL]
         found.append(known[layer])
     of_layers = np.array(found)  # [layers, schedules, 3]
-    parts = ({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3))
-    return Grid(dict(zip(sizes, points.T, strict=True)), *parts, cluster)
+    first, second, third = ({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3))
+    return Grid(dict(zip(sizes, points.T, strict=True)), first, second, third, cluster)
 
 
 def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:

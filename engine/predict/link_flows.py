@@ -71,7 +71,8 @@ class LinkFlows:
 
     def ports_of(self, kind: int) -> list[int]:
         """The ports that a kind of flows passes."""
-        return self.network.use_port[self.network.use_ptr[kind] : self.network.use_ptr[kind + 1]].tolist()
+        ports: list[int] = self.network.use_port[self.network.use_ptr[kind] : self.network.use_ptr[kind + 1]].tolist()
+        return ports
 
     def class_of(self, flow: int) -> int:
         """Return the class of a flow in the play: flows of one class have the same rate."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from meshwave.engine.program.program import Program
+from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
 
@@ -22,7 +21,7 @@ class Messages(NamedTuple):
     taker: Rows
 
 
-def messages_of(program: Program) -> Messages:
+def messages_of(program: Columns) -> Messages:
     """Every message that has a taker."""
     table, skipping = program.tables, program.skipping
     ends = (
@@ -35,7 +34,7 @@ def messages_of(program: Program) -> Messages:
 
 
 @lru_cache(maxsize=8)  # by the program alone: what a message weighs does not matter
-def answers(program: Program) -> tuple[Messages, Rows]:
+def answers(program: Columns) -> tuple[Messages, Rows]:
     """All messages, and ``[messages]`` of each the first other one, by when it is taken, that proves that it has
     come: it goes the way back and is sent after the message was taken. -1 where there is none in the step.
     """

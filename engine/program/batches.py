@@ -9,20 +9,16 @@ the end of the computation before it on its own rank.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.acknowledgements import messages_of
-
-if TYPE_CHECKING:
-    from meshwave.engine.program.program import Program
+from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
 
 
-def batch_messages(program: Program, maker: Rows, taker: Rows) -> Rows:
+def batch_messages(program: Columns, maker: Rows, taker: Rows) -> Rows:
     """Return ``[messages]`` the batch of each message, numbered from 0; -1 for a message that is sent alone.
 
     A batch receives right before the computation that takes the tensor, and receives of one sender stand in the order
@@ -45,7 +41,7 @@ def batch_messages(program: Program, maker: Rows, taker: Rows) -> Rows:
     return np.where(whole, np.cumsum(whole) - 1, -1)[number] if len(maker) else number
 
 
-def find_batches(program: Program) -> Rows:
+def find_batches(program: Columns) -> Rows:
     """Return ``[rows]`` the batch of the message of each SEND, -1 for every other row."""
     send, maker, taker = messages_of(program)
     order = np.argsort(send)
@@ -54,7 +50,7 @@ def find_batches(program: Program) -> Rows:
     return batch
 
 
-def _gaps(program: Program, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
+def _gaps(program: Columns, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
     """``[messages]`` the slot after which each is sent, and the one after which it would be received; -1 for none."""
     number = np.cumsum(program.is_compute & ~program.fused) - 1  # of the slot of each computation
     rank_of_slot = program.rank[program.is_compute & ~program.fused]
@@ -63,7 +59,7 @@ def _gaps(program: Program, maker: Rows, taker: Rows) -> tuple[Rows, Rows]:
     return number[maker], np.where(same_rank, before, -1)
 
 
-def _is_overtaken(program: Program, maker: Rows, taker: Rows) -> NDArray[np.bool_]:
+def _is_overtaken(program: Columns, maker: Rows, taker: Rows) -> NDArray[np.bool_]:
     """``[messages]`` whether the receiver takes a message that the same rank sends later in an earlier slot."""
     channel = program.rank[maker].astype(np.int64) * program.ranks + program.rank[taker]
     order = np.argsort(channel, kind="stable")

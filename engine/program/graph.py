@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.program.action import Op
-
-if TYPE_CHECKING:
-    from meshwave.engine.program.program import Program
+from meshwave.engine.program.tables import Columns
 
 Rows = NDArray[np.int64]
 
 
 NOTHING = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Tables:
-    """``[stages, microbatches]`` the row of each computation, -1 where there is none."""
-
-    forward: Rows
-    backward: Rows  # B, or I where the backward is split
-    weight: Rows  # B, or W where the backward is split
-    send_forward: Rows
-    send_backward: Rows
-
-
-class Skipping(NamedTuple):
-    """``[messages]`` rows of the messages that skip stages: their SEND, who makes and who takes what they hold."""
-
-    send: Rows
-    maker: Rows
-    taker: Rows
 
 
 @dataclass(frozen=True)
@@ -60,59 +38,7 @@ class Graph:
     waits: tuple[Rows, Rows]  # where something is stuck, every edge: row, row that waits for it
 
 
-def find_tables(program: Program) -> Tables:
-    """Where each computation and each message of a program stands."""
-
-    next_door = program.other < 0
-
-    def rows_of(*ops: Op) -> Rows:
-        table = np.full((program.stages, program.microbatches), -1, np.int64)
-        rows = np.flatnonzero(reduce(np.logical_or, [program.op == op for op in ops]) & next_door)
-        stage, microbatch = program.stage[rows], program.microbatch[rows]
-        known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
-        table[stage[known], microbatch[known]] = rows[known]
-        return table
-
-    return Tables(
-        forward=rows_of(Op.F),
-        backward=rows_of(Op.B, Op.I),
-        weight=rows_of(Op.B, Op.W),
-        send_forward=rows_of(Op.SEND_F),
-        send_backward=rows_of(Op.SEND_B),
-    )
-
-
-def find_skipping(program: Program) -> Skipping:
-    """Those with both ends; what else is wrong with a message is :mod:`meshwave.engine.program.verification`'s to say."""
-    table, rows = program.tables, np.flatnonzero(program.other >= 0)
-    stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
-    rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]
-    found = []
-    for op, made in ((Op.SEND_F, table.forward), (Op.SEND_B, table.backward)):
-        send = rows[program.op[rows] == op]
-        mb = program.microbatch[send]
-        found.append((send, made[program.stage[send], mb], made[program.other[send], mb]))
-    send, maker, taker = (np.concatenate(column) for column in zip(*found, strict=True))
-    both = (maker >= 0) & (taker >= 0)
-    return Skipping(send[both], maker[both], taker[both])
-
-
-def tensors_of(program: Program) -> NDArray[np.int32]:
-    """[rows] how many units each message holds."""
-    held = np.zeros(len(program), np.int32)
-    for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
-        rows = np.flatnonzero(np.isin(program.op, ops))
-        stage, other = program.stage[rows], program.other[rows]
-        end = np.where(other >= 0, other, stage + towards)
-        lower, upper = (stage, end) if towards > 0 else (end, stage)
-        handed = np.append(program.onward, 0)  # the last stage hands nothing on, nor is there one before the first
-        held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
-        for source, target, tensors in program.skips.tolist():
-            held[rows] += tensors * ((lower == source) & (upper == target))
-    return held
-
-
-def build_graph(program: Program) -> Graph:
+def build_graph(program: Columns) -> Graph:
     """The dependencies of a program, in levels; a transfer is a delay on an edge."""
     all_sends = _sends(program)
     lines = _lines(program)
@@ -132,7 +58,7 @@ def build_graph(program: Program) -> Graph:
     return replace(_graph(program, levels, edges, ([], none)), stuck=stuck, waits=_waits(program, previous, needs))
 
 
-def _in_order(program: Program, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
+def _in_order(program: Columns, played: Rows, previous: Rows, sends: list[Rows]) -> Iterator[_Edges]:
     """Each slot after the one before it on its rank. A sender that its messages block finishes all that this one
     sends first: an edge for each, and one without a message only where it sends nothing."""
     source = _slot(program, previous)
@@ -154,7 +80,7 @@ def _pushed_up(columns: list[Rows]) -> list[Rows]:
     return list(np.take_along_axis(table, order, axis=0))
 
 
-def _sends(program: Program) -> list[Rows]:
+def _sends(program: Columns) -> list[Rows]:
     """``[rows + 1]`` the SEND of what a computation makes, -1 for none, and at the end for row -1; then as
     many columns more as a computation has messages that skip stages."""
     sends, table = np.full(len(program) + 1, -1, np.int64), program.tables
@@ -180,14 +106,14 @@ def _spread(length: int, at: Rows, *values: Rows) -> list[Rows]:
     return columns
 
 
-def _lines(program: Program) -> list[Rows]:
+def _lines(program: Columns) -> list[Rows]:
     """The slots of each rank, which run in a given order."""
     slots = np.flatnonzero(program.is_compute & ~program.fused)
     lines = np.split(slots, np.searchsorted(slots, program.offsets[1:-1]))
     return [line for line in lines if line.size]
 
 
-def _previous(program: Program, lines: list[Rows]) -> Rows:
+def _previous(program: Columns, lines: list[Rows]) -> Rows:
     """``[rows]`` what stands before each in its line, -1 for none; of a slot of two its second row."""
     previous = np.full(len(program), -1, np.int64)
     for line in lines:
@@ -195,12 +121,12 @@ def _previous(program: Program, lines: list[Rows]) -> Rows:
     return previous + (program.doubled[previous] & (previous >= 0))
 
 
-def _slot(program: Program, rows: Rows) -> Rows:
+def _slot(program: Columns, rows: Rows) -> Rows:
     """The slots of rows, and -1 for -1."""
     return np.where(rows >= 0, program.slot[rows], -1) if program.fused.any() else rows
 
 
-def _needs(program: Program, sends: Rows) -> tuple[list[Rows], list[Rows]]:
+def _needs(program: Columns, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     """``[rows]`` what a computation needs beyond its line, and the SEND on the way; -1 for none.
 
     One each for a computation; a list more for the second one of a slot, and one for each message that
@@ -230,7 +156,7 @@ def _needs(program: Program, sends: Rows) -> tuple[list[Rows], list[Rows]]:
     return needs, messages
 
 
-def _walk(program: Program, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
+def _walk(program: Columns, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
     """Let the first of every line run whose needs have run, again and again: a level each time."""
     if not lines:
         return []
@@ -253,7 +179,7 @@ def _walk(program: Program, lines: list[Rows], needs: list[Rows]) -> list[Rows]:
         levels.append(level)
 
 
-def _updates(program: Program, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
+def _updates(program: Columns, sends: list[Rows]) -> tuple[list[Rows], _Edges]:
     """Gradients are reduced once all copies are complete, one stage of a rank after the other; a
     rank steps when its gradients are there. The levels of these rows, and all edges into them."""
     reduces = np.flatnonzero(program.op == Op.REDUCE_GRAD)
@@ -291,14 +217,14 @@ def _sent(rows: Rows, sends: list[Rows]) -> Iterator[tuple[Rows, Rows]]:
         yield of, column[of]
 
 
-def _last_of_each_rank(program: Program, rows: Rows) -> Rows:
+def _last_of_each_rank(program: Columns, rows: Rows) -> Rows:
     """``[ranks]`` the last of ``rows`` on each, -1 where there is none."""
     last = np.full(program.ranks, -1, np.int64)
     last[program.rank[rows]] = rows  # rows ascend, so the last one stays
     return last
 
 
-def _finals(program: Program, stage: int) -> Rows:
+def _finals(program: Columns, stage: int) -> Rows:
     """The last computation that adds to the gradients of ``stage``, on each rank with a copy that any microbatch
     passes."""
     of_stage = program.tables.weight[stage]
@@ -334,7 +260,7 @@ class _Edges(NamedTuple):
         return cls(source[order], target[order], np.full(len(order), -1), blocked[order])
 
 
-def _graph(program: Program, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
+def _graph(program: Columns, levels: list[Rows], edges: list[_Edges], updates: tuple[list[Rows], _Edges]) -> Graph:
     """Number the nodes by level, and put the edges in the order of their targets.
 
     Of ``edges`` none has two of one target; those into the updates are sorted by it.
@@ -377,7 +303,7 @@ def _number_within(sorted_keys: Rows) -> Rows:
     return np.arange(len(sorted_keys)) - np.searchsorted(sorted_keys, sorted_keys)
 
 
-def _waits(program: Program, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
+def _waits(program: Columns, previous: Rows, needs: list[Rows]) -> tuple[Rows, Rows]:
     """Every edge between slots as (row, row that waits for it)."""
     parts = []
     for source in (_slot(program, previous), *needs):

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.batches import find_batches
-from meshwave.engine.program.graph import Graph, Skipping, Tables, build_graph, find_skipping, find_tables, tensors_of
+from meshwave.engine.program.graph import Graph, build_graph
+from meshwave.engine.program.tables import Skipping, Tables, find_skipping, find_tables, tensors_of
 
 Ints = NDArray[np.int32]
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,13 +98,12 @@ def play_shared(program: Program, durations: Floats, sizes: Floats, network: Net
     )
     row_of = np.concatenate((node_rows, messages, [-1]))  # of a cause; node 0 is the start of the step
     row_of[0] = -1
-    result = Play(
-        start, end, row_of[cause], *(np.zeros(len(program)) for _ in range(2)), np.full(len(program), -1), NO_RATES
-    )
+    never = np.zeros(len(program))
+    result = Play(start, end, row_of[cause], never, never.copy(), np.full(len(program), -1), NO_RATES)
     result.sent[messages], result.came[messages] = sent, came
     result.sent_cause[messages] = np.where(sent_cause >= nodes, row_of[sent_cause], tables.makers)
-    time_s, of_class, rate = (column[: min(logged, log_entries)] for column in log)
-    return result._replace(log=RateLog(time_s, first_of_class[of_class], rate))
+    used = slice(min(logged, log_entries))
+    return result._replace(log=RateLog(log[0][used], first_of_class[log[1][used]], log[2][used]))
 
 
 def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> Room:
@@ -160,7 +159,7 @@ def compile_in_background() -> threading.Thread:
 
     def prepare() -> None:
         environment = {**os.environ, "PYTHONPATH": import_path()}
-        call = [sys.executable, "-m", "meshwave.engine.program.shared_links"]
+        call = [sys.executable, "-m", __name__]
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(call, env=environment, check=True, capture_output=True, timeout=COMPILING_S)
             compile_loop()
@@ -188,7 +187,7 @@ def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, events: int) ->
         logged = int(module.play(nodes, flows, result, room))
         _ready.set()
         return logged
-    lists = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
+    lists: list[Any] = [type(part)(*(column.tolist() for column in part)) for part in (nodes, flows, result, room)]
     logged = _shared_links.play(*lists)
     for column, found in zip(result, lists[2], strict=True):
         column[:] = found
@@ -255,8 +254,6 @@ class _Tables:
 
 
 if __name__ == "__main__":  # what a setup calls, so that nobody waits for it later
-    from meshwave.engine.program import (
-        shared_links_simulation as shared_play,  # by its name: numba keeps what it compiles for the module of that name
-    )
+    from meshwave.engine.program.shared_links_simulation import compile_loop as compile_by_name
 
-    shared_play.compile_loop()
+    compile_by_name()  # numba keeps what it compiles for the module of that name, not for __main__

@@ -1,6 +1,6 @@
 """Starting runs and remembering them: one file a launcher, a folder a run, one record of all runs."""
 
-from meshwave.engine.runs.launchers._base import Capabilities, Launcher, reconcile
+from meshwave.engine.runs.launchers import Capabilities, Launcher, reconcile
 from meshwave.engine.runs.options import Hosts, Options
 from meshwave.engine.runs.run import Run, loss_in_words, loss_of, step_time
 from meshwave.engine.runs.run_database import Entry, Record, State

@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from meshwave.engine.errors import RunError
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
-
-if TYPE_CHECKING:
-    from meshwave.engine.runs.launchers._base import Launcher
 
 LOOK_S = 0.05
 _MEASURED = frozenset({"step", "seconds"})
@@ -39,10 +37,16 @@ class LogLine(NamedTuple):
         return f"[{self.process}] {self.text}"
 
 
+class Cancels(Protocol):
+    """A launcher, as a run sees it."""
+
+    def cancel(self, run: Run) -> None: ...
+
+
 class Run:
     """One run of the record, whoever launched it; read from its folder, so any process can follow it."""
 
-    def __init__(self, record: Record, run: str, launcher: Launcher | None = None) -> None:
+    def __init__(self, record: Record, run: str, launcher: Cancels | None = None) -> None:
         self.id = run
         self.folder: Path = record.folder(run)
         self._record = record
@@ -145,11 +149,14 @@ class Run:
             time.sleep(LOOK_S)
 
     def cancel(self) -> None:
-        """Ask for its end; also where another process launched it. One that is over stays as it is."""
-        from meshwave.engine.runs.launchers._base import launchers
+        """Ask the launcher to end the run, also one that another process launched; one that is over stays as it is.
 
-        launcher = self._launcher or launchers[self.entry.launcher](self._record)
-        launcher.cancel(self)
+        Raises:
+            RunError: the run was opened without its launcher; see :func:`meshwave.engine.runs.launchers.open_run`.
+        """
+        if self._launcher is None:
+            raise RunError(f"run {self.id} was opened to be read only; open it with open_run to cancel it")
+        self._launcher.cancel(self)
 
 
 class _Lines:

@@ -17,7 +17,7 @@ from meshwave.engine.registry import Registry
 def registries(*, of_runtime: bool) -> Iterator[Registry[Any]]:
     """The registries of the packages of ``engine``; those of the runtime need torch."""
     seen: set[int] = set()
-    for module in pkgutil.walk_packages(engine.__path__, "engine."):
+    for module in pkgutil.walk_packages(engine.__path__, "meshwave.engine."):
         if module.name.startswith("meshwave.engine.runtime") == of_runtime and module.ispkg:
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Registry) and id(value) not in seen:

@@ -35,7 +35,7 @@ def python(program: str) -> str:
 def test_the_planning_half_imports_without_torch_and_panel() -> None:
     program = """
         from meshwave import engine
-        for module in pkgutil.walk_packages(engine.__path__, "engine.", onerror=lambda name: None):
+        for module in pkgutil.walk_packages(engine.__path__, "meshwave.engine.", onerror=lambda name: None):
             if not module.name.startswith("meshwave.engine.runtime"):
                 importlib.import_module(module.name)
         print("all")
@@ -46,8 +46,8 @@ def test_the_planning_half_imports_without_torch_and_panel() -> None:
 
 def test_the_planning_commands_work_without_torch_and_panel() -> None:
     program = """
-        from meshwave.engine import cli
-        from meshwave.engine.resources import examples
+        from meshwave.engine.cli import main as cli
+        from meshwave.engine.files import examples
         name = next(iter(examples()))
         for command in (["check", name], ["program", name], ["schema"], ["simulate", name, "--json"]):
             assert cli.main(command) == 0, command
@@ -71,7 +71,7 @@ def test_the_designer_never_imports_torch() -> None:
     program = """
         import importlib, pkgutil, sys
         from meshwave import designer
-        for module in pkgutil.walk_packages(designer.__path__, "designer."):
+        for module in pkgutil.walk_packages(designer.__path__, "meshwave.designer."):
             importlib.import_module(module.name)
         print("torch" in sys.modules)
     """

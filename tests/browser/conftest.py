@@ -185,7 +185,7 @@ def whole_page(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     from meshwave.designer.pages.studio import Studio
     from meshwave.designer.state.design_session import Session
     from meshwave.designer.views.runs import LOOK_EVERY_S
-    from meshwave.engine.runs.launchers._base import launchers
+    from meshwave.engine.runs.launchers import launchers
 
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
 

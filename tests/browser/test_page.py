@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from meshwave.designer.server.serve import read_design, served
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually, painted
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]

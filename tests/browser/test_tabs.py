@@ -13,7 +13,7 @@ from meshwave.designer.pages.design_page import page
 from meshwave.designer.pages.studio import IsShown, Studio
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from tests.browser.gestures import eventually
 from tests.conftest import IDLE, serving
 

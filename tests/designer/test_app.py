@@ -14,7 +14,7 @@ from meshwave.designer.pages.design_page import warm_up
 from meshwave.designer.pages.studio import DRAFTS_KEPT_S, Draft, Studio
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 
 GIVEN = "0123456789ab"
 

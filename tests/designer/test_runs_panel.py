@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views import run_text
+from meshwave.designer.views import run_text, runs
 from meshwave.designer.views.run_text import reduced
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import Design, load_design, parse_design
@@ -19,7 +19,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
-from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers import settled
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording, recording

@@ -22,7 +22,7 @@ from meshwave.engine.runs import Launcher, Record, State
 from meshwave.engine.runs.accuracy import Comparison, compare, profile_of
 from meshwave.engine.runs.dry_run import SHORTEST_S, Lengths, Rehearsal
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from meshwave.engine.runs.options import PLAIN, Options
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_folder import process_count

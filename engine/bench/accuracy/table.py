@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from meshwave.engine.bench.accuracy import cases, hanayo
 from meshwave.engine.bench.accuracy.results import Result, Results
 from meshwave.engine.bench.accuracy.summary import APART, MEDIAN_AIM, MEMORY_AIM, TAIL_AIM, Spread, Summary, summary
+from meshwave.engine.bench.papers.hanayo_bars import WAVES
+from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, by_data_sheet
 from meshwave.engine.units import quantity
 
 WIDTH = 118
@@ -230,7 +232,7 @@ in its two replicas. *gain*: of the best number of waves that the paper shows, o
 Place = tuple[str, int]
 OfPlace = dict[str, hanayo.SpeedUp]
 """By who it is, on one cluster with so many devices."""
-SHOWN = [f"H-{waves}" for waves in hanayo.WAVES]
+SHOWN = [f"H-{waves}" for waves in WAVES]
 
 
 def _papers(results: Results) -> Iterator[str]:
@@ -257,7 +259,7 @@ def _place(cluster: str, ranks: int) -> str:
 
 
 def _ratios(cluster: str, ranks: int) -> tuple[str, str]:
-    return f"{hanayo.TRANSFERS[cluster, ranks]:.4f}", f"{hanayo.by_data_sheet(cluster, ranks):.4f}"
+    return f"{TRANSFERS[cluster, ranks]:.4f}", f"{by_data_sheet(cluster, ranks):.4f}"
 
 
 def _of_three(found: hanayo.SpeedUp | None) -> str:

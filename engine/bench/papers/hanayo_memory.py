@@ -61,7 +61,8 @@ def eager_length() -> int:
     costs = predict(parse_design(document(setting)), program_of(setting)).costs
     kept = float(costs.activation_bytes[stage]) / costs.layers[stage] / MANY.batch
     square, line = 9.0 * model["heads"], kept / fitted_length() + 2 * model["hidden"]
-    return round((sqrt(line * line + 4 * square * kept) - line) / (2 * square))
+    length: int = round((sqrt(line * line + 4 * square * kept) - line) / (2 * square))
+    return length
 
 
 def basis() -> str:

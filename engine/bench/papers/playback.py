@@ -49,7 +49,7 @@ def played_at(
     return simulate(program, seconds, transfer_model)
 
 
-def stages(name: str, ranks: int, microbatches: int, *costs: float, **options: Any) -> Timeline:
+def stages(name: str, ranks: int, microbatches: int, *costs: Any, **options: Any) -> Timeline:
     """Costs of one stage: its forward, backward and a transfer."""
     return played_at(program_of(name, ranks, microbatches, **options), *costs)
 

@@ -109,12 +109,13 @@ def layout_design(scale: Scale, layout: str, micro_batch: int) -> Design:
         layout, (1, nodes, 8)
     )
     whole = min(64, nodes * 8)
-    experts: Mapping[str, Any] | None = {
+    schedules: Mapping[str, Mapping[str, Any]] = {
         "ppmoe": {"schedule": "ppmoe"},
         "resent": {"schedule": "expert-parallel", "ep": whole},
         "once": {"schedule": "a2a-allgather", "ep": whole},
         "cut": {"schedule": "a2a-allgather", "ep": nodes, "esp": 8},
-    }.get(layout)
+    }
+    experts = schedules.get(layout)
     size = dp * tp
     return parse_design(
         {

@@ -68,7 +68,7 @@ class CalibratedModel(RooflineModel):
         return bool(profile_of(design).collectives)
 
     def link_sharing(self, design: Design) -> LinkSharing:
-        return link_sharing(profile_of(design))
+        return link_sharing(profile_of(design).contention)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
         return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))

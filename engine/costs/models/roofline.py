@@ -101,7 +101,8 @@ class RooflineModel(CostModel):
         in_turn = first.seconds + second.seconds
         waits = first.waits + second.waits
         best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
-        return in_turn - share * (in_turn - best)
+        seconds: Floats = in_turn - share * (in_turn - best)
+        return seconds
 
     def link_sharing(self, design: Design) -> LinkSharing:
         """Return the measured factors of simultaneous messages; those of the drawn links if none were measured."""

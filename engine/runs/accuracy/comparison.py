@@ -192,7 +192,10 @@ class Comparison:
     @cached_property
     def cause(self) -> Cause | None:
         """Where the error of the step comes from; None where there is none, or nothing to be off by."""
-        return Search(self).cause if self.comparable else None
+        if not self.comparable:
+            return None
+        measured_s = self.iteration.measured_s
+        return Search(self.prediction, self.rows.seconds, self.waits, self.timeline, self.unit, measured_s).cause
 
     @property
     def label(self) -> str:

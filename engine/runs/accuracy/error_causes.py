@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS, WORDS, Op
+from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.accuracy.action_durations import keeps_busy
+from meshwave.engine.runs.accuracy.block_comparison import Waits
 from meshwave.engine.units import duration, number
-
-if TYPE_CHECKING:
-    from meshwave.engine.runs.accuracy.comparison import Comparison
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -62,15 +62,24 @@ class _Part(NamedTuple):
 class Search:
     """Plays the program with what was measured of a part of it in place of what was predicted."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        prediction = comparison.prediction
+    def __init__(
+        self, prediction: Prediction, measured: Floats, waits: Waits, timeline: Timeline, unit: str, measured_s: float
+    ) -> None:
+        """Take what was predicted and what was measured.
+
+        Args:
+            measured: [rows] seconds that each action took.
+            waits: [rows] of them, the seconds in which exchanges of expert layers were waited for.
+            timeline: the measured timeline.
+            unit: what its times are in.
+            measured_s: seconds of the measured step.
+        """
         self._design, self._program, self._costs = prediction.design, prediction.program, prediction.costs
-        self._meshes = comparison.timeline.meshes
-        self._unit = comparison.unit
-        self._iteration = comparison.iteration
-        self._error_s = self._iteration.measured_s - self._iteration.predicted_s
-        predicted, measured = prediction.played_seconds, comparison.rows.seconds
-        waits = comparison.waits
+        self._meshes = timeline.meshes
+        self._unit = unit
+        self._predicted_s, self._measured_s = prediction.timeline.makespan, measured_s
+        self._error_s = self._measured_s - self._predicted_s
+        predicted = prediction.played_seconds
         self._all = _Pair(predicted, measured)
         self._waits = _Pair(*waits, "waiting for exchanges of expert layers in the {}")
         self._computed = _Pair(predicted - waits.predicted, measured - waits.measured, "computation of the {}")
@@ -78,12 +87,12 @@ class Search:
 
     @property
     def cause(self) -> Cause | None:
-        predicted = self._iteration.predicted_s
+        predicted = self._predicted_s
         if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
             return None
         part, effect = self._best([*self._kinds(), *self._on_meshes()])
         everything = _Part("", True, np.ones(len(self._program), np.bool_), self._all)
-        between = self._iteration.measured_s - self._makespan(everything)
+        between = self._measured_s - self._makespan(everything)
         if abs(between) > abs(effect) and between * self._error_s > 0:
             share = between / self._error_s
             words = (
@@ -175,7 +184,7 @@ class Search:
             return float(sign * (part.of.measured - part.of.predicted)[part.rows].sum())
 
         promising = sorted(parts, key=longer, reverse=True)[:MOST_TRIED]
-        effects = [self._makespan(part) - self._iteration.predicted_s for part in promising]
+        effects = [self._makespan(part) - self._predicted_s for part in promising]
         best = max(range(len(promising)), key=lambda number: sign * effects[number])
         return promising[best], effects[best]
 

@@ -215,6 +215,15 @@ def _manner(design: Design, options: Options) -> str:
 launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs.launchers")
 
 
+def open_run(record: Record, run: str) -> Run:
+    """Return a run with the launcher that started it, so that it can be cancelled.
+
+    Raises:
+        InputError: there is no such run, or no such launcher here.
+    """
+    return Run(record, run, launchers[record.get(run).launcher](record))
+
+
 def reconcile(record: Record) -> None:
     """Look at every run that should be under way: those whose launcher is gone are LOST.
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from meshwave import engine
+import meshwave.engine
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.errors import Problem, RunError
@@ -246,4 +246,4 @@ def _safe_start() -> Literal["fork", "spawn"]:
 
 def _code_s() -> float:
     """When the newest file of the engine was changed: a warm process holds what was there before."""
-    return max(path.stat().st_mtime for path in Path(engine.__file__).parent.rglob("*.py"))
+    return max(path.stat().st_mtime for path in Path(meshwave.engine.__file__).parent.rglob("*.py"))

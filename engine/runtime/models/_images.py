@@ -24,4 +24,5 @@ def draw_image(channels: int, side: int, chance: Generator) -> Floats:
         else:
             inside = (abs(down - y) < height) & (abs(right - x) < width)
         image = np.where(inside, chance.uniform(-1, 1, (channels, 1, 1)), image)
-    return np.clip(image, -1, 1).astype(np.float32)
+    clipped: NDArray[np.float32] = np.clip(image, -1, 1).astype(np.float32)
+    return clipped

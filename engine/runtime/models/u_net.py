@@ -50,7 +50,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
         made = self.first(F.silu(self.first_norm(x))) + self.step(step)[:, :, None, None]
         made = self.out(F.silu(self.second_norm(made)))
-        return made + (x if self.shortcut is None else self.shortcut(x))
+        added: Tensor = made + (x if self.shortcut is None else self.shortcut(x))
+        return added
 
 
 class PixelAttention(nn.Module):
@@ -69,7 +70,8 @@ class PixelAttention(nn.Module):
         qkv = self.qkv(tokens).view(batch, -1, 3, self.heads, channels // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, -1, channels)
-        return x + self.out(mixed).transpose(1, 2).reshape(batch, channels, *sides)
+        added: Tensor = x + self.out(mixed).transpose(1, 2).reshape(batch, channels, *sides)
+        return added
 
 
 class UNetBlock(nn.Module):
@@ -196,7 +198,9 @@ def _unpacked(message: Tensor, places: Sequence[Places]) -> list[Tensor]:
     """The images ``[batch, channels, side, side]`` that lie side by side in a message."""
     ends = list(accumulate(map(numbers_of, places)))
     pieces = message[:, 0].tensor_split(ends[:-1], 1)
-    return [piece.unflatten(1, (c, side, side)).contiguous() for piece, (c, side) in zip(pieces, places, strict=True)]
+    return [
+        piece.reshape(len(piece), c, side, side).contiguous() for piece, (c, side) in zip(pieces, places, strict=True)
+    ]
 
 
 def _waves(steps: Tensor, width: int) -> Tensor:

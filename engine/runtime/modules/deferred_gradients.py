@@ -236,10 +236,10 @@ class _GroupNormed(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        kept = ctx.saved_tensors
+        x, mean, deviation = ctx.saved_tensors
         gradient = gradient.contiguous()
-        ctx.later.add(partial(_add_group_norm, ctx.norm, *kept, gradient))
-        of_input, _, _ = _group_norm_backward(ctx.norm, *kept, gradient, wanted=[True, False, False])
+        ctx.later.add(partial(_add_group_norm, ctx.norm, x, mean, deviation, gradient))
+        of_input, _, _ = _group_norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
         return of_input, None, None
 
 

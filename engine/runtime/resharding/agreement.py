@@ -75,7 +75,7 @@ def describe_layout(end: str, layout: Layout, order: Any = None) -> dict[str, An
     return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes, "partial": partial}
 
 
-def _cannot_lie(end: str, placement: Placement, axis: int) -> str:
+def _cannot_lie(end: str, placement: object, axis: int) -> str:
     """Why a placement is refused, and what to do."""
     words = (
         f"the {end} has the placement {placement!r} on mesh axis {axis}, and only Shard and Replicate can be resharded"

@@ -254,8 +254,12 @@ def _planned(laid: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], names
     for number, each in enumerate(laid):
         shape = tuple(each["shape"])
         size = getattr(torch, each["dtype"]).itemsize
-        ends = (read_side(end, each[end], len(shape), host) for end in ("source", "destination"))
-        loads.append(Load(Shape(shape, size), *ends, each["name"] or f"tensor {number}"))
+        (source, spec), (destination, wanted) = (
+            read_side(end, each[end], len(shape), host) for end in ("source", "destination")
+        )
+        loads.append(
+            Load(Shape(shape, size), (source, spec), (destination, wanted), each["name"] or f"tensor {number}")
+        )
     intra, inter = (
         Link(*link) for link in agreed.get("links", GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS)
     )

@@ -205,7 +205,7 @@ def test_most_experiments_run_out_of_memory_where_they_did() -> None:
 
 
 def test_the_page_holds_the_computed_figures() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "papers.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "papers.md").read_text("utf-8")
 
     assert page == refresh(page), "run scripts/papers_page.py"
 

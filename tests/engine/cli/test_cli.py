@@ -23,7 +23,7 @@ from meshwave.engine.units import quantity
 from tests._strategies import document
 from tests.engine.document.schema import faults
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -618,6 +618,6 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    from meshwave.engine import __version__
+    from meshwave import __version__
 
     assert process("--version").stdout == f"meshwave {__version__}\n"

@@ -42,7 +42,7 @@ def test_an_older_profile_has_no_contention_and_shares_nothing() -> None:
     document = json.loads(known().to_json())
 
     assert "contention" not in document
-    assert link_sharing(parse_profile(json.dumps(document))) == LinkSharing(1.0, None, 1.0, 1.0)
+    assert link_sharing(parse_profile(json.dumps(document)).contention) == LinkSharing(1.0, None, 1.0, 1.0)
 
 
 def test_each_kind_of_link_has_its_own_factors() -> None:

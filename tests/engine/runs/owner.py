@@ -10,7 +10,7 @@ from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import load_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.runs import Options, Record
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 
 if __name__ == "__main__":
     home, design = Path(sys.argv[1]), load_design(sys.argv[2])

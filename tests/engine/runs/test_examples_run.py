@@ -13,7 +13,7 @@ from meshwave.engine.files import examples
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Launcher, Record, State
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from meshwave.engine.runs.recording import read_recording
 
 pytestmark = pytest.mark.torch

@@ -20,12 +20,12 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Bundle, Hosts, Options, Record, Run, State, read_bundle, write_bundle
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.emulation import hosts, topology
+from meshwave.engine.runs.emulation import hosts
 from meshwave.engine.runs.emulation import network as networks
 from meshwave.engine.runs.emulation.hosts import CARRIED, grown, meets, predicted_for, read_as_run, read_links
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
-from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers import settled
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.costs.profiles import known
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces

@@ -112,7 +112,7 @@ def test_two_messages_over_one_nic_share_its_rate(emulated: tuple[Profile, list[
     assert found.message_bytes / found.alone_s < 1.05 * INTER * SIZE / (SIZE - 4 * network.BURST_BYTES)
     assert found.shared_rate is not None and 0.8 <= found.shared_rate.median <= 1.25
     assert len(found.shared_rate.samples) == len(found.alone_samples_s) == 3
-    assert 1.0 <= link_sharing(emulated[0]).across_nodes_capacity <= 1.25
+    assert 1.0 <= link_sharing(emulated[0].contention).across_nodes_capacity <= 1.25
 
 
 @pytest.mark.torch

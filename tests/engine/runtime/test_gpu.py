@@ -13,7 +13,7 @@ from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Record, Run, State
-from meshwave.engine.runs.launchers._base import launchers
+from meshwave.engine.runs.launchers import launchers
 from meshwave.engine.runs.recording import read_recording
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]

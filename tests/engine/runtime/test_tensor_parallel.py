@@ -55,9 +55,9 @@ def test_cuts_exchange_keep_and_hold_what_the_formulas_say(cuts: int, precision:
         for case, counted in zip(cases, outcome, strict=True):
             ends = {"first": case.stage == 0, "last": case.stage == STAGES[-1]}
             load, layers = Workload.of(SHAPE, batch=BATCH, tp=cuts, precision=precision), LAYERS[case.stage]
-            operators = [*layers * operators.layer(load), *operators.ends(load, **ends)]
-            assert sorted(counted.forward) == sorted(size for each in operators for size in each.forward_reduced)
-            assert sorted(counted.backward) == sorted(size for each in operators for size in each.backward_reduced)
+            reduced = [*layers * operators.layer(load), *operators.ends(load, **ends)]
+            assert sorted(counted.forward) == sorted(size for each in reduced for size in each.forward_reduced)
+            assert sorted(counted.backward) == sorted(size for each in reduced for size in each.backward_reduced)
             assert counted.parameters == flops.stage_parameters(load, layers, **ends)
             if case.split:
                 assert counted.deferred == operators.deferred_bytes(load, layers, **ends)

@@ -25,7 +25,7 @@ from meshwave.engine.runs import run_comparison as compared
 from meshwave.engine.runs.emulation.hosts import network
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
-from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers import settled
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import PLAIN

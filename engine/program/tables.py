@@ -1,0 +1,130 @@
+"""Tables of a program: where each computation and each message stands, and the columns that these are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.program.action import Op
+
+Rows = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+
+class Columns(Protocol):
+    """The columns of a :class:`~meshwave.engine.program.program.Program`, as its tables and its graph read them."""
+
+    def __len__(self) -> int: ...
+    def ranks_of(self, stage: int) -> list[int]: ...
+    @property
+    def op(self) -> NDArray[np.int8]: ...
+    @property
+    def stage(self) -> Ints: ...
+    @property
+    def microbatch(self) -> Ints: ...
+    @property
+    def other(self) -> Ints: ...
+    @property
+    def fused(self) -> Bools: ...
+    @property
+    def doubled(self) -> Bools: ...
+    @property
+    def is_compute(self) -> Bools: ...
+    @property
+    def rank(self) -> Ints: ...
+    @property
+    def slot(self) -> Rows: ...
+    @property
+    def offsets(self) -> Rows: ...
+    @property
+    def onward(self) -> Ints: ...
+    @property
+    def skips(self) -> Ints: ...
+    @property
+    def clips(self) -> bool: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def microbatches(self) -> int: ...
+    @property
+    def tables(self) -> Tables: ...
+    @property
+    def skipping(self) -> Skipping: ...
+
+
+@dataclass(frozen=True)
+class Tables:
+    """``[stages, microbatches]`` the row of each computation, -1 where there is none."""
+
+    forward: Rows
+    backward: Rows  # B, or I where the backward is split
+    weight: Rows  # B, or W where the backward is split
+    send_forward: Rows
+    send_backward: Rows
+
+
+class Skipping(NamedTuple):
+    """``[messages]`` rows of the messages that skip stages: their SEND, who makes and who takes what they hold."""
+
+    send: Rows
+    maker: Rows
+    taker: Rows
+
+
+def find_tables(program: Columns) -> Tables:
+    """Where each computation and each message of a program stands."""
+
+    next_door = program.other < 0
+
+    def rows_of(*ops: Op) -> Rows:
+        table = np.full((program.stages, program.microbatches), -1, np.int64)
+        rows = np.flatnonzero(reduce(np.logical_or, [program.op == op for op in ops]) & next_door)
+        stage, microbatch = program.stage[rows], program.microbatch[rows]
+        known = (stage < program.stages) & (microbatch < program.microbatches) & (microbatch >= 0)
+        table[stage[known], microbatch[known]] = rows[known]
+        return table
+
+    return Tables(
+        forward=rows_of(Op.F),
+        backward=rows_of(Op.B, Op.I),
+        weight=rows_of(Op.B, Op.W),
+        send_forward=rows_of(Op.SEND_F),
+        send_backward=rows_of(Op.SEND_B),
+    )
+
+
+def find_skipping(program: Columns) -> Skipping:
+    """Those with both ends; what else is wrong with a message is :mod:`meshwave.engine.program.verification`'s to say."""
+    table, rows = program.tables, np.flatnonzero(program.other >= 0)
+    stage, other, mb = program.stage[rows], program.other[rows], program.microbatch[rows]
+    rows = rows[(np.maximum(stage, other) < program.stages) & (mb >= 0) & (mb < program.microbatches)]
+    found = []
+    for op, made in ((Op.SEND_F, table.forward), (Op.SEND_B, table.backward)):
+        send = rows[program.op[rows] == op]
+        mb = program.microbatch[send]
+        found.append((send, made[program.stage[send], mb], made[program.other[send], mb]))
+    send, maker, taker = (np.concatenate(column) for column in zip(*found, strict=True))
+    both = (maker >= 0) & (taker >= 0)
+    return Skipping(send[both], maker[both], taker[both])
+
+
+def tensors_of(program: Columns) -> NDArray[np.int32]:
+    """[rows] how many units each message holds."""
+    held = np.zeros(len(program), np.int32)
+    for ops, towards in (((Op.SEND_F, Op.RECV_B), 1), ((Op.SEND_B, Op.RECV_F), -1)):
+        rows = np.flatnonzero(np.isin(program.op, ops))
+        stage, other = program.stage[rows], program.other[rows]
+        end = np.where(other >= 0, other, stage + towards)
+        lower, upper = (stage, end) if towards > 0 else (end, stage)
+        handed = np.append(program.onward, 0)  # the last stage hands nothing on, nor is there one before the first
+        held[rows] = np.where(other < 0, handed[np.clip(lower, -1, len(handed) - 1)], 0)
+        for source, target, tensors in program.skips.tolist():
+            held[rows] += tensors * ((lower == source) & (upper == target))
+    return held
