@@ -1,4 +1,4 @@
-// Colours as numbers: what a canvas needs beside the palette itself, which Python sends (engine/palette.py).
+// Colours as numbers: what a canvas needs beside the palette itself, which Python sends (engine/exports/pictures/palette.py).
 
 /** "#rrggbb", "rgb(r g b)" or "rgb(r, g, b)" as three numbers from 0 to 255. */
 export function rgb(colour) {

@@ -147,7 +147,7 @@ export class Modal {
   }
 }
 
-/** A modal dialog that Python opens (designer/views/_overlay.py); `opened` runs each time. What is closed here is told
+/** A modal dialog that Python opens (designer/kit/canvas.py); `opened` runs each time. What is closed here is told
     by its number, so that an opening that crosses it on the way stays. */
 export class Overlay extends Modal {
   constructor(model, dialog, opened) {

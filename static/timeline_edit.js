@@ -1,5 +1,5 @@
 // Edit mode: blocks of the open design are taken by pointer or keys and moved within the order of their mesh.
-// Python (designer/drawing.py) tells what a move would do while it is made, and makes one edit of a drop.
+// Python (designer/state/order_edits.py) tells what a move would do while it is made, and makes one edit of a drop.
 // A block is named by `[op, stage, microbatch]`, which it keeps however the timeline changes.
 
 import { button, clamp, h, send } from "static/canvas.js";

@@ -151,7 +151,7 @@ export class Search {
   }
 }
 
-/** The spans that fit a query of Python (engine/inspect/search.py), by their start. */
+/** The spans that fit a query of Python (engine/predict/questions/action_query.py), by their start. */
 function spansOf(layer, { ops, stage, microbatch, rank }) {
   const wanted = new Set(ops);
   const found = [];

@@ -1,5 +1,5 @@
 // A transfer: both cuts of its tensor, its unit tasks, the links' timeline, all plans side by side. Python plans
-// (designer/views/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
+// (designer/canvases/transfer.py), this draws what it says and sends gestures. Here is what the parts share.
 
 import { download } from "static/bars.js";
 import { followTheme, h, perFrame, send } from "static/canvas.js";

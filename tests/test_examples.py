@@ -1,6 +1,6 @@
 """Every example opens, is sound, is written as the designer writes it, and can be simulated.
 
-That each one also runs is tested in engine/launch/test_examples_run.py.
+That each one also runs is tested in engine/runs/test_examples_run.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cross-mesh resharding: what of a tensor goes where, how, and in which order.
 
-    from meshwave.engine.transfer import Links, Mesh, Tensor, plan
+    from meshwave.engine.resharding import Links, Mesh, Tensor, plan
 
     plan(tensor, source, destination, links, strategy="broadcast", ordering="ensemble")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views import run_text, runs
+from meshwave.designer.views import run_data, run_text, runs
 from meshwave.designer.views.run_text import reduced
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import Design, load_design, parse_design
@@ -374,7 +374,7 @@ def test_spans_are_read_only_where_there_is_more_of_them(
 ) -> None:
     readings: list[Path] = []
     read = recording.read_recording
-    monkeypatch.setattr(runs, "read_recording", lambda folder: readings.append(folder) or read(folder))
+    monkeypatch.setattr(run_data, "read_recording", lambda folder: readings.append(folder) or read(folder))
     run = write(losses=[5.0], spans=3)
     panel = show(run)
     assert len(readings) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.cli import main as cli
-from meshwave.engine.costs import profile as profiles
+from meshwave.engine.costs import profile_store as profiles
 from meshwave.engine.costs.profile import Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
 from tests.engine.costs.profiles import known

@@ -316,10 +316,9 @@ def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
 COMMAND = """
     import signal, sys
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    from meshwave.engine import cli
-    from meshwave.engine.launch import commands
-    from tests.engine.cli.test_runs import stand_in
-    commands.launchers = {"local": stand_in}
+    from meshwave.engine.cli import launch, main as cli
+    from tests.engine.runs.test_commands import stand_in
+    launch.launchers = {"local": stand_in}
     sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -24,8 +24,9 @@ from meshwave.engine.runs.emulation import hosts
 from meshwave.engine.runs.emulation import network as networks
 from meshwave.engine.runs.emulation.hosts import CARRIED, grown, meets, predicted_for, read_as_run, read_links
 from meshwave.engine.runs.emulation.network import PAYLOAD
+from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
-from meshwave.engine.runs.launchers import settled
+from meshwave.engine.runs.launchers import open_run, settled
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from tests.engine.costs.profiles import known
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
@@ -120,11 +121,11 @@ def test_a_network_is_read_back_from_its_folder(tmp_path: Path) -> None:
     topology = network(draw(), on(2))
     assert read_topology(tmp_path) is None
 
-    (tmp_path / topology.FILE).write_text(topology.to_json())
+    (tmp_path / NETWORK_FILE).write_text(topology.to_json())
     assert read_topology(tmp_path) == topology
 
     for text in ("[]", "{}", '{"format": "meshwave-network/1", "node_of": [0], "intra": 1}', '{"format": "x/2"}'):
-        (tmp_path / topology.FILE).write_text(text)
+        (tmp_path / NETWORK_FILE).write_text(text)
         with pytest.raises(InputError, match="network.json is"):
             read_topology(tmp_path)
 
@@ -364,7 +365,7 @@ def test_killing_the_app_leaves_nothing(left_as_found: set[int], tmp_path: Path)
     )
     assert owner.stdout is not None
     with owner:
-        run = Run(Record(tmp_path / "home"), owner.stdout.readline().strip())
+        run = open_run(Record(tmp_path / "home"), owner.stdout.readline().strip())
         inside(run, left_as_found)
 
         owner.kill()

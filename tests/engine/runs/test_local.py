@@ -19,7 +19,7 @@ from meshwave.engine.errors import DesignError, RunError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile
-from meshwave.engine.runs.launchers import local
+from meshwave.engine.runs.launchers import local, open_run
 from meshwave.engine.runs.launchers.local import LocalLauncher, environment
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runs.run_database import Busy
@@ -215,7 +215,7 @@ def own(home: Path, name: str, tmp_path: Path) -> tuple[subprocess.Popen[str], R
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2])},
     )
     assert owner.stdout is not None
-    run = Run(Record(home), owner.stdout.readline().strip())
+    run = open_run(Record(home), owner.stdout.readline().strip())
     processes(run)
     until(lambda: said(run, "step"))
     return owner, run
@@ -371,7 +371,7 @@ def test_without_torch_it_says_how_to_get_it(launcher: LocalLauncher, monkeypatc
 
 def test_asking_what_can_be_launched_imports_no_torch(tmp_path: Path) -> None:
     question = (
-        "import sys; from meshwave.engine.runs import Record, launchers; from pathlib import Path;"
+        "import sys; from meshwave.engine.runs import Record; from meshwave.engine.runs.launchers import launchers; from pathlib import Path;"
         "assert launchers['local'](Record(Path(sys.argv[1]))).probe(); assert 'torch' not in sys.modules"
     )
 

@@ -155,7 +155,7 @@ def test_a_full_disk_is_told_and_the_record_stays_as_it_was(record: Record) -> N
 WRITER = """
 import sys
 from pathlib import Path
-from meshwave.engine.launch.record import Record, State
+from meshwave.engine.runs.run_database import Record, State
 record = Record(Path(sys.argv[1]))
 about = dict(name="", launcher="local", handle={}, digest="", processes=1, steps=1, limit=10**9)
 while True:
