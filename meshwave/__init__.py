@@ -1,14 +1,32 @@
 """Meshwave: design, predict and run distributed training.
 
-``meshwave.engine`` plans, predicts and runs; ``meshwave.designer`` is the page.
+The names below are the public Python API; ``meshwave.engine`` and ``meshwave.designer`` are its halves.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 _HERE = Path(__file__).absolute().parent
 if not (_HERE / "engine").is_dir():  # a checkout keeps engine/ and designer/ beside this folder, a wheel inside it
     __path__.append(str(_HERE.parent))
 
+if TYPE_CHECKING:
+    from meshwave.api import Design, Picture, Prediction, Run, compare, example, load, predict, run, sweep
+
 __version__ = "0.1.0"
+__all__ = ["Design", "Picture", "Prediction", "Run", "compare", "example", "load", "predict", "run", "sweep"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when one of its names is first used: the command line starts without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from meshwave import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

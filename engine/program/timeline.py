@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -123,6 +126,28 @@ class Timeline:
         """Of it the mean over the ranks: like the bubble it counts all devices' time, so that it can be told as a
         share of the step beside it, which the largest one of a single rank cannot."""
         return float(self.exposed_communication.mean()) if self.ranks else 0.0
+
+    def to_pandas(self) -> DataFrame:
+        """Return one row for each span: the mesh, the peer of a transfer, the action, and its start and end in seconds.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        from pandas import DataFrame
+
+        names = np.array([*self.meshes, ""])  # -1 is no mesh
+        return DataFrame(
+            {
+                "mesh": names[self.rank],
+                "peer": names[self.peer],
+                "op": [Op(op).name for op in self.op.tolist()],
+                "stage": self.stage,
+                "microbatch": self.microbatch,
+                "start_s": self.start,
+                "end_s": self.end,
+                "cause": self.cause,
+            }
+        )
 
     def _by_rank(self, spans: Bools | NDArray[np.intp], seconds: Floats) -> Floats:
         """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""

@@ -9,8 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNING_NEEDS = {"numpy", "pydantic", "pydantic_core", "meshwave", *sys.stdlib_module_names}
-EXCEPTIONS = {("engine/compiled.py", "numba"), ("engine/exports/png.py", "PIL")}
-"""Imports inside functions: numba compiles where it is installed, and Pillow writes a picture as PNG."""
+EXCEPTIONS = {
+    ("engine/compiled.py", "numba"),
+    ("engine/exports/png.py", "PIL"),
+    ("engine/program/timeline.py", "pandas"),
+}
+"""Imports inside functions: numba compiles where it is installed, Pillow writes PNG, pandas has a timeline as a table."""
 
 
 def imported_packages(file: Path) -> Iterator[str]:
