@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-import meshwave
 from meshwave.engine.errors import InputError, nearest
 
 _ROOT = Path(__file__).absolute().parents[1]
@@ -158,4 +157,4 @@ def import_path(*folders: Path, given: Mapping[str, str] = os.environ) -> str:
 
 def import_folder() -> Path:
     """Return the folder from which ``meshwave`` is imported."""
-    return Path(meshwave.__file__).absolute().parents[1]
+    return _ROOT if (_ROOT / "meshwave").is_dir() else _ROOT.parent
