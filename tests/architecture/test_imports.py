@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
     "errors",
-    "units machine compiled _shared_links",
+    "units machine compiled terminal _shared_links",
     "registry part resources",
+    "run_files",
     "program",
     "timeline shared_links link_shares",
     "shared_play",
