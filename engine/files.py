@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import secrets
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -104,11 +105,8 @@ def see_writable(name: Path | str) -> None:
         path = Path(name).resolve()
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        trial = _beside(path)
-        try:
-            trial.write_bytes(b"")
-        finally:
-            trial.unlink(missing_ok=True)
+        with _fresh_file(path, b"", 0o600):
+            pass
 
 
 def write_whole(name: Path | str, content: bytes) -> None:
@@ -124,19 +122,58 @@ def write_whole(name: Path | str, content: bytes) -> None:
             Path(name).write_bytes(content)
             return
         path = Path(name).resolve()
-        temporary = _beside(path)
+        replace_file(path, content, stat.S_IMODE(path.stat().st_mode) if path.exists() else None)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    replace_file(path, text.encode(), 0o600)
+
+
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Replace a file, whole or not at all; ``mode`` are its permissions, by default what the umask leaves of 0666.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with _fresh_file(path, content, 0o666 if mode is None else 0o600) as temporary:
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of ``content``: the kernel may take a part of it, as it does when a disk becomes full.
+
+    Raises:
+        OSError: there is no room for the rest.
+    """
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+@contextmanager
+def _fresh_file(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """A new file beside ``path``, removed at the end unless it was renamed.
+
+    Nobody can foresee its name, and a link of that name is refused: what is written gets into no other file.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, mode)
+    try:
         try:
-            temporary.write_bytes(content)
-            if path.exists():
-                shutil.copymode(path, temporary)
-            temporary.replace(path)
+            write_all(descriptor, content)
         finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    """The file that takes the place of ``path`` once it is whole."""
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+            os.close(descriptor)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from meshwave.designer.state.background_search import Later
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
-from meshwave.engine.files import home
+from meshwave.engine.files import home, write_private
 from meshwave.engine.runs import Record, reconcile
 from meshwave.engine.runs.launchers import launchers
 
@@ -100,7 +100,7 @@ class Studio:
     def show_run(self, draft: str, run: str) -> None:
         """Remember which run a tab shows."""
         with suppress(OSError):  # then a reload shows none; it is in the list
-            self._path(draft, "run").write_text(run, "utf-8")
+            write_private(self._path(draft, "run"), run)
 
     def _path(self, draft: str, kind: str = "json") -> Path:
         return self._drafts / f"{draft}.{kind}"

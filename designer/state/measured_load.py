@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.runs import Entry, Record
+from meshwave.engine.runs import Entry, Record, Run
 from meshwave.engine.runs.recording import read_routing
+from meshwave.engine.runs.run_folder import read_design
 from meshwave.engine.units import when
 
 LOOKED_AT = 30
@@ -57,14 +58,14 @@ class Routings:
 
     def _read(self, entry: Entry) -> tuple[Mapping[str, Any], Routed] | None:
         folder = self._record.folder(entry.id)
-        with suppress(OSError, MeshwaveError):  # it is gone, damaged or of another version
+        with suppress(MeshwaveError):  # it is gone, damaged or of another version
             layers = read_routing(folder)
             if layers:
                 mean = np.mean(list(layers.values()), axis=0)
                 load = tuple(float(f"{share * len(mean):.4g}") for share in mean)
-                steps = (folder / "metrics.jsonl").read_bytes().count(b"\n")
-                design = parse_design((folder / "design.json").read_bytes())
-                return _meaning(design), Routed(entry.id, when(entry.created_s, exact=True), steps, load)
+                last = Run(self._record, entry.id).latest()
+                steps = last["step"] + 1 if last else 0
+                return _meaning(read_design(folder)), Routed(entry.id, when(entry.created_s, exact=True), steps, load)
         return None
 
 

@@ -64,10 +64,10 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are counted mesh by mesh
     try:
         found = read_inside(run.folder, [first + place for place in block_of(design, rank)], action)
+        measured = measured_inside(design, rank, action.op, found)
     except RunError:
         return None
-    label = f"Run of {when(run.created_s)}, step {found.step + 1}"
-    return MeasuredBlock(measured_inside(design, rank, action.op, found), label)
+    return MeasuredBlock(measured, f"Run of {when(run.created_s)}, step {found.step + 1}")
 
 
 def as_layer(found: Inside, label: str, numbers: _Numbers) -> Layer:

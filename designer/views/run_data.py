@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwave.designer.views._loss_curve import LossCurve
 from meshwave.designer.views.run_comparison import as_shown
-from meshwave.designer.views.run_text import SHOWN_LINES, _diverged, _figures, _meaning, _number, _status, reduced
+from meshwave.designer.views.run_text import _figures, _meaning, _status
 from meshwave.engine.document import Design
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.predict.prediction import Prediction
@@ -22,6 +23,7 @@ from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run_comparison import comparison_of
 from meshwave.engine.runs.run_folder import read_drawn
 
+SHOWN_RUNS, SHOWN_LINES = 30, 60
 READ_SPANS_EVERY_S, SPANS_SHARE = 0.5, 0.05
 """A live timeline is read anew so often, and never for more than this share of the time: each
 reading takes in all spans so far."""
@@ -38,7 +40,8 @@ class _Shown:
         self.status: dict[str, Any] = {}
         self.losses: list[float | None] = []  # as they are drawn
         self.log = ""
-        self._losses: list[float | None] = []  # of every step
+        self._metrics = run.follow_metrics()
+        self._curve = LossCurve()
         self._last: dict[str, Any] | None = None
         self.is_over = False
         self._spans = _Spans(run)
@@ -52,23 +55,24 @@ class _Shown:
         if self.is_over:
             return
         entry = self.run.entry  # first: what is read after its end is all there is
-        fresh = self.run.metrics(since=len(self._losses))
+        fresh = self._metrics.look()
+        for row in fresh:
+            self._curve.add(row.get("loss"))
         if fresh:
-            self._losses += [_number(row.get("loss")) for row in fresh]
             self._last = fresh[-1]
-            self.losses = reduced(self._losses) if "loss" in self._last else []  # a rehearsal has none
+            self.losses = self._curve.drawn() if "loss" in self._last else []  # a rehearsal has none
         lines = sorted(self.run.log(SHOWN_LINES), key=lambda line: line.process == 0)
         self.log = "\n".join(map(str, lines))  # its end is what is followed: process 0 tells of the steps
         self.summary = self._summary(entry)
         self.status = {
             "running": not entry.state.is_over,
-            "share": len(self._losses) / max(entry.steps, 1),
-            "words": _status(entry, len(self._losses), self._last),
+            "share": self._curve.steps / max(entry.steps, 1),
+            "words": _status(entry, self._curve.steps, self._last),
         }
-        self.is_over = entry.state.is_over
+        self.is_over = entry.state.is_over and self._metrics.is_at_end
 
     def _summary(self, entry: Entry) -> dict[str, Any]:
-        done = len(self._losses)
+        done = self._curve.steps
         return {
             "id": self.run.id,
             "name": entry.name,
@@ -78,12 +82,12 @@ class _Shown:
             "done": done,
             "total": entry.steps,
             "figures": _figures(self._last, done, entry.steps, self._typical_s(entry)),
-            "notes": [*(_diverged(self._losses) if self.losses else []), *self.run.notes()],
+            "notes": [*(self._curve.notes if self.losses else []), *self.run.notes()],
         }
 
     def read_spans(self) -> bool:
         """Read the timeline of a step where there is more to read; whether there was."""
-        if not self._losses or not self._spans.is_due(self.is_over):
+        if not self._curve.steps or not self._spans.is_due(self.is_over):
             return False
         found = self._spans.read()
         if found is not None:
@@ -151,7 +155,7 @@ class _Shown:
         if self._design is None:
             try:
                 self._design = read_drawn(self.run.folder)
-            except (OSError, MeshwaveError):
+            except MeshwaveError:
                 return None  # gone, or of another version
         return self._design
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from meshwave.engine.costs import layers_per_stage
@@ -12,30 +12,7 @@ from meshwave.engine.runs import Entry, State, loss_in_words, loss_of, step_time
 from meshwave.engine.runs.run_comparison import STEERS
 from meshwave.engine.units import quantity
 
-SHOWN_RUNS, SHOWN_LINES, SHOWN_LOSSES = 30, 60, 600
-
 MEANS = ("model", "meshes", "pipeline", "training")
-
-
-def reduced(losses: Sequence[float | None], most: int = SHOWN_LOSSES) -> list[float | None]:
-    """At most ``most`` of the values, evenly over all, that draw the same line.
-
-    Of every stretch the lowest and the highest stay, as they came; the first and the last value stay too.
-    """
-    if len(losses) <= most:
-        return list(losses)
-    kept: list[float | None] = []
-    stretches = most // 2
-    for number in range(stretches):
-        stretch = losses[number * len(losses) // stretches : (number + 1) * len(losses) // stretches]
-        known = [(value, place) for place, value in enumerate(stretch) if value is not None]
-        ends = sorted((min(known), max(known)), key=lambda end: end[1]) if known else ((None, 0), (None, 0))
-        kept += [value for value, _ in ends]
-    return [losses[0], *kept[1:-1], losses[-1]]
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def _meaning(design: Design) -> dict[str, Any]:
@@ -85,10 +62,3 @@ def _status(entry: Entry, done: int, last: Mapping[str, Any] | None) -> str:
 def _manner(entry: Entry) -> str:
     """How a run differs from plain training, before what else is said of it."""
     return f"{entry.manner}: " if entry.manner else ""
-
-
-def _diverged(losses: Sequence[float | None]) -> list[str]:
-    if not losses or losses[-1] is not None:
-        return []
-    since = next((step for step in range(len(losses) - 1, -1, -1) if losses[step] is not None), -1) + 1
-    return [f"the loss is not a number since step {since + 1}: try a smaller training.lr, or a training.clip_norm"]

@@ -14,8 +14,8 @@ from meshwave.designer.kit.canvas import Canvas
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.run_comparison import history_shown
-from meshwave.designer.views.run_data import _Shown
-from meshwave.designer.views.run_text import SHOWN_RUNS, _manner, _stages
+from meshwave.designer.views.run_data import SHOWN_RUNS, _Shown
+from meshwave.designer.views.run_text import _manner, _stages
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError, MeshwaveError, Problem
 from meshwave.engine.predict.prediction import Prediction

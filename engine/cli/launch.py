@@ -86,7 +86,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
         manner = f", {started.entry.manner}" if started.entry.manner else ""
         print(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}", file=sys.stderr)
         try:
-            state = started.wait(_Progress())
+            state = started.wait(Progress())
         except KeyboardInterrupt:
             started.cancel()
             started.wait(timeout_s=ENDING_S)
@@ -145,21 +145,24 @@ def asked(design: Design, options: argparse.Namespace) -> Options:
         raise InputError(f"--{first.where.replace('nodes', 'hosts').replace('_', '-')}: {first.message}") from None
 
 
-class _Progress:
-    """Says each step once."""
+class Progress:
+    """Says each step once, and that a process is stopped."""
 
     def __init__(self) -> None:
         self._said = 0
+        self._stopped: set[str] = set()
 
     def __call__(self, run: Run) -> None:
-        metrics = run.metrics()
-        if len(metrics) == self._said:
+        stopped = {*run.stopped()}
+        for words in stopped - self._stopped:
+            print(words, file=sys.stderr, flush=True)
+        self._stopped = stopped
+        last = run.latest()
+        if last is None or last["step"] < self._said:
             return
-        self._said, last = len(metrics), metrics[-1]
+        self._said = last["step"] + 1
         loss = f"  loss {loss_in_words(last['loss'])}" if "loss" in last else ""
-        print(
-            f"step {len(metrics)} of {run.progress.total}{loss}  {step_time(last)} a step", file=sys.stderr, flush=True
-        )
+        print(f"step {self._said} of {run.progress.total}{loss}  {step_time(last)} a step", file=sys.stderr, flush=True)
 
 
 def _compared(run: Run) -> Comparison | None:
@@ -192,7 +195,7 @@ def _told(run: Run, found: Comparison | None) -> list[str]:
     entry, metrics = run.entry, run.metrics()
     lines = [f"{str(entry.state).lower()}: {entry.reason}" if entry.reason else str(entry.state).lower()]
     if metrics and "loss" in metrics[0]:  # a rehearsal has none
-        first, last = (loss_in_words(metrics[row]["loss"]) for row in (0, -1))
+        first, last = (loss_in_words(metrics[row].get("loss")) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
     lines += told(found) if found else []
     lines += [f"note      {note}" for note in run.notes()]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwave import __version__
 from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.terminal import escaped_output
 
 if TYPE_CHECKING:
     pass
@@ -41,7 +42,11 @@ def main(arguments: Sequence[str] | None = None, serve: Command = _serve_elsewhe
 
     ``serve`` is the command that the engine does not have: it opens the designer.
     """
-    options = parser(serve).parse_args(arguments)
+    with escaped_output():
+        return _status(parser(serve).parse_args(arguments))
+
+
+def _status(options: argparse.Namespace) -> int:
     command: Command = options.command
     try:
         return command(options)

@@ -14,6 +14,7 @@ from meshwave.engine.costs.profile_store import see_keepable
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.launchers import open_run
+from meshwave.engine.runs.process_identity import stopped
 from meshwave.engine.runs.run_comparison import as_data, history, in_short, keep_profile, outcome, told_history
 
 
@@ -40,9 +41,10 @@ def _chosen(record: Record, text: str | None) -> Entry:
 
 
 def _list(record: Record, options: argparse.Namespace) -> int:
-    entries = record.all()
+    entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.all()]
     if options.json:
-        print(json.dumps({"runs": [{**_entry(entry), **_outcome(record, entry)} for entry in entries]}, indent=2))
+        listed = [{**_entry(entry), **_outcome(record, entry), "stopped": stopped(entry)} for entry in entries]
+        print(json.dumps({"runs": listed}, indent=2))
         return 0
     for entry in entries:
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
@@ -50,6 +52,8 @@ def _list(record: Record, options: argparse.Namespace) -> int:
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else in_short(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
+        for words in stopped(entry):
+            print(f"  {words}")
     if not entries:
         print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
     return 0

@@ -10,6 +10,7 @@ the whole buffer that goes in.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -88,6 +89,11 @@ class ShapedRates(Part):
     """Of a node's uplink, which its processes share."""
 
 
+def _residual(seconds: float, line: float) -> float:
+    """The share of what a line says by which a sample took longer; infinite where the line says nothing."""
+    return seconds / line - 1 if line else math.inf
+
+
 class Measured(Part):
     """One collective over all groups of a kind at once, and the line through its samples."""
 
@@ -108,7 +114,7 @@ class Measured(Part):
     @property
     def residuals(self) -> list[float]:
         """Of each sample: how much longer it took than the line says, as a share of what the line says."""
-        return [seconds / self.seconds(size) - 1 for size, seconds in self.samples]
+        return [_residual(seconds, self.seconds(size)) for size, seconds in self.samples]
 
     def seconds(self, size: float) -> float:
         return self.alpha_s + size * self.beta_s_per_byte
@@ -205,7 +211,7 @@ class Block(Part):
 
     def residuals(self, phase: Phase) -> list[float]:
         """Of each sample of a phase: how much longer it took than the line says, as a share of what the line says."""
-        return [seconds / line - 1 for _, seconds, line in self.points(phase)]
+        return [_residual(seconds, line) for _, seconds, line in self.points(phase)]
 
     def span(self, size: str) -> tuple[float, float]:
         """The least and the most of a size, such as ``hidden`` or ``tokens``, that was measured."""

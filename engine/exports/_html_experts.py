@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -24,6 +23,7 @@ from meshwave.engine.experts import (
     in_titles,
     play,
 )
+from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, wide
 from meshwave.engine.exports.svg import of_both_themes

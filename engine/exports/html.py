@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING
 
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.exports._html_experts import experts_section
+from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import SURFACES, Theme
 from meshwave.engine.exports.pictures.shapes import Picture, draw
 from meshwave.engine.exports.png import png

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.shapes import Box, Hatch, Line, Picture, Shape, Text, draw
 from meshwave.engine.program.timeline import Timeline

@@ -7,16 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
 
 from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.batches import find_batches
 from meshwave.engine.program.graph import Graph, build_graph
 from meshwave.engine.program.tables import Skipping, Tables, find_skipping, find_tables, tensors_of
+from meshwave.engine.run_files import Count, RunFile, first_problem
 
 Ints = NDArray[np.int32]
 
@@ -347,21 +349,52 @@ def to_json(program: Program) -> Mapping[str, Any]:
     }
 
 
+class ProgramFile(RunFile):
+    """The form of ``program.json``."""
+
+    digest: str
+    actions: list[list[str]]
+    placement: Annotated[list[list[Count]], Field(min_length=1)]
+    replica: list[Count]
+    clips: bool
+    skips: list[Annotated[list[Count], Field(min_length=3, max_length=3)]] = []
+    onward: list[Count] = []
+    batched: bool = False
+    layers: list[Count] = []
+    """The layers of each stage, in the folder of a run."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> ProgramFile:
+        stages = {len(row) for row in self.placement}
+        if len(stages) > 1 or len(self.onward) not in (0, max(0, *stages) - 1):
+            raise ValueError("placement and onward are of different numbers of stages")
+        if max(self.replica, default=0) >= len(self.placement):
+            raise ValueError(f"a microbatch is on a replica beyond the {len(self.placement)} of placement")
+        return self
+
+    def program(self) -> Program:
+        """Build the program.
+
+        Raises:
+            InputError: a cell is no action, or the digest is of another program.
+        """
+        orders = [_parse_order(order) for order in self.actions]
+        built = build(orders, self.placement, self.replica, self.skips)
+        program = replace(built, clips=self.clips, onward=np.array(self.onward, np.int32), batched=self.batched)
+        if program.digest != self.digest:
+            raise InputError(
+                f"the program says it is {self.digest}, but it is {program.digest}; launch the design again"
+            )
+        return program
+
+
 def from_json(document: Mapping[str, Any]) -> Program:
-    """The inverse of :func:`to_json`; the ``program.json`` of a run is one.
+    """The inverse of :func:`to_json`.
 
     Raises:
         InputError: something is missing or no action, or the digest is of another program.
     """
     try:
-        orders = [_parse_order(order) for order in document["actions"]]
-        built = build(orders, document["placement"], document["replica"], document.get("skips", []))
-        onward, batched = np.array(document.get("onward", []), np.int32), bool(document.get("batched"))
-        program = replace(built, clips=bool(document["clips"]), onward=onward, batched=batched)
-        stated = document["digest"]
-    except (InputError, KeyError, TypeError, ValueError, IndexError) as error:
-        what = str(error) if isinstance(error, InputError) else repr(error)
-        raise InputError(f"program.json is damaged: {what}") from None
-    if program.digest != stated:
-        raise InputError(f"the program says it is {stated}, but it is {program.digest}; launch the design again")
-    return program
+        return ProgramFile.model_validate(document).program()
+    except ValidationError as error:
+        raise InputError(f"the program is damaged: {first_problem(error)}; launch the design again") from None

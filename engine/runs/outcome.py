@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design
+from meshwave.engine.run_files import UNREPORTED_STATUS, RunFile, RunFolderError, numbered_files, read_document
 from meshwave.engine.runs.run import last_lines
 from meshwave.engine.runs.run_database import State
-from meshwave.engine.runs.run_folder import mesh_of
+from meshwave.engine.runs.run_folder import mesh_of, process_count
 
 FORMAT = "meshwave-result/1"
 
@@ -22,6 +24,10 @@ _HINTS: dict[int, str] = {
     signal.SIGSEGV: "a library crashed; its log may say where",
     signal.SIGBUS: "its text was cut short while it was read, or a disk or shared memory is full",
 }
+
+LONGEST_ERROR = 4000
+"""Characters of an error that are kept in a result."""
+NO_ROOM = "it could not write its error to the run folder: the disk is full, or a limit on the size of files is reached"
 
 
 class Exit(NamedTuple):
@@ -56,14 +62,15 @@ def judge(folder: Path, design: Design, exits: Sequence[Exit], *, was_cancelled:
     if exits and all(exit.code == 0 for exit in exits):
         return Verdict(State.SUCCEEDED, steps)
     if was_cancelled:
-        return Verdict(State.CANCELLED, cancelled(f"after {steps}", (folder / "cancel").read_text("utf-8")))
-    errors = {int(error["process"]): error for error in _errors(folder)}
+        why = " ".join(last_lines(folder / "cancel", 1))
+        return Verdict(State.CANCELLED, cancelled(f"after {steps}", why))
+    errors = _failures(folder, design)
     for exit in sorted(exits, key=lambda exit: exit.time_s):
         if exit.was_killed and exit.process not in errors:
             return Verdict(State.FAILED, _killed(folder, design, exit), exit.process)
     if errors:
-        first = min(errors.values(), key=lambda error: error["time"])
-        return Verdict(State.FAILED, _failed(design, first), int(first["process"]))
+        first = min(errors, key=lambda process: errors[process].time)
+        return Verdict(State.FAILED, _failed(design, first, errors[first]), first)
     for exit in sorted(exits, key=lambda exit: exit.time_s):
         if exit.code != 0 and not exit.ours:
             return Verdict(State.FAILED, _left(folder, design, exit), exit.process)
@@ -91,21 +98,30 @@ def to_json(run: str, verdict: Verdict, design: Design, exits: Iterable[Exit]) -
     }
 
 
-def _errors(folder: Path) -> Iterable[dict[str, Any]]:
-    for path in folder.glob("error-*.json"):
-        try:
-            error = json.loads(path.read_bytes())
-            error["time"], error["process"] = float(error["time"]), int(error["process"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # half a file says nothing; the exit of its process still does
-        yield error
+class Failure(RunFile):
+    """The form of ``error-<process>.json``."""
+
+    time: float
+    error: str
+    action: str | None = None
 
 
-def _failed(design: Design, error: dict[str, Any]) -> str:
+def _failures(folder: Path, design: Design) -> dict[int, Failure]:
+    """By process the errors that were written down; half a file says nothing, the exit of its process still does."""
+    found = {}
+    for process, path in numbered_files(folder, "error", ".json").items():
+        with suppress(RunFolderError):
+            failure = read_document(path, Failure)
+            if failure is not None and process < process_count(design):
+                found[process] = failure
+    return found
+
+
+def _failed(design: Design, process: int, failure: Failure) -> str:
     """An action's own error begins with its rank and number; others get their process."""
-    mesh = mesh_of(design, error["process"])[1]
-    what = " ".join(str(error["error"]).split())
-    return f"mesh {mesh}, {what}" if error.get("action") else f"mesh {mesh}, process {error['process']}: {what}"
+    mesh = mesh_of(design, process)[1]
+    what = shorten(failure.error, LONGEST_ERROR, placeholder=" ...")
+    return f"mesh {mesh}, {what}" if failure.action else f"mesh {mesh}, process {process}: {what}"
 
 
 def _killed(folder: Path, design: Design, exit: Exit) -> str:
@@ -121,7 +137,8 @@ def _killed(folder: Path, design: Design, exit: Exit) -> str:
 def _left(folder: Path, design: Design, exit: Exit) -> str:
     mesh = mesh_of(design, exit.process)[1]
     sentence = f"mesh {mesh}, process {exit.process} ended with status {exit.code} and left no error"
-    return "; ".join(filter(None, (sentence, _last_word(folder, exit.process))))
+    hint = NO_ROOM if exit.code == UNREPORTED_STATUS else ""
+    return "; ".join(filter(None, (sentence, hint, _last_word(folder, exit.process))))
 
 
 def _last_word(folder: Path, process: int) -> str:

@@ -10,6 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
+from meshwave.engine.run_files import RunFile
+from meshwave.engine.runs.run_database import Entry
+
 LINUX = sys.platform.startswith("linux")
 
 
@@ -23,28 +28,71 @@ class Handle(NamedTuple):
     def is_alive(self) -> bool:
         return handle(self.pid) == self
 
+    @property
+    def is_stopped(self) -> bool:
+        """True if a signal or a debugger has stopped it, so that it does not answer; known on Linux alone."""
+        state, born = _state_and_birth(self.pid) if LINUX else ("", "")
+        return state in ("T", "t") and self._replace(boot=_boot(), born=born) == self
+
     def kill(self) -> bool:
         """End the process if it still is the one that was meant; say whether it was signalled."""
+        return self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signal the process if it still is the one that was meant; say whether it was signalled."""
         try:
             if LINUX:
-                return self._kill_held()
+                return self._send_held(number)
             if self.is_alive():
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
                 return True
         except (ProcessLookupError, PermissionError):
             pass
         return False
 
-    def _kill_held(self) -> bool:
+    def _send_held(self, number: signal.Signals) -> bool:
         """While the descriptor is open its number names one process, so looking first is safe."""
         descriptor = os.pidfd_open(self.pid)
         try:
             if not self.is_alive():
                 return False
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, number)
             return True
         finally:
             os.close(descriptor)
+
+
+class Processes(RunFile):
+    """The processes of a run, as its entry in the record names them."""
+
+    owner: Handle
+    """The process that launched it."""
+    starter: Handle | None = None
+    """The one that started its processes and ends them."""
+    processes: list[Handle] = []
+    """Its own, in their order, once they are there."""
+
+
+def processes_of(entry: Entry) -> Processes | None:
+    """The processes of a run; None where the record does not name them, or is damaged."""
+    try:
+        return Processes.model_validate(entry.handle)
+    except ValidationError:
+        return None
+
+
+def stopped(entry: Entry) -> list[str]:
+    """The processes of a run under way that are stopped, each in words with what can be done."""
+    named = None if entry.state.is_over else processes_of(entry)
+    if named is None:
+        return []
+    who = {"the process that launched it": named.owner, "the process that starts its processes": named.starter}
+    who |= {f"process {number}": handle for number, handle in enumerate(named.processes)}
+    return [
+        f"{name} is stopped and does not answer; continue it (kill -CONT {handle.pid}), or cancel the run"
+        for name, handle in who.items()
+        if handle is not None and handle.is_stopped
+    ]
 
 
 def handle(pid: int) -> Handle | None:
@@ -61,13 +109,18 @@ def own_handle() -> Handle:
 
 
 def _born_linux(pid: int) -> str:
+    state, ticks = _state_and_birth(pid)
+    return "" if state in ("", "Z", "X") else ticks
+
+
+def _state_and_birth(pid: int) -> tuple[str, str]:
+    """The letter of a process's state and the clock tick of its start, as Linux writes them; empty where it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
     except OSError:
-        return ""
+        return "", ""
     fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
-    state, ticks = fields[0], fields[19]
-    return "" if state in "ZX" else ticks
+    return fields[0], fields[19]
 
 
 def _born_posix(pid: int) -> str:

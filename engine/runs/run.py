@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pydantic import ConfigDict
 
 from meshwave.engine.errors import RunError
+from meshwave.engine.run_files import (
+    Count,
+    Follower,
+    NotNegative,
+    RunFile,
+    RunFolderError,
+    numbered_files,
+    read_document,
+    rows_of,
+)
+from meshwave.engine.runs.process_identity import stopped
 from meshwave.engine.runs.run_database import Entry, Record, State
 from meshwave.engine.units import duration
 
 LOOK_S = 0.05
-_MEASURED = frozenset({"step", "seconds"})
+RESULT = "result.json"
 LOG_BYTES = 65_536
 """How much is read from the end of a log; a page shows less."""
 
@@ -37,6 +49,38 @@ class LogLine(NamedTuple):
         return f"[{self.process}] {self.text}"
 
 
+class MetricsRow(RunFile):
+    """A line of ``metrics.jsonl``."""
+
+    step: Count
+    seconds: NotNegative
+    tokens_per_s: NotNegative
+    loss: float | None = None
+    grad_norm: float | None = None
+    unit: str = "s"
+
+
+class EventRow(RunFile):
+    """A line of ``events-0.jsonl``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    event: str
+    time: float
+    step: Count = 0
+    note: str = ""
+    device: str = ""
+
+
+class Result(RunFile):
+    """The form of ``result.json``."""
+
+    state: Literal["SUCCEEDED", "FAILED", "CANCELLED", "LOST"]
+    reason: str
+    cause: int | None = None
+    exits: tuple[dict[str, Any], ...] = ()
+
+
 class Cancels(Protocol):
     """A launcher, as a run sees it."""
 
@@ -51,16 +95,16 @@ class Run:
         self.folder: Path = record.folder(run)
         self._record = record
         self._launcher = launcher
-        self._metrics = _Metrics(self.folder / "metrics.jsonl")
-        self._events = _Events(self.folder / "events-0.jsonl")
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.state})"
 
     @property
     def entry(self) -> Entry:
-        """What the record says now."""
-        return self._record.get(self.id)
+        """The entry of the record, with the result of the run where that could not be entered, as on a full disk."""
+        entry = self._record.get(self.id)
+        result = None if entry.state.is_over else read_result(self.folder)
+        return entry if result is None else replace(entry, state=State(result.state), reason=result.reason)
 
     @property
     def state(self) -> State:
@@ -73,7 +117,8 @@ class Run:
 
     @property
     def progress(self) -> Progress:
-        return Progress(self._events.steps(), self.entry.steps)
+        steps = (row for row in self._last_events() if row["event"] == "step")
+        return Progress(next((row.get("step", 0) + 1 for row in steps), 0), self.entry.steps)
 
     @property
     def created_s(self) -> float:
@@ -88,8 +133,7 @@ class Run:
     @property
     def first_step_s(self) -> float | None:
         """When its first step was done."""
-        first = self._events.first_step()
-        return float(first["time"]) if first else None
+        return next((row["time"] for row in self._first_events() if row["event"] == "step"), None)
 
     @property
     def finished_s(self) -> float | None:
@@ -102,45 +146,65 @@ class Run:
         seconds are modelled ones, or of the ``unit`` that it names.
         ``since`` is how many rows the caller has already.
         """
-        return self._metrics.since(since)
+        return self.follow_metrics().rest()[max(0, since) :]
+
+    def follow_metrics(self) -> Follower:
+        """A reader of the rows of :meth:`metrics` as they come."""
+        return Follower(self.folder / "metrics.jsonl", MetricsRow)
 
     def latest(self) -> dict[str, Any] | None:
         """The last row of :meth:`metrics`, read from the end of its file alone; None before the first."""
-        rows = map(_parsed, (line.encode() for line in last_lines(self.folder / "metrics.jsonl", 2)))
-        return next((row for row in reversed([*rows]) if row and row.keys() >= _MEASURED), None)
+        return next(rows_of(reversed(last_lines(self.folder / "metrics.jsonl", 2)), MetricsRow), None)
 
     def events(self) -> list[dict[str, Any]]:
-        """What process 0 reported besides its steps: ``started`` with where it computes, ``finished``."""
-        return self._events.since(0)
+        """The events of process 0 before its first step, such as where it computes, and after its last one."""
+        before, after = (
+            [*takewhile(lambda row: row["event"] != "step", rows)]
+            for rows in (self._first_events(), self._last_events())
+        )
+        return before if before == after[::-1] else [*before, *after[::-1]]
+
+    def _first_events(self) -> Iterator[dict[str, Any]]:
+        return rows_of(first_lines(self.folder / "events-0.jsonl"), EventRow)
+
+    def _last_events(self) -> Iterator[dict[str, Any]]:
+        """The latest first."""
+        return rows_of(reversed(last_lines(self.folder / "events-0.jsonl", LOG_BYTES)), EventRow)
 
     def notes(self) -> list[str]:
         """What process 0 said of how the run is done: where it computes, and what was chosen where the design
-        leaves it open; and that processes share cores, of which no prediction knows."""
-        events = self.events()
-        return [*(str(event["note"]) for event in events if event.get("note")), *_crowded(self.entry, events)]
+        leaves it open; that processes share cores, of which no prediction knows; and that processes are stopped."""
+        events, entry = self.events(), self.entry
+        notes = (event["note"] for event in events if event.get("note"))
+        return [*notes, *_crowded(entry, events), *stopped(entry)]
+
+    def stopped(self) -> list[str]:
+        """The processes of the run that are stopped and do not answer, each in words."""
+        return stopped(self.entry)
 
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
         return [
             LogLine(process, text)
-            for process, path in sorted(_logs(self.folder).items())
+            for process, path in numbered_files(self.folder, "rank", ".log").items()
             for text in last_lines(path, lines)
         ]
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """How it ended, with the exit of each process; None as long as it has not."""
         return read_result(self.folder)
 
     def wait(self, progress: Callable[[Run], None] | None = None, timeout_s: float | None = None) -> State:
-        """Follow the run to its end, calling ``progress`` each time a step is done or its state changes.
+        """Follow the run to its end, calling ``progress`` each time a step is done, its state changes or a process is
+        stopped or continued.
 
         Returns its state, which is not final where ``timeout_s`` ran out first.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        seen: tuple[State, int] | None = None
+        seen: tuple[object, ...] = ()
         while True:
             state = self.state
-            now = (state, self._events.steps())
+            now = (state, self.progress.done, *self.stopped())
             if progress is not None and now != seen:
                 progress(self)
             seen = now
@@ -157,71 +221,6 @@ class Run:
         if self._launcher is None:
             raise RunError(f"run {self.id} was opened to be read only; open it with open_run to cancel it")
         self._launcher.cancel(self)
-
-
-class _Lines:
-    """A growing file of JSON lines, each read once; a line cut short by a crash is left out."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rows: list[dict[str, Any]] = []
-        self._offset = 0
-        self._lock = threading.Lock()
-
-    def since(self, count: int) -> list[dict[str, Any]]:
-        with self._lock:
-            self._read()
-            return self._rows[max(0, count) :]
-
-    def _read(self) -> None:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                fresh = file.read()
-        except OSError:  # it is not there yet, or no file any more
-            return
-        complete = fresh[: fresh.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        for row in filter(None, map(_parsed, complete.splitlines())):
-            self._take(row)
-
-    def _take(self, row: dict[str, Any]) -> None:
-        self._rows.append(row)
-
-
-class _Metrics(_Lines):
-    """What steps measured; a row that is no step's, of a file that somebody changed, is left out."""
-
-    def _take(self, row: dict[str, Any]) -> None:
-        if row.keys() >= _MEASURED:
-            super()._take(row)
-
-
-class _Events(_Lines):
-    """What a process reported. Of its steps, which may be millions, the first and their count are kept."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._steps = 0
-        self._first: dict[str, Any] | None = None
-
-    def steps(self) -> int:
-        with self._lock:
-            self._read()
-            return self._steps
-
-    def first_step(self) -> dict[str, Any] | None:
-        with self._lock:
-            if self._first is None:
-                self._read()
-            return self._first
-
-    def _take(self, row: dict[str, Any]) -> None:
-        if row.get("event") != "step":
-            super()._take(row)
-            return
-        self._steps += 1
-        self._first = self._first or row
 
 
 def _crowded(entry: Entry, events: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -248,17 +247,13 @@ def loss_in_words(loss: float | None) -> str:
     return "not a number" if loss is None else f"{loss:.4f}"
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def first_lines(path: Path) -> list[str]:
+    """The whole lines at the beginning of a text file, however long it is; nothing where there is no such file."""
     try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def _logs(folder: Path) -> dict[int, Path]:
-    names = ((re.fullmatch(r"rank-(\d+)\.log", path.name), path) for path in folder.glob("rank-*.log"))
-    return {int(match[1]): path for match, path in names if match}
+        with path.open("rb") as file:
+            return file.read(LOG_BYTES).decode("utf-8", "replace").split("\n")[:-1]
+    except OSError:
+        return []
 
 
 def last_lines(path: Path, lines: int) -> list[str]:
@@ -275,9 +270,9 @@ def last_lines(path: Path, lines: int) -> list[str]:
     return whole[-lines:] if lines > 0 else []
 
 
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """What ``result.json`` says; it is written whole or not at all."""
+def read_result(folder: Path) -> Result | None:
+    """The result of a run; None where there is none yet, or it is damaged."""
     try:
-        return _parsed((folder / "result.json").read_bytes())
-    except OSError:
+        return read_document(folder / RESULT, Result)
+    except RunFolderError:
         return None

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshwave.engine.costs.profile import Profile, ShapedRates
 from meshwave.engine.costs.profile_store import keep
-from meshwave.engine.errors import MeshwaveError, RunError
+from meshwave.engine.errors import MeshwaveError
+from meshwave.engine.files import write_private
 from meshwave.engine.machine import processor
 from meshwave.engine.program.action import WORDS
+from meshwave.engine.run_files import NotNegative, RunFile, RunFolderError, read_document
 from meshwave.engine.runs.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, profile_of
 from meshwave.engine.runs.emulation.hosts import Links, predicted_for, read_as_run, read_links
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Entry, Record
-from meshwave.engine.runs.run_folder import Bundle, read_drawn, write_private
+from meshwave.engine.runs.run_folder import Bundle, read_drawn
 from meshwave.engine.units import duration, number, quantity
 
 FORMAT = "meshwave-compared/1"
@@ -189,18 +192,30 @@ class Outcome:
     cause: str
 
 
+class _File(RunFile):
+    format: Literal["meshwave-compared/1"]
+    cost: str
+    unit: str
+    predicted_s: NotNegative
+    measured_s: NotNegative
+    error: float | None
+    memory_error: float | None
+    cause: str
+
+
 def outcome(entry: Entry, folder: Path) -> Outcome | None:
     """What was kept when a run was compared; None where it was not yet.
 
     It tells how the prediction came out that was made then: with other costs, or another version, it would be another.
     """
     try:
-        document = json.loads((folder / "compared.json").read_bytes())
-        if document.pop("format") != FORMAT:
-            return None
-        return Outcome(entry.id, entry.name, entry.manner, entry.created_s, entry.digest, **document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = read_document(folder / "compared.json", _File)
+    except RunFolderError:
         return None
+    if found is None:
+        return None
+    kept = found.model_dump(exclude={"format"})
+    return Outcome(entry.id, entry.name, entry.manner, entry.created_s, entry.digest, **kept)
 
 
 def history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
@@ -226,7 +241,7 @@ def _drawn(folder: Path) -> dict[str, Any]:
         document = read_drawn(folder).model_dump(mode="json", exclude={"name", "cost"})
         training = document.pop("training").items()
         return {**document, "training": {key: value for key, value in training if key not in STEERS}}
-    except (OSError, MeshwaveError):
+    except RunFolderError:
         return {}
 
 
@@ -234,7 +249,7 @@ def _emulated(folder: Path) -> Links | None:
     """The links that a run met on emulated hosts; None where it was not on any, or that cannot be read."""
     try:
         return read_links(folder)
-    except (OSError, MeshwaveError):
+    except RunFolderError:
         return None
 
 
@@ -265,10 +280,8 @@ def _keep(folder: Path, found: Comparison) -> None:
         "memory_error": max(off, key=abs, default=None),
         "cause": found.cause.words if found.cause else "",
     }
-    try:
+    with suppress(OSError):  # a full disk; it is compared anew at the next look
         write_private(folder / "compared.json", json.dumps(document) + "\n")
-    except OSError as error:
-        raise RunError(f"cannot keep the comparison in {folder}: {error.strerror}") from None
 
 
 def told_history(outcomes: Sequence[Outcome]) -> list[str]:

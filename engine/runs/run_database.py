@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, Json, ValidationError
 
 from meshwave.engine.errors import InputError, RunError, nearest
 from meshwave.engine.files import home
-
-VERSION = 2
-PATIENCE_S = 10.0
-"""How long a writer waits for another one; a transaction takes a fraction of a millisecond."""
+from meshwave.engine.run_files import Count, RunFile, first_problem
+from meshwave.engine.runs.run_index import is_damage, open_index
 
 
 class State(StrEnum):
@@ -43,35 +43,7 @@ _NEXT: Mapping[State, frozenset[State]] = {
     State.RUNNING: frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST}),
 }
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    id         TEXT PRIMARY KEY,
-    key        TEXT UNIQUE,
-    name       TEXT NOT NULL,
-    state      TEXT NOT NULL,
-    reason     TEXT NOT NULL,
-    launcher   TEXT NOT NULL,
-    handle     TEXT NOT NULL,
-    digest     TEXT NOT NULL,
-    processes  INTEGER NOT NULL,
-    steps      INTEGER NOT NULL,
-    created_s  REAL NOT NULL,
-    started_s  REAL,
-    finished_s REAL,
-    manner     TEXT NOT NULL DEFAULT ''
-);
-CREATE INDEX IF NOT EXISTS runs_by_state ON runs (state);
-CREATE TABLE IF NOT EXISTS transitions (
-    run    TEXT NOT NULL REFERENCES runs (id),
-    state  TEXT NOT NULL,
-    time_s REAL NOT NULL,
-    reason TEXT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS transitions_by_run ON transitions (run);
-"""
-
-_UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
-"""From a version to the next."""
+_log = logging.getLogger(__name__)
 
 
 class Busy(RunError):
@@ -111,6 +83,29 @@ class Entry:
         return self.manner.startswith("rehearsal")
 
 
+Seconds = Annotated[float, Field(ge=0, le=2e11)]
+"""Unix seconds of a year with four digits."""
+
+
+class _Row(RunFile):
+    """The form of a row of runs."""
+
+    id: str
+    key: str | None
+    name: str
+    state: Annotated[State, Field(strict=False)]
+    reason: str
+    launcher: str
+    handle: Json[dict[str, Any]]
+    digest: str
+    processes: Count
+    steps: Count
+    created_s: Seconds
+    started_s: Seconds | None
+    finished_s: Seconds | None
+    manner: str
+
+
 class Record:
     """All runs of a user: ``runs.sqlite`` and beside it a folder a run, ``runs/<id>``.
 
@@ -124,14 +119,16 @@ class Record:
             RunError: the folder cannot be used.
         """
         self.place = (place or home()).absolute()
+        self._path = self.place / "runs.sqlite"
         self._lock = threading.RLock()
+        self._damaged: set[str] = set()  # the rows that were told
         try:
             self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.place / "runs").mkdir(mode=0o700, exist_ok=True)
-            self._db = _open(self.place / "runs.sqlite")
+            self._db, self.is_new = open_index(self._path)
         except (OSError, sqlite3.Error) as error:
             message = f"cannot keep runs in {self.place}: {error}; set MESHWAVE_HOME to a folder that you may write"
-            raise RunError(message) from None
+            raise RunError(self._damage(error) or message) from None
 
     def close(self) -> None:
         with self._lock:
@@ -165,7 +162,7 @@ class Record:
         with self._transaction() as db:
             known = db.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone() if key else None
             if known:
-                return _entry(known), False
+                return self._entry(known), False
             under_way = [entry for entry in self._active(db) if entry.launcher == launcher]
             if len(under_way) >= limit:
                 raise Busy(_busy(under_way[0]))
@@ -176,6 +173,15 @@ class Record:
             )
             db.execute("INSERT INTO transitions VALUES (?, ?, ?, '')", (run, State.STARTING, now))
             return self._get(db, run), True
+
+    def adopt(self, entry: Entry) -> None:
+        """Enter a run that is over, of which there is only its folder; one that is known stays as it is."""
+        with self._transaction() as db:
+            columns = [field.name for field in fields(Entry)]
+            values = {**asdict(entry), "handle": json.dumps(entry.handle)}
+            places = ", ".join("?" * len(columns))
+            statement = f"INSERT OR IGNORE INTO runs ({', '.join(columns)}) VALUES ({places})"
+            db.execute(statement, [values[column] for column in columns])
 
     def move(self, run: str, state: State, reason: str = "") -> bool:
         """Bring a run into ``state``; False where the run may not go there, such as one that is over."""
@@ -210,7 +216,8 @@ class Record:
             InputError: none or several are meant.
         """
         with self._lock, self._told():
-            ids = [row["id"] for row in self._db.execute("SELECT id FROM runs ORDER BY created_s DESC")]
+            rows = self._db.execute("SELECT id FROM runs WHERE typeof(id) = 'text' ORDER BY created_s DESC")
+            ids = [row["id"] for row in rows]
         meant = [run for run in ids if text == run] or [r for r in ids if r.startswith(text) or r.endswith(text)]
         if len(meant) == 1:
             return self.get(meant[0])
@@ -223,7 +230,7 @@ class Record:
         """The runs, latest first."""
         with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
-            return [_entry(row) for row in rows]
+            return self._entries(rows)
 
     def active(self) -> list[Entry]:
         """The runs that are not over, earliest first."""
@@ -234,7 +241,11 @@ class Record:
         """How a run came to stand as it does."""
         with self._lock, self._told():
             rows = self._db.execute("SELECT * FROM transitions WHERE run = ? ORDER BY rowid", (run,))
-            return [Transition(State(row["state"]), row["time_s"], row["reason"]) for row in rows]
+            return [
+                Transition(State(row["state"]), row["time_s"], row["reason"])
+                for row in rows
+                if row["state"] in [*State]
+            ]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -256,18 +267,53 @@ class Record:
             raise
         except sqlite3.DatabaseError as error:
             message = f"the record of runs in {self.place} cannot be used: {error}; make room there, or set MESHWAVE_HOME to another folder"
-            raise RunError(message) from error
+            raise RunError(self._damage(error) or message) from error
+
+    def _damage(self, error: Exception) -> str:
+        """The message for an error that says that the index is damaged; empty for any other error."""
+        if not is_damage(error):
+            return ""
+        return (
+            f"the index of runs {self._path} is damaged: {error}; move {self._path.name}* aside, and a new one is made "
+            f"of the folders in {self.place / 'runs'}"
+        )
 
     def _get(self, db: sqlite3.Connection, run: str) -> Entry:
         row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
             raise InputError(f"there is no run {run!r}; `meshwave runs list` shows those there are")
-        return _entry(row)
+        return self._entry(row)
 
     def _active(self, db: sqlite3.Connection) -> list[Entry]:
         states = (State.STARTING, State.RUNNING)
         rows = db.execute("SELECT * FROM runs WHERE state IN (?, ?) ORDER BY created_s", states)
-        return [_entry(row) for row in rows]
+        return self._entries(rows)
+
+    def _entries(self, rows: Iterable[sqlite3.Row]) -> list[Entry]:
+        """The runs of some rows; a row that is damaged is left out, and told once."""
+        found = []
+        for row in rows:
+            try:
+                found.append(self._entry(row))
+            except RunError as error:
+                if str(error) not in self._damaged:
+                    _log.warning("%s", error)
+                self._damaged.add(str(error))
+        return found
+
+    def _entry(self, row: sqlite3.Row) -> Entry:
+        """The run of a row.
+
+        Raises:
+            RunError: the row is damaged.
+        """
+        try:
+            return Entry(**vars(_Row.model_validate(dict(row))))
+        except ValidationError as error:
+            raise RunError(
+                f"the run {row['id'] if isinstance(row['id'], str) else 'without a name'} in {self._path} is damaged: {first_problem(error)}; it is left out until its row "
+                f"is mended, or {self._path.name}* is moved aside and a new index is made of the run folders"
+            ) from None
 
     def _new_id(self, db: sqlite3.Connection, now: float) -> str:
         """In UTC, so that ids sort as they were made also when clocks are put back an hour."""
@@ -275,49 +321,6 @@ class Record:
             run = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
             if db.execute("SELECT 1 FROM runs WHERE id = ?", (run,)).fetchone() is None:
                 return run
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
-    db.row_factory = sqlite3.Row
-    _set_wal(db)
-    db.execute("PRAGMA synchronous = FULL")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > VERSION:
-        raise sqlite3.DatabaseError(f"{path.name} was written by a newer Meshwave")
-    if version < VERSION:
-        _upgrade(db)
-    return db
-
-
-def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring the tables to this version; another process may be doing the same."""
-    db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]  # asked again, now that nobody else can change it
-    scripts = [_UPGRADES[each] for each in range(version, VERSION)] if version else [_SCHEMA]
-    for statement in filter(str.strip, ";".join(scripts).split(";")):
-        db.execute(statement)
-    db.execute(f"PRAGMA user_version = {VERSION}")
-    db.execute("COMMIT")
-
-
-def _set_wal(db: sqlite3.Connection) -> None:
-    """Changing the journal does not wait for others, and two processes may be the first at once."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _entry(row: sqlite3.Row) -> Entry:
-    values = {**dict(row), "state": State(row["state"]), "handle": json.loads(row["handle"])}
-    return Entry(**values)
 
 
 def _busy(entry: Entry) -> str:

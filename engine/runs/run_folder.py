@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from meshwave.engine.costs import layers_per_stage
-from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.files import write_private
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.program.program import Program, from_json, to_json
+from meshwave.engine.program.program import Program, ProgramFile, to_json
+from meshwave.engine.run_files import RunFolderError, damaged, read_document
 from meshwave.engine.runs.options import PLAIN, Options
 
 LARGEST_COPY_BYTES = 64_000_000
@@ -114,26 +114,38 @@ def read_bundle(folder: Path) -> Bundle:
     """Read a run folder back.
 
     Raises:
-        InputError: a file is missing or is not what its digest says.
-        DesignError: the design is none.
+        RunFolderError: a file is missing or damaged, or the program is not one of the design.
     """
+    design, path = read_design(folder), folder / "program.json"
+    written = read_document(path, ProgramFile)
+    if written is None:
+        raise _missing(path)
     try:
-        design = read_design(folder)
-        document = json.loads((folder / "program.json").read_bytes())
-        program, layers = from_json(document), tuple(map(int, document["layers"]))
-        return Bundle(folder, design, read_drawn(folder), program, layers, read_options(folder))
-    except OSError as error:
-        raise InputError(f"{folder} is no run folder: {error.strerror} ({error.filename})") from None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{folder / 'program.json'} is damaged: {error!r}") from None
+        program = written.program()
+        _check_program(design, program, written.layers)
+    except InputError as error:
+        raise damaged(path, str(error)) from None
+    return Bundle(folder, design, read_drawn(folder), program, tuple(written.layers), read_options(folder))
+
+
+def _check_program(design: Design, program: Program, layers: Sequence[int]) -> None:
+    """Check that a program can be one of a design.
+
+    Raises:
+        InputError: the program is of another design, or its stages cannot have so many layers.
+    """
+    its = program.ranks, program.stages, program.microbatches
+    if its != (len(design.meshes), design.stages, design.pipeline.microbatches):
+        raise InputError("it is the program of another design than that of design.json")
+    if len(layers) != design.stages or min(layers) < 1 or sum(layers) != design.model.layers:
+        raise InputError(f"{design.stages} stages cannot have the layers {list(layers)} of {design.model.layers}")
 
 
 def read_design(folder: Path) -> Design:
     """The design of a run folder as it is run.
 
     Raises:
-        DesignError: it is none.
-        OSError: it is not there.
+        RunFolderError: it is missing or damaged.
     """
     return _read(folder / "design.json")
 
@@ -148,35 +160,24 @@ def read_options(folder: Path) -> Options:
     """How a run differs from plain training, as its folder says it.
 
     Raises:
-        InputError: it is damaged, or of another version.
+        RunFolderError: it is damaged, or of another version.
     """
-    path = folder / "options.json"
-    try:
-        return Options.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return PLAIN
-    except (OSError, ValidationError) as error:
-        raise InputError(f"{path} is damaged: {error}") from None
+    return read_document(folder / "options.json", Options) or PLAIN
 
 
 def _read(path: Path) -> Design:
     try:
-        return parse_design(path.read_bytes())
+        return load_design(path)
     except DesignError as error:
-        told = (problem._replace(where=f"{path} {problem.where}".rstrip()) for problem in error.problems)
-        raise DesignError(told) from None
+        raise damaged(path, str(error.problems[0])) from None
+    except InputError as error:
+        raise (damaged(path, str(error)) if path.exists() else _missing(path)) from None
 
 
-def write_private(path: Path, text: str, *, for_good: bool = False) -> None:
-    """Write a file whole, for its owner alone; ``for_good`` it also outlives a loss of power."""
-    temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        if for_good:
-            file.flush()
-            os.fsync(descriptor)
-    os.replace(temporary, path)
+def _missing(path: Path) -> RunFolderError:
+    return RunFolderError(
+        f"{path.parent} is no run folder: it has no {path.name}; name another run, or launch the design again"
+    )
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -186,7 +187,10 @@ def _bring(source: Path, target: Path) -> None:
             raise InputError(f"{source} is no file; training.data takes a text")
         if source.stat().st_size > LARGEST_COPY_BYTES and _linked(source, target):
             return
-        with source.open("rb") as text, open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as copy:
+        with (
+            source.open("rb") as text,
+            open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy,
+        ):
             shutil.copyfileobj(text, copy, 1 << 20)
     except OSError as error:
         raise InputError(f"cannot take the text {source}: {error.strerror}") from None

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from meshwave.designer.server.serve import read_design, served
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views import runs
-from meshwave.designer.views.run_text import SHOWN_LOSSES
+from meshwave.designer.views._loss_curve import SHOWN_LOSSES
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example

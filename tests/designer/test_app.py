@@ -101,11 +101,11 @@ def test_what_names_no_draft_opens_a_new_one(studio: Studio, given: str) -> None
 def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = Draft(studio, GIVEN, lambda: True)
 
-    def full(self: Path, _: bytes) -> None:
+    def full(descriptor: int, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_bytes", full)
+        disk.setattr("meshwave.engine.files.write_all", full)
         rename(draft, "unkept")
 
     assert draft.session.design.name == "unkept"

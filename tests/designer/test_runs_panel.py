@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.views import run_data, run_text, runs
-from meshwave.designer.views.run_text import reduced
+from meshwave.designer.views import run_data, runs
+from meshwave.designer.views._loss_curve import SHOWN_LOSSES, LossCurve
 from meshwave.designer.views.runs import RunsPanel
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import RunError
@@ -22,7 +22,7 @@ from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
 from meshwave.engine.runs.launchers import settled
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
-from meshwave.engine.runs.recording import Recorder, read_recording, recording
+from meshwave.engine.runs.recording import Recorder, read_recording
 from meshwave.engine.runs.training_texts import texts_folder
 from meshwave.engine.units import quantity
 from tests.engine.runs.play import until
@@ -197,23 +197,56 @@ def test_a_long_run_is_sent_as_few_points(show: Show, write: Write) -> None:
     losses: list[float | None] = [5 - step / 10_000 for step in range(30_000)]
     losses[12_345] = 99.0
     panel = show(write(losses=losses))
+    assert 0 < panel.run["done"] < 30_000, "a look reads a part of a long file"
+    while panel.run["done"] < 30_000:
+        before = panel.run["done"]
+        panel.look()
+        assert panel.run["done"] > before
 
-    assert len(panel.losses) == run_text.SHOWN_LOSSES
+    assert SHOWN_LOSSES / 2 <= len(panel.losses) <= SHOWN_LOSSES
     assert (panel.losses[0], panel.losses[-1]) == (losses[0], losses[-1])
     assert 99.0 in panel.losses
-    assert panel.run["done"] == 30_000
 
 
-def test_reducing_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
-    assert reduced([3.0, None, 1.0]) == [3.0, None, 1.0]
-    assert reduced([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 4.0], 6) == [
+def test_a_run_that_is_over_is_read_to_its_end(show: Show, write: Write) -> None:
+    panel = show(write(State.SUCCEEDED, [5.0] * 30_000))
+
+    while panel.run["done"] < 30_000:
+        before = panel.run["done"]
+        panel.look()
+        assert panel.run["done"] > before
+
+
+@pytest.mark.parametrize("damage", ['{"step": 1, "seconds": 1}', '{"step": "a"}', "[" * 9999, '{"loss": "x"}', "\0"])
+def test_a_line_that_is_no_step_is_left_out(show: Show, write: Write, record: Record, damage: str) -> None:
+    run = write(losses=[5.0])
+    with (record.folder(run) / "metrics.jsonl").open("a") as file:
+        file.write(f"{damage}\n")
+    append(record.folder(run), [4.0])
+
+    panel = show(run)
+
+    assert panel.losses == [5.0, 4.0]
+    assert panel.bar.status["words"].startswith("step 2 of ")
+
+
+def test_a_curve_keeps_the_ends_the_extremes_and_what_is_missing() -> None:
+    def drawn(values: list[float | None], most: int) -> list[float | None]:
+        curve = LossCurve(most)
+        for value in values:
+            curve.add(value)
+        return curve.drawn()
+
+    assert drawn([3.0, None, 1.0], 600) == [3.0, None, 1.0]
+    assert drawn([1.0, 2.0, 9.0, 0.0, None, None, None, None, 3.0, 4.0, 4.0, 5.0], 8) == [
         1.0,
         0.0,
         None,
         None,
         3.0,
-        4.0,
+        5.0,
     ]
+    assert len(drawn([float(step % 7) for step in range(10_000)], 600)) <= 600
 
 
 def test_an_earlier_run_that_is_opened_hides_no_cancel(show: Show, write: Write, record: Record) -> None:
@@ -373,7 +406,7 @@ def test_spans_are_read_only_where_there_is_more_of_them(
     show: Show, write: Write, session: Session, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings: list[Path] = []
-    read = recording.read_recording
+    read = run_data.read_recording
     monkeypatch.setattr(run_data, "read_recording", lambda folder: readings.append(folder) or read(folder))
     run = write(losses=[5.0], spans=3)
     panel = show(run)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import threading
 from pathlib import Path
 
 import pytest
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.files import example, examples, find_design, home, see_writable, write_whole
+from meshwave.engine.files import example, examples, find_design, home, see_writable, write_private, write_whole
 
 
 def test_a_design_is_a_file_or_else_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +89,16 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_bytes(b"old")
 
-    def full(self: Path, _: bytes) -> None:
-        self.touch()
-        raise OSError(28, "No space left on device")
+    write, left = os.write, [1]
+
+    def full(descriptor: int, content: bytes) -> int:
+        """As the kernel does: it takes what there is room for, and refuses what comes next."""
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content[: left.pop()])
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_bytes", full)
+        disk.setattr(os, "write", full)
         with pytest.raises(InputError, match="cannot write .*kept: No space left on device"):
             write_whole(tmp_path / "kept", b"new")
 
@@ -101,12 +107,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Path, _: bytes) -> None:
-        self.touch()
+    def interrupted(descriptor: int, content: bytes) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_bytes", interrupted)
+        disk.setattr(os, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_whole(tmp_path / "new", b"new")
 
@@ -119,6 +124,33 @@ def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
     write_whole(tmp_path / "private", b"new")
 
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_private_file_is_private_whatever_was_there(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch(0o644)
+
+    write_private(tmp_path / "kept", "new")
+    write_whole(tmp_path / "open", b"new")
+
+    umask = os.umask(0o077)
+    os.umask(umask)
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "open").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_planted_link_leads_to_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where somebody guessed the name that a file has until it is whole, which is another one each time."""
+    guessed = iter([f".{'0' * 16}.part", f".{'1' * 16}.part"])
+    monkeypatch.setattr(secrets, "token_hex", lambda bytes: next(guessed)[1:17])
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f".{'0' * 16}.part").symlink_to("victim")
+
+    with pytest.raises(InputError, match="File exists"):
+        write_whole(tmp_path / "out", b"new")
+    write_whole(tmp_path / "out", b"new")
+
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert (tmp_path / "out").read_bytes() == b"new"
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:

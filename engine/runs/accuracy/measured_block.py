@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import priced_layer
 from meshwave.engine.document.meshes import Mesh
+from meshwave.engine.errors import RunError
 from meshwave.engine.experts import StepOp
 from meshwave.engine.predict.block_timeline import (
     COMPUTE,
@@ -33,7 +34,12 @@ def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) ->
     A collective lies on the links between nodes where its group touches several; one that shares its
     links with an earlier one is shown from when that was there. What is computed between the layers of
     experts is one span, from when one is done to when the next begins.
+
+    Raises:
+        RunError: it has steps that this version does not know.
     """
+    if unknown := sorted({*found.ops} - {*StepOp}):
+        raise RunError(f"the run recorded steps of layers that this version does not know: {', '.join(unknown)}")
     spans = _Spans(design, rank, op)
     lanes = _lanes(design, design.meshes[rank], spans.block)
     zero = min(found.start_ns)

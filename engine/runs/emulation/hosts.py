@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from meshwave.engine.document import Design, Link
 from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.run_files import damaged
 from meshwave.engine.runs.dry_run import AS_IT_IS_S, Rehearsal
 from meshwave.engine.runs.emulation.network import PAYLOAD, missing
 from meshwave.engine.runs.emulation.topology import LEAST_RATE, Topology
@@ -93,29 +94,33 @@ def read_as_run(folder: Path) -> Bundle:
     """Read a run folder back, with the links that its run had, whichever version launched it.
 
     Raises:
-        InputError: a file is missing or is not what its digest says.
-        DesignError: the design is none.
+        RunFolderError: a file is missing or damaged, or its program is not one of its design.
     """
     bundle = read_bundle(folder)
-    return replace(bundle, design=_as_run(bundle.design, bundle.options))
+    return replace(bundle, design=_as_run(folder, bundle.design, bundle.options))
 
 
 def read_links(folder: Path) -> Links | None:
     """The links that a run met on emulated hosts; None where it was not on any.
 
     Raises:
-        InputError: its options or hosts are none.
-        DesignError: its design is none.
-        OSError: it is not there.
+        RunFolderError: its options or its design are missing or damaged.
     """
     options = read_options(folder)
-    return None if options.hosts is None else links_of(_as_run(read_design(folder), options))
+    return None if options.hosts is None else links_of(_as_run(folder, read_design(folder), options))
 
 
-def _as_run(design: Design, options: Options) -> Design:
+def _as_run(folder: Path, design: Design, options: Options) -> Design:
     """The design of a run folder on the links of its run. Earlier versions kept it as it was drawn, whatever hosts it was
-    told; one that is on them already stays what it is."""
-    return design if options.hosts is None else held(_on(design, options.hosts), options.rehearse)
+    told; one that is on them already stays what it is.
+
+    Raises:
+        RunFolderError: its options name hosts that cannot be.
+    """
+    try:
+        return design if options.hosts is None else held(_on(design, options.hosts), options.rehearse)
+    except InputError as error:
+        raise damaged(folder / "options.json", str(error)) from None
 
 
 def network(design: Design, drawn: Design, options: Options) -> Topology:

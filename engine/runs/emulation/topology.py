@@ -17,8 +17,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.run_files import NotNegative, RunFile, damaged, read_document
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
 """Of a run folder whose processes get a network of their own."""
@@ -82,18 +86,25 @@ class Topology:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
 
 
+class _File(RunFile):
+    format: Literal["meshwave-network/1"]
+    node_of: tuple[Annotated[int, Field(ge=0, lt=MOST_PROCESSES)], ...]
+    intra: float
+    inter: float
+    nics: Annotated[int, Field(ge=1)]
+    apart: bool
+    latency_s: NotNegative
+    note: str
+
+
 def read_topology(folder: Path) -> Topology | None:
     """The network that the processes of a run folder are to be in; None where they are in this machine's own.
 
     Raises:
-        InputError: the file is damaged.
+        RunFolderError: the file is damaged.
     """
+    found = read_document(folder / FILE, _File)
     try:
-        document = json.loads((folder / FILE).read_bytes())
-        if document.pop("format") != FORMAT:
-            raise InputError(f"{folder / FILE} is of another version of Meshwave; launch the design again")
-        return Topology(**{**document, "node_of": tuple(map(int, document["node_of"]))})
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / FILE} is damaged: {error!r}") from None
+        return Topology(**found.model_dump(exclude={"format"})) if found else None
+    except InputError as error:
+        raise damaged(folder / FILE, str(error)) from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,15 @@ from meshwave.engine.document.unsupported import rehearsable, runnable
 from meshwave.engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
 from meshwave.engine.program.program import Program
 from meshwave.engine.registry import Registry
+from meshwave.engine.run_files import reserve, write_reserved
 from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, usual_scale, waited
 from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
 from meshwave.engine.runs.options import PLAIN, Options
-from meshwave.engine.runs.process_identity import Handle, own_handle
-from meshwave.engine.runs.run import Run, read_result
-from meshwave.engine.runs.run_database import Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count, write_bundle
+from meshwave.engine.runs.outcome import Exit, Verdict, to_json
+from meshwave.engine.runs.process_identity import own_handle, processes_of
+from meshwave.engine.runs.run import RESULT, Run, read_result
+from meshwave.engine.runs.run_database import Entry, Record, State
+from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle, write_bundle
 from meshwave.engine.runs.training_texts import text_of
 
 
@@ -166,16 +169,22 @@ class Launcher(ABC):
         drawn: Design,
     ) -> None:
         try:
-            self.launch(write_bundle(design, program, layers, self.record.folder(run), data, options, drawn))
+            bundle = write_bundle(design, program, layers, self.record.folder(run), data, options, drawn)
+            reserve(bundle.folder / RESULT)
+            self.launch(bundle)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.record.move(run, State.CANCELLED, "cancelled before it started")
                 raise
-            said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {error!r}"
+            said = str(error) if isinstance(error, MeshwaveError) else f"it could not be launched: {_in_words(error)}"
             self.record.move(run, State.FAILED, said)
             if isinstance(error, OSError):
                 raise RunError(said) from error
             raise
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
 
 
 def settled(design: Design, program: Program, layers: Sequence[int], options: Options) -> tuple[Design, Options]:
@@ -228,11 +237,46 @@ def reconcile(record: Record) -> None:
     """Look at every run that should be under way: those whose launcher is gone are LOST.
 
     Runs of other processes that live are left to them. Called when an app starts, when runs are
-    listed, and before one is launched.
+    listed, and before one is launched. A new index is filled with the runs of which there are folders.
     """
+    if record.is_new:
+        _enter_folders(record)
     for entry in record.active():
         with suppress(InputError, RunError):  # of a launcher of another version; or the disk is full
             launchers[entry.launcher](record).poll(Run(record, entry.id))
+
+
+def _enter_folders(record: Record) -> None:
+    """Enter the runs of which there are only folders, as after a damaged index was moved aside."""
+    for folder in (record.place / "runs").iterdir():
+        with suppress(MeshwaveError, OSError):  # a folder that holds no run
+            record.adopt(_entry_of(folder))
+    record.is_new = False
+
+
+def _entry_of(folder: Path) -> Entry:
+    """The entry of a run, read from its folder.
+
+    Raises:
+        RunFolderError: it is damaged, or no run folder.
+    """
+    bundle, result, made_s = read_bundle(folder), read_result(folder), (folder / "design.json").stat().st_mtime
+    return Entry(
+        id=folder.name,
+        key=None,
+        name=bundle.drawn.name,
+        state=State(result.state) if result else State.LOST,
+        reason=result.reason if result else "its end was not written down; what it wrote is kept",
+        launcher="local",
+        handle={},
+        digest=bundle.program.digest,
+        processes=bundle.processes,
+        steps=bundle.design.training.steps,
+        created_s=made_s,
+        started_s=None,
+        finished_s=None,
+        manner=_manner(bundle.design, bundle.options),
+    )
 
 
 def _too_many(design: Design, most_processes: int) -> Iterator[Problem]:
@@ -254,16 +298,41 @@ class OwningLauncher(Launcher):
     """Finds its runs by the process that launched them."""
 
     def handle(self) -> Mapping[str, Any]:
-        return {"owner": own_handle(), "processes": []}
+        return {"owner": own_handle()}
 
     def poll(self, run: Run) -> None:
-        entry = run.entry
+        entry = self.record.get(run.id)
         if entry.state.is_over:
             return
-        if result := read_result(run.folder):  # written, but there was no time to enter it
-            self.record.move(run.id, State(result["state"]), result["reason"])
-        elif not (owner := Handle(*entry.handle["owner"])).is_alive():
-            for process in entry.handle["processes"]:  # the kernel has ended them, where it can
-                Handle(*process).kill()
-            reason = f"process {owner.pid}, which launched it, ended after {run.progress}; what it wrote is kept"
+        named = processes_of(entry)
+        if result := read_result(run.folder):  # written, but it could not be entered
+            self._enter(run.id, State(result.state), result.reason)
+        elif named is None:
+            self.record.move(run.id, State.LOST, "the record does not say which process launched it")
+        elif not named.owner.is_alive():
+            for process in named.processes:  # the kernel has ended them, where it can
+                process.kill()
+            reason = f"process {named.owner.pid}, which launched it, ended after {run.progress}; what it wrote is kept"
             self.record.move(run.id, State.LOST, reason)
+
+    def wake(self, run: Run) -> None:
+        """Continue those who end a run where they are stopped: they see the wish only then."""
+        named = processes_of(run.entry)
+        for handle in (named.owner, named.starter) if named else ():
+            if handle is not None and handle.is_stopped:
+                handle.send(signal.SIGCONT)
+
+    def settle(self, bundle: Bundle, verdict: Verdict, exits: Iterable[Exit] = ()) -> None:
+        """Write the result of a run for good, and then enter it in the record.
+
+        Where the record cannot be written, as on a full disk, the result is entered at the next look at the run.
+        """
+        with suppress(OSError):  # its folder was taken away; the record is still there
+            write_reserved(bundle.folder / RESULT, to_json(bundle.run, verdict, bundle.design, exits))
+        with suppress(RunError):
+            self._enter(bundle.run, verdict.state, verdict.reason)
+
+    def _enter(self, run: str, state: State, reason: str) -> None:
+        if state is State.SUCCEEDED:
+            self.record.move(run, State.RUNNING)  # which may not have been entered either
+        self.record.move(run, state, reason)

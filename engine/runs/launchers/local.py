@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
-import logging
 import os
 import sys
 import threading
@@ -18,32 +16,24 @@ import meshwave.engine
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.errors import Problem, RunError
-from meshwave.engine.files import import_path
+from meshwave.engine.files import import_path, write_private
 from meshwave.engine.machine import has_gpu, memory_bytes
 from meshwave.engine.runs.emulation.hosts import network, ready
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers
+from meshwave.engine.runs.launchers._environment import PASSED_ON
 from meshwave.engine.runs.launchers._warm_process import Zygote
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Exit, Verdict, cancelled, judge, to_json
+from meshwave.engine.runs.outcome import Exit, Verdict, cancelled, judge
 from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count, write_private
+from meshwave.engine.runs.run_folder import Bundle, process_count
 from meshwave.engine.units import quantity
 
 MOST_PROCESSES = 64
-AGAIN_S = 1.0
-"""How long after an end that could not be written down it is tried again."""
 CLOSING_S = 1.0
 """How long a launcher that is closed waits for its runs to be ended and written down."""
-
-PASSED_ON = ("PATH", "LANG", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "MESHWAVE_HOME", "XDG_DATA_HOME")
-PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TRITON_")
-"""All of the environment that processes of a run see: no token and no key of the user's."""
-
-
-_log = logging.getLogger(__name__)
 
 
 @launchers.register("local")
@@ -137,6 +127,7 @@ class LocalLauncher(OwningLauncher):
             pass
         except OSError as error:
             raise RunError(f"run {run.id} cannot be told to end: {error.strerror} ({run.folder})") from None
+        self.wake(run)
         with self._lock:
             _, zygote = self._own.get(run.id, (None, None))
             if zygote is not None and not zygote.is_ready:  # then there are none to wait for
@@ -157,13 +148,15 @@ class LocalLauncher(OwningLauncher):
     def _on_event(self, event: Mapping[str, Any]) -> None:
         """Called from the thread that listens to the zygote."""
         with self._lock:
-            bundle, _ = self._own.get(event.get("run", ""), (None, None))
-            if bundle is None:
+            bundle, zygote = self._own.get(event.get("run", ""), (None, None))
+            if bundle is None or zygote is None:
                 return
             if event["event"] == "started" and event["pids"]:
                 handles = [found for pid in event["pids"] if (found := handle(pid))]
-                self.record.hold(bundle.run, {"owner": own_handle(), "processes": handles})
-                self.record.move(bundle.run, State.RUNNING)
+                named = {"owner": own_handle(), "starter": handle(zygote.pid), "processes": handles}
+                with suppress(RunError):  # the disk is full: its result will say how it ended
+                    self.record.hold(bundle.run, named)
+                    self.record.move(bundle.run, State.RUNNING)
             elif event["event"] == "finished":
                 exits = [Exit(*exit) for exit in event["exits"]]
                 self._settle(bundle.run, self._judge(bundle, event, exits), exits)
@@ -187,26 +180,9 @@ class LocalLauncher(OwningLauncher):
                     self._settle(run, Verdict(State.FAILED, why), [])
 
     def _settle(self, run: str, verdict: Verdict, exits: list[Exit]) -> None:
-        """Write the result for good, and then say so in the record."""
         bundle, _ = self._own.pop(run)
-        with suppress(OSError):  # a full disk; the record may still have room
-            result = json.dumps(to_json(run, verdict, bundle.design, exits), indent=2) + "\n"
-            write_private(bundle.folder / "result.json", result, for_good=True)
-        self._enter(run, verdict)
+        self.settle(bundle, verdict, exits)
         self._settled.notify_all()
-
-    def _enter(self, run: str, verdict: Verdict, again: bool = False) -> None:
-        """Enter the end of a run in the record; on a full disk, as soon as there is room."""
-        with self._lock:
-            try:
-                self.record.move(run, verdict.state, verdict.reason)
-            except RunError as error:
-                if not again:
-                    _log.warning("run %s is over (%s), but %s", run, verdict.reason, error)
-                if not self._is_closed:
-                    later = threading.Timer(AGAIN_S, self._enter, (run, verdict, True))
-                    later.daemon = True
-                    later.start()
 
 
 def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -214,7 +190,7 @@ def environment(path: Path | None = None, given: Mapping[str, str] = os.environ)
 
     ``path`` is a folder to import from, besides that of Meshwave.
     """
-    passed = {name: value for name, value in given.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
+    passed = {name: value for name, value in given.items() if name in PASSED_ON}
     loopback = "lo" if sys.platform.startswith("linux") else "lo0"
     return {
         "GLOO_SOCKET_IFNAME": loopback,

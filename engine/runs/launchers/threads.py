@@ -17,16 +17,17 @@ from meshwave.engine.costs import Costs, PeakMemory, estimate
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable
 from meshwave.engine.errors import MeshwaveError, Problem
+from meshwave.engine.files import write_private
 from meshwave.engine.runs.dry_run import Lengths, Stopped, Waits, in_words
 from meshwave.engine.runs.dry_run_threads import play
 from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers
 from meshwave.engine.runs.launchers.local import CLOSING_S, MOST_PROCESSES
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Verdict, cancelled, to_json
+from meshwave.engine.runs.outcome import Verdict, cancelled
 from meshwave.engine.runs.recording import Recorder
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count, write_private
+from meshwave.engine.runs.run_folder import Bundle, process_count
 
 LOOK_S = 0.05
 """How often it is looked whether somebody wishes it to end."""
@@ -105,13 +106,9 @@ class ThreadsLauncher(OwningLauncher):
         except Exception as error:
             said = str(error) if isinstance(error, MeshwaveError) else repr(error)
             verdict = Verdict(State.FAILED, f"the rehearsal went wrong: {said}")
-        with suppress(OSError):  # a full disk, or no folder any more
-            result = json.dumps(to_json(bundle.run, verdict, bundle.design, []), indent=2) + "\n"
-            write_private(bundle.folder / "result.json", result, for_good=True)
         with self._lock:
             del self._own[bundle.run]
-        with suppress(MeshwaveError):
-            self.record.move(bundle.run, verdict.state, verdict.reason)
+        self.settle(bundle, verdict)
 
     def _run(self, bundle: Bundle) -> Run:
         return Run(self.record, bundle.run, self)

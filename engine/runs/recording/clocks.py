@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from meshwave.engine.runs.recording.files import damage_told, read_whole, write_whole
+from meshwave.engine.run_files import Nanoseconds, RunFile, read_document, write_document
 from meshwave.engine.units import quantity
 
 FORMAT = "meshwave-clocks/1"
@@ -83,19 +84,27 @@ class Clocks:
 def write_clocks(folder: Path, clocks: Clocks) -> None:
     """Keep how the clocks stand."""
     processes = [{"same_host": clock.same_host, "seen": clock.seen} for clock in clocks.of]
-    write_whole(folder / "clocks.json", {"format": FORMAT, "processes": processes})
+    write_document(folder / "clocks.json", {"format": FORMAT, "processes": processes})
+
+
+class _Clock(RunFile):
+    same_host: bool
+    seen: tuple[tuple[Nanoseconds, Nanoseconds, Annotated[Nanoseconds, Field(ge=0)]], ...]
+
+
+class _File(RunFile):
+    format: Literal["meshwave-clocks/1"]
+    processes: tuple[_Clock, ...]
 
 
 def read_clocks(folder: Path) -> Clocks:
-    """
+    """The clocks of a run as they were compared; empty where they were not.
+
     Raises:
-        RunError: what was written is damaged.
+        RunFolderError: what was written is damaged.
     """
-    path = folder / "clocks.json"
-    found = read_whole(path, FORMAT) or {"processes": ()}
-    with damage_told(path):
-        clocks = (
-            ProcessClock(bool(each["same_host"]), tuple(Sighting(*map(int, seen)) for seen in each["seen"]))
-            for each in found["processes"]
-        )
-        return Clocks(tuple(clocks))
+    found = read_document(folder / "clocks.json", _File)
+    processes = found.processes if found else ()
+    return Clocks(
+        tuple(ProcessClock(each.same_host, tuple(Sighting(*seen) for seen in each.seen)) for each in processes)
+    )

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import RootModel
 
 from meshwave.engine.errors import RunError
 from meshwave.engine.program.action import Action, Op
+from meshwave.engine.run_files import (
+    Count,
+    NotNegative,
+    Records,
+    RunFile,
+    are_clock_times,
+    damaged,
+    numbered_files,
+    read_document,
+    read_records,
+    write_document,
+)
 from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
-from meshwave.engine.runs.recording.files import Records, damage_told, read_records, write_whole
 from meshwave.engine.runs.recording.spans import Track, by_first, read_track
 
 FORMAT = "meshwave-steps/1"
@@ -40,6 +51,12 @@ class Way(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     WEIGHTS = 2  # their gradients, where these come later than those of the input
+
+
+class _Header(RunFile):
+    format: Literal["meshwave-steps/1"]
+    process: Count
+    ops: tuple[str, ...]
 
 
 class StepsRecorder(Records):
@@ -111,7 +128,7 @@ def _row_of(track: Track, action: Action) -> int:
 def _median_step(tracks: Sequence[Track], row: int) -> int:
     """Of the steps whose inside all have recorded the one in which that row of the first took its median time."""
     due = set.intersection(*({step for step in track.steps.tolist() if StepsRecorder.is_due(step)} for track in tracks))
-    steps = sorted(due.difference(tracks[0].header.get("apart", ()))) or sorted(due)
+    steps = sorted(due.difference(tracks[0].header.apart)) or sorted(due)
     if not steps:
         raise RunError("no step was recorded with the inside of its actions")
     took = tracks[0].at(steps)[:, row]
@@ -138,32 +155,43 @@ def _read_steps(path: Path, clocks: Clocks) -> tuple[tuple[str, ...], LayerSteps
     """The names of what a layer does, and what one process has recorded of it.
 
     Raises:
-        RunError: it is of another version, or damaged, or there is none.
+        RunFolderError: it is of another version, or damaged, or there is none.
     """
-    found = read_records(path, FORMAT)
+    found = read_records(path, _Header)
     if found is None:
-        raise RunError(f"{path.name} is damaged: it ends in its first line")
+        raise damaged(path, "it ends in its first line")
     header, body = found
-    with damage_told(path):
-        rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
-        return tuple(header["ops"]), by_first(rows, clocks[header["process"]])
+    rows = np.frombuffer(body, STEP, len(body) // STEP.itemsize)
+    if not (np.isin(rows["op"], range(len(header.ops))) & np.isin(rows["way"], [*Way]) & (rows["layer"] >= 0)).all():
+        raise damaged(path, "a step is of no kind that its first line names")
+    if not are_clock_times(rows["start_ns"], rows["end_ns"]):
+        raise damaged(path, "a time is over 31 years")
+    return header.ops, by_first(rows, clocks[header.process])
+
+
+class _File(RunFile, RootModel[dict[Count, tuple[NotNegative, ...]]]):
+    pass
 
 
 def write_routing(folder: Path, process: int, routed: Mapping[int, Sequence[float]]) -> None:
     """Write how many tokens a process has sent to each expert so far, by layer; nothing where there are no experts."""
     if routed:
-        write_whole(folder / f"routing-{process}.json", routed)
+        write_document(folder / f"routing-{process}.json", routed)
 
 
 def read_routing(folder: Path | str) -> dict[int, tuple[float, ...]]:
     """By layer of the model how often each expert was chosen in a run, as shares of 1; empty where none is known.
 
     Raises:
-        RunError: what was written is damaged.
+        RunFolderError: what was written is damaged.
     """
     found: dict[int, NDArray[np.float64]] = {}
-    for path in sorted(Path(folder).glob("routing-*.json")):
-        with damage_told(path):
-            for layer, counts in json.loads(path.read_bytes()).items():
-                found[int(layer)] = found.get(int(layer), 0) + np.array(counts, np.float64)
+    sizes: set[int] = set()
+    for path in numbered_files(Path(folder), "routing", ".json").values():
+        document = read_document(path, _File)
+        for layer, counts in document.root.items() if document else ():
+            sizes.add(len(counts))
+            if len(sizes) > 1:
+                raise damaged(path, "its layers have different numbers of experts")
+            found[layer] = found.get(layer, 0) + np.array(counts, np.float64)
     return {layer: tuple((counts / counts.sum()).tolist()) for layer, counts in sorted(found.items()) if counts.sum()}

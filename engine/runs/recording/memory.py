@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
-from meshwave.engine.runs.recording.files import damage_told, read_whole, write_whole
+from meshwave.engine.run_files import Count, NotNegative, RunFile, numbered_files, read_document, write_document
 
 FORMAT = "meshwave-memory/1"
 WITHIN = "within the step"
 """The category of all that comes and goes: gradients, activations, messages and what an operation needs."""
+
+
+class _File(RunFile):
+    format: Literal["meshwave-memory/1"]
+    step: Count
+    peak_bytes: NotNegative
+    by_category: dict[str, NotNegative]
+    how: str
 
 
 @dataclass(frozen=True)
@@ -23,20 +32,17 @@ class MeasuredMemory:
     how: str  # it was found out
 
     def write(self, folder: Path, process: int) -> None:
-        write_whole(folder / f"memory-{process}.json", {"format": FORMAT, **asdict(self)})
+        write_document(folder / f"memory-{process}.json", {"format": FORMAT, **asdict(self)})
 
 
 def read_memory(folder: Path) -> dict[int, MeasuredMemory]:
     """By process what was measured of its memory; those that have measured none are left out.
 
     Raises:
-        RunError: what was written is damaged.
+        RunFolderError: what was written is damaged.
     """
-    found = {}
-    for path in folder.glob("memory-*.json"):
-        document = read_whole(path, FORMAT) or {}
-        with damage_told(path):
-            categories = {str(kind): float(size) for kind, size in document["by_category"].items()}
-            peak, process = float(document["peak_bytes"]), int(path.stem.partition("-")[2])
-            found[process] = MeasuredMemory(int(document["step"]), peak, categories, str(document["how"]))
-    return dict(sorted(found.items()))
+    files = numbered_files(folder, "memory", ".json")
+    documents = {process: read_document(path, _File) for process, path in files.items()}
+    return {
+        process: MeasuredMemory(**found.model_dump(exclude={"format"})) for process, found in documents.items() if found
+    }

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 from meshwave.engine.errors import RunError
 from meshwave.engine.program.action import RECEIVES
 from meshwave.engine.program.timeline import Source, Timeline
+from meshwave.engine.run_files import damaged, numbered_files
 from meshwave.engine.runs.recording.clocks import Clocks, read_clocks
 from meshwave.engine.runs.recording.memory import MeasuredMemory, read_memory
-from meshwave.engine.runs.recording.spans import Spans, Track, read_track
+from meshwave.engine.runs.recording.spans import Spans, SpansHeader, Track, read_track
 from meshwave.engine.runs.recording.timeline import joined
 
 SLOW = 1.5
@@ -36,33 +36,32 @@ class Recording:
     memory: Mapping[int, MeasuredMemory] = field(default_factory=dict)  # by process
     folder: Path = Path()
 
-    @cached_property
-    def _header(self) -> Mapping[str, Any]:
+    @property
+    def _header(self) -> SpansHeader:
         return next(iter(self.tracks.values())).header
 
     @property
     def digest(self) -> str:
         """Of the program that was run."""
-        return str(self._header["digest"])
+        return self._header.digest
 
     @property
     def source(self) -> Source:
-        found: Source = self._header["source"]
-        return found
+        return self._header.source
 
     @property
     def scale(self) -> float:
         """How many times as long as what it stands for a rehearsal takes; 1 for a run."""
-        return float(self._header.get("scale", 1.0))
+        return self._header.scale
 
     @property
     def knows_arrivals(self) -> bool:
         """Whether the end of a RECV is when the message was there, also where nobody waited for it."""
-        return bool(self._header.get("arrivals", False))
+        return self._header.arrivals
 
     @property
     def meshes(self) -> tuple[str, ...]:
-        return tuple(self._header["meshes"])
+        return self._header.meshes
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -87,7 +86,7 @@ class Recording:
     def timed(self) -> tuple[int, ...]:
         """The steps that say how long a step takes: without those apart, such as one whose memory was counted, and
         without those that warm up where others are left: the first, and what follows it that is as slow."""
-        apart = self._header.get("apart", ()) if self.steps else ()
+        apart = self._header.apart if self.steps else ()
         steps = [step for step in self.steps if step not in apart] or list(self.steps)
         took = dict(zip(self.steps, self.makespans.tolist(), strict=True))
         later = sorted(took[step] for step in steps[len(steps) // 2 :])
@@ -146,15 +145,21 @@ def read_recording(folder: Path | str) -> Recording:
     """Read what the processes of a run have recorded so far; none of it need be complete.
 
     Raises:
-        RunError: a file is of another version, or damaged.
+        RunFolderError: a file is of another version, or damaged.
     """
     folder = Path(folder)
     speakers: dict[int, Track] = {}
     clocks = read_clocks(folder)
-    for path in folder.glob("spans-*.bin"):
-        track = read_track(path, clocks)
-        if track is not None:
-            rank = track.header["rank"]
-            if rank not in speakers or track.header["process"] < speakers[rank].header["process"]:
-                speakers[rank] = track
+    files = numbered_files(folder, "spans", ".bin")
+    tracks = {process: track for process, path in files.items() if (track := read_track(path, clocks)) is not None}
+    for process, track in tracks.items():
+        if _run_of(track) != _run_of(next(iter(tracks.values()))):
+            raise damaged(files[process], "it is of another run than the others")
+        speakers.setdefault(track.header.rank, track)
     return Recording(speakers, clocks, read_memory(folder), folder)
+
+
+def _run_of(track: Track) -> tuple[object, ...]:
+    """All that the files of one run have in common."""
+    header = track.header
+    return header.digest, header.source, header.meshes, header.scale, header.arrivals

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from meshwave.engine.program.action import RECEIVES, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Source
+from meshwave.engine.run_files import Count, Records, RunFile, are_clock_times, damaged, read_records
 from meshwave.engine.runs.recording.clocks import Clocks, ProcessClock
-from meshwave.engine.runs.recording.files import Records, damage_told, read_records
 
 FORMAT = "meshwave-spans/1"
 Spans = NDArray[np.void]  # of SPAN
@@ -31,6 +33,31 @@ SPAN = np.dtype(
         ("wait_ns", "<i8"),  # the rank stood still for the inputs; for a RECV its consumer did
     ]
 )
+
+
+class SpansHeader(RunFile):
+    """The first line of a file of spans."""
+
+    format: Literal["meshwave-spans/1"]
+    source: Source
+    digest: str
+    process: Count
+    rank: Count
+    meshes: Annotated[tuple[str, ...], Field(min_length=1)]
+    rows: Annotated[Count, Field(ge=1)]
+    fused: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    others: tuple[tuple[Count, Count], ...] = ()
+    apart: tuple[int, ...] = ()
+    scale: Annotated[float, Field(ge=1e-9, le=1e9)] = 1.0
+    arrivals: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> SpansHeader:
+        if self.rank >= len(self.meshes):
+            raise ValueError(f"rank {self.rank} is none of its {len(self.meshes)} meshes")
+        if max((*self.fused, *(row for row, _ in self.others)), default=0) >= self.rows:
+            raise ValueError(f"fused and others name rows beyond its {self.rows}")
+        return self
 
 
 class Recorder(Records):
@@ -96,7 +123,7 @@ class Recorder(Records):
 class Track:
     """What one process recorded, whole steps only."""
 
-    header: Mapping[str, Any]
+    header: SpansHeader
     spans: Spans  # [steps, rows]
 
     @property
@@ -106,13 +133,13 @@ class Track:
     @property
     def fused(self) -> NDArray[np.bool_]:
         """[rows] whether each runs in one slot with the row before it."""
-        return np.isin(np.arange(self.spans.shape[1]), self.header.get("fused", ()))
+        return np.isin(np.arange(self.spans.shape[1]), self.header.fused)
 
     @property
     def other(self) -> NDArray[np.int32]:
         """[rows] the stage at the other end of a message that skips stages, else -1."""
         found = np.full(self.spans.shape[1], -1, np.int32)
-        for row, other in self.header.get("others", ()):
+        for row, other in self.header.others:
             found[row] = other
         return found
 
@@ -125,17 +152,37 @@ def read_track(path: Path, clocks: Clocks) -> Track | None:
     """One process's file, or None if it was cut off within its first line; without steps if before the first was whole.
 
     Raises:
-        RunError: it is of another version, or damaged, or there is none.
+        RunFolderError: it is of another version, or damaged, or there is none.
     """
-    found = read_records(path, FORMAT)
+    found = read_records(path, SpansHeader)
     if found is None:
         return None
     header, body = found
-    with damage_told(path):
-        rows = header["rows"]
-        steps = len(body) // (SPAN.itemsize * rows) if rows else 0
-        spans = np.frombuffer(body, SPAN, steps * rows).reshape(steps, rows)
-        return Track(header, by_first(spans, clocks[header["process"]], float(header.get("scale", 1.0))))
+    steps = len(body) // (SPAN.itemsize * header.rows)
+    spans = np.frombuffer(body, SPAN, steps * header.rows).reshape(steps, header.rows)
+    if problem := _problem(header, spans):
+        raise damaged(path, problem)
+    return Track(header, by_first(spans, clocks[header.process], header.scale))
+
+
+def _problem(header: SpansHeader, spans: Spans) -> str:
+    """The first thing that spans of a run cannot be, in words; empty where there is none."""
+    if not len(spans):
+        return ""
+    first, steps = spans[0], spans["step"]
+    if any((spans[column] != first[column]).any() for column in ("op", "stage", "microbatch", "peer")):
+        return "its steps have different actions"
+    if not np.isin(first["op"], [*Op]).all() or np.isin(first["op"], RECEIVES).all():
+        return "its actions are none that a rank can do"
+    if min(first["stage"].min(), first["microbatch"].min(), first["peer"].min()) < -1:
+        return "a stage, microbatch or peer is negative"
+    if first["peer"].max() >= len(header.meshes):
+        return f"an action has a peer beyond the {len(header.meshes)} meshes"
+    if (steps != steps[:, :1]).any() or (np.diff(steps[:, 0], prepend=-1) <= 0).any():
+        return "its steps do not ascend"
+    if not are_clock_times(spans["start_ns"], spans["end_ns"], spans["wait_ns"]):
+        return "a time is over 31 years"
+    return ""
 
 
 def by_first(rows: Spans, clock: ProcessClock, scale: float = 1.0) -> Spans:

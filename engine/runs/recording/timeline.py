@@ -35,7 +35,7 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
     came while its receiver was computing is in hand when the receiver turns to it.
     """
     header = tracks[0].header
-    scale = float(header.get("scale", 1.0))
+    scale = header.scale
     blocks = [track.at([step])[0] for track in tracks]
     spans = np.concatenate(blocks)
     rank = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block) for block in blocks])
@@ -49,14 +49,14 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
     for row, message in sends.items():
         if message in taken:
             posted, end[row], waited = (int(taken[message][column]) for column in ("start_ns", "end_ns", "wait_ns"))
-            set_out = end[row] if header.get("arrivals") else max(posted, int(spans["start_ns"][row]))
+            set_out = end[row] if header.arrivals else max(posted, int(spans["start_ns"][row]))
             if stood_still(waited, end[row] - set_out, scale):
                 awaited[row] = message
     zero = spans["start_ns"].min()
     return Timeline(
-        source=header["source"],
-        digest=header["digest"],
-        meshes=tuple(header["meshes"]),
+        source=header.source,
+        digest=header.digest,
+        meshes=header.meshes,
         rank=rank,
         peer=spans["peer"].astype(np.int32),
         op=spans["op"].astype(np.int8),

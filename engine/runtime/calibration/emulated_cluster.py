@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -30,6 +30,7 @@ from typing import Any
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import import_path
+from meshwave.engine.run_files import write_document
 from meshwave.engine.runs.emulation.network import INTERFACE, Network, die_with, make, missing
 from meshwave.engine.runs.emulation.topology import MOST_PROCESSES, Topology
 from meshwave.engine.units import quantity
@@ -256,7 +257,7 @@ def _play(
         if network is not None:
             network.enter(rank)
         result = _in_group(folder, cluster, rank, lambda: work(cluster, argument))
-        _write(folder / f"result-{rank}.json", result)
+        write_document(folder / f"result-{rank}.json", result)
     except Exception as error:
         _report(folder, str(rank), f"process {rank}", error)
         raise
@@ -285,12 +286,7 @@ def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]
 def _report(folder: Path, name: str, who: str, error: Exception) -> None:
     traceback.print_exception(error)
     said = str(error) if isinstance(error, MeshwaveError) else repr(error)
-    _write(folder / f"error-{name}.json", {"who": who, "error": said, "time": time.time()})
-
-
-def _write(path: Path, value: Mapping[str, Any] | Any) -> None:
-    path.with_suffix(".tmp").write_text(json.dumps(value), "utf-8")
-    path.with_suffix(".tmp").rename(path)
+    write_document(folder / f"error-{name}.json", {"who": who, "error": said, "time": time.time()})
 
 
 if __name__ == "__main__":

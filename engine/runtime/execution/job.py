@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import rehearsable, runnable
 from meshwave.engine.errors import DesignError, InputError
-from meshwave.engine.program.program import Program, from_json
+from meshwave.engine.program.program import Program, ProgramFile
+from meshwave.engine.run_files import RunFile, read_document
 from meshwave.engine.runs.dry_run import ASKED, Rehearsal
 from meshwave.engine.runtime.communication.layout import Layout, Shape
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
@@ -40,39 +40,34 @@ class Job:
         return self.design.sequences_per_step
 
 
+class _Options(RunFile):
+    rehearse: Rehearsal | None = None
+    hosts: dict[str, object] | None = None
+
+
 def read_job(folder: Path) -> Job:
     """Read ``design.json``, ``program.json`` and, if they are there, ``options.json`` and ``data.txt``.
 
     Raises:
         InputError: a document is wrong, or asks for what this version does not run.
+        RunFolderError: a document is damaged.
     """
-    design = parse_design(json.loads((folder / "design.json").read_text("utf-8")))
-    document = json.loads((folder / "program.json").read_text("utf-8"))
+    design = parse_design((folder / "design.json").read_bytes())
+    written = read_document(folder / "program.json", ProgramFile)
+    if written is None:
+        raise InputError(f"{folder} holds no program.json; launch the design again")
     text = folder / "data.txt"
-    rehearsal, shaped = _options(folder)
-    if rehearsal is None and design.training.data is not None and not text.is_file():
+    options = read_document(folder / "options.json", _Options) or _Options()
+    if options.rehearse is None and design.training.data is not None and not text.is_file():
         raise InputError(f"training.data names {design.training.data}, but the run folder holds no copy of it")
     return Job(
         design,
-        from_json(document),
-        tuple(document["layers"]),
+        written.program(),
+        tuple(written.layers),
         text if text.is_file() else DEFAULT_TEXT,
-        rehearsal,
-        shaped,
+        options.rehearse,
+        options.hosts is not None,
     )
-
-
-def _options(folder: Path) -> tuple[Rehearsal | None, bool]:
-    """Whether it is a rehearsal, and whether its links are emulated; plain runs say nothing of either."""
-    path = folder / "options.json"
-    if not path.exists():
-        return None, False
-    try:
-        document = json.loads(path.read_bytes())
-        asked = document["rehearse"]
-        return Rehearsal.model_validate(asked) if asked else None, document["hosts"] is not None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from None
 
 
 def _refuse(design: Design, program: Program, asked: Collection[str] | None) -> None:

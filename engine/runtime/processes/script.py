@@ -12,6 +12,7 @@ from typing import NoReturn
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.script import unpacked
+from meshwave.engine.files import write_whole
 from meshwave.engine.program.program import from_json
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 from meshwave.engine.runtime.execution.job import Job
@@ -37,8 +38,8 @@ def main(design: str, program: str) -> NoReturn:
     os.environ["RANK"] = str(process)
     _clear(options.out, process)
     if process == 0:
-        (options.out / "design.json").write_text(job.design.to_json(), "utf-8")
-        (options.out / "program.json").write_text(unpacked(program), "utf-8")
+        write_whole(options.out / "design.json", job.design.to_json().encode())
+        write_whole(options.out / "program.json", unpacked(program).encode())
     else:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what every process says is said once
     worker.main(options.out, job)

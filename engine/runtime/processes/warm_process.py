@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.errors import MeshwaveError, RunError
 from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, die_with
 from meshwave.engine.runs.emulation.topology import read_topology
 
@@ -180,7 +180,7 @@ class Zygote:
         try:
             if not gang.is_ending:
                 gang.build()
-        except (OSError, InputError) as error:
+        except (OSError, MeshwaveError) as error:
             gang.fail(f"its network could not be made: {error}")
         if gang.builder is None:
             self._start(gang)

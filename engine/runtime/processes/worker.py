@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +26,8 @@ import torch
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.experts import LAYER_OPS
+from meshwave.engine.files import write_all
+from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
 from meshwave.engine.runtime.communication.world import World, join, leave
 from meshwave.engine.runtime.device.clock import ClockWatch
@@ -49,7 +52,7 @@ class Lines:
 
     def write(self, **values: Any) -> None:
         values = {name: _plain(value) for name, value in values.items()}
-        self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
+        write_all(self._file.fileno(), json.dumps(values, allow_nan=False).encode() + b"\n")
 
     def event(self, event: str, **values: Any) -> None:
         self.write(time=time.time(), event=event, **values)
@@ -75,10 +78,10 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
         _take_part(folder, job or read_job(folder))
         status = 0
     except BaseException as error:
-        _report(folder, process, error)
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+        status = _report(folder, process, error)
+    with suppress(OSError):  # what a full disk did not take
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 
@@ -206,8 +209,11 @@ def _chosen(design: Design) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _report(folder: Path, process: int, error: BaseException) -> None:
-    """Say what went wrong, first in a file: when one process fails all others do, a moment later."""
+def _report(folder: Path, process: int, error: BaseException) -> int:
+    """Say what went wrong, first in a file: when one process fails all others do, a moment later.
+
+    Returns the exit status, which is another one where there was no room for the file.
+    """
     failed = error if isinstance(error, ExecutionError) else None
     report = {
         "process": process,
@@ -217,10 +223,14 @@ def _report(folder: Path, process: int, error: BaseException) -> None:
         "action": str(failed.action) if failed else None,
         "traceback": traceback.format_exc(),
     }
-    path = folder / f"error-{process}.json"
-    path.with_suffix(".tmp").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    path.with_suffix(".tmp").rename(path)
-    traceback.print_exception(error)
+    status = 1
+    try:
+        write_document(folder / f"error-{process}.json", report)
+    except OSError:
+        status = UNREPORTED_STATUS
+    with suppress(OSError):
+        traceback.print_exception(error)
+    return status
 
 
 def _die_with_parent() -> None:

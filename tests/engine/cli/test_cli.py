@@ -621,3 +621,21 @@ def test_the_version_is_printed() -> None:
     from meshwave import __version__
 
     assert process("--version").stdout == f"meshwave {__version__}\n"
+
+
+def test_no_name_of_a_document_reaches_the_terminal_as_a_command(meshwave: Command, write: Callable[..., Path]) -> None:
+    evil = "\x1b]0;owned\x07\x9b31m\rred\u202e"
+    made = document({"schedule": "1f1b", "microbatches": 4}, 3, name=f"design {evil}")
+    made["meshes"][0]["name"] = f"mesh {evil}"
+    hostile, plain = write(made), write(document({"schedule": "gpipe", "microbatches": 4}, 3), "plain.json")
+    unknown = write({**made, f"key {evil}": 1}, "unknown.json")
+
+    commands = (
+        ["simulate", hostile], ["compare", hostile, plain], ["compare", plain, hostile], ["check", unknown],
+        ["check", f"no {evil} file"], ["program", hostile], ["export", hostile, "--to", "png", "--out", "/no/" + evil],
+        ["nothing", evil],
+    )  # fmt: skip
+    printed = ["".join(map(str, meshwave(*arguments))) for arguments in commands]
+
+    assert not [text for text in printed if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)]
+    assert all("\\x1b]0;owned\\x07\\x9b31m\\rred\\u202e" in printed[number] for number in (1, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -187,6 +188,8 @@ def test_residuals_are_shares_of_the_line() -> None:
     )
 
     assert measured.residuals == [0.5, 0.0]
+    free = measured.model_copy(update={"alpha_s": 0.0, "beta_s_per_byte": 0.0})
+    assert free.residuals == [math.inf, math.inf], "the line says that it takes no time"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -57,6 +58,22 @@ def test_what_it_is_called_is_text(name: str) -> None:
     assert sum(tag == "script" for tag, _ in read.tags) == 1
     assert not any(tag == "b" for tag, _ in read.tags)
     assert (name or "A design") in "".join(read.text)
+
+
+HOSTILE = "".join(map(chr, [*range(32), *range(127, 160), 0xFDD0, 0xFFFE, 0xFFFF])) + "]]>&<name>"
+
+
+@pytest.mark.parametrize("form", ["svg", "html"])
+def test_names_of_control_characters_make_no_broken_file(form: str) -> None:
+    design = WAVES.design(name=HOSTILE)
+    meshes = tuple(mesh.model_copy(update={"name": f"{mesh.name} {HOSTILE}"}) for mesh in design.meshes)
+
+    made = exports[form].make(predict(design.model_copy(update={"meshes": meshes}))).decode()
+
+    drawing = made if form == "svg" else made[made.index("<svg") : made.index("</svg>") + len("</svg>")]
+    ElementTree.fromstring(drawing)
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", made)
+    assert "\ufffd" in made
 
 
 def test_it_holds_the_design_that_it_shows() -> None:

@@ -106,9 +106,11 @@ def test_an_empty_program_has_no_stages() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"actions": [["0G0"]]}, "program.json is damaged: '0G0' is no action; write stage, kind and microbatch"),
-        ({"actions": 5}, "program.json is damaged: TypeError"),
-        ({"placement": [["x"]]}, "program.json is damaged: ValueError"),
+        ({"actions": [["0G0"]]}, "'0G0' is no action; write stage, kind and microbatch"),
+        ({"actions": 5}, "the program is damaged: actions: input should be a valid list; launch the design again"),
+        ({"placement": [["x"]]}, "the program is damaged: placement.0.0: input should be a valid integer"),
+        ({"placement": [[0], [0, 1]]}, "the program is damaged: placement and onward are of different"),
+        ({"replica": [7]}, "the program is damaged: a microbatch is on a replica beyond the 1"),
         ({"actions": [["0F0", "0B0"], ["1F0", "1B0"]]}, "the program says it is "),
         ({"digest": "0123"}, "the program says it is 0123, but it is "),
     ],
@@ -123,7 +125,7 @@ def test_a_damaged_program_is_told(change: dict[str, object], told: str) -> None
 
 
 def test_a_program_without_its_actions_is_told() -> None:
-    with pytest.raises(InputError, match=r"program\.json is damaged: KeyError\('actions'\)"):
+    with pytest.raises(InputError, match="the program is damaged: digest: field required"):
         from_json({})
 
 

@@ -207,7 +207,7 @@ def over(design: Design, options: Options = PLAIN) -> str:
     )
     if options.hosts:
         (bundle.folder / NETWORK).write_text(network(as_run, design, options).to_json())
-    (bundle.folder / "events-0.jsonl").write_text('{"event": "started", "device": "CPU"}\n')
+    (bundle.folder / "events-0.jsonl").write_text('{"time": 0, "event": "started", "device": "CPU"}\n')
     record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
     for state in (State.RUNNING, State.SUCCEEDED):
         there.move(entry.id, state)

@@ -18,6 +18,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Bundle, Hosts, Options, Record, Run, State, read_bundle, write_bundle
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.emulation import hosts
@@ -126,7 +127,7 @@ def test_a_network_is_read_back_from_its_folder(tmp_path: Path) -> None:
 
     for text in ("[]", "{}", '{"format": "meshwave-network/1", "node_of": [0], "intra": 1}', '{"format": "x/2"}'):
         (tmp_path / NETWORK_FILE).write_text(text)
-        with pytest.raises(InputError, match="network.json is"):
+        with pytest.raises(RunFolderError, match="network.json is damaged: "):
             read_topology(tmp_path)
 
 

@@ -8,18 +8,20 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from meshwave.engine.bench.launch_latency import launch_times
+from meshwave.engine.cli import main as cli
+from meshwave.engine.cli.launch import Progress
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.errors import DesignError, RunError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile
-from meshwave.engine.runs.launchers import local, open_run
+from meshwave.engine.runs.launchers import open_run
+from meshwave.engine.runs.launchers._environment import PASSED_ON
 from meshwave.engine.runs.launchers.local import LocalLauncher, environment
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runs.run_database import Busy
@@ -52,8 +54,8 @@ def test_the_result_is_written_down(launcher: LocalLauncher) -> None:
     result = run.result()
 
     assert result is not None
-    assert (result["state"], result["reason"], result["cause"]) == ("FAILED", run.reason, 1)
-    assert [(end["process"], end["mesh"]) for end in result["exits"]] == [(0, "M0"), (1, "M1")]
+    assert (result.state, result.reason, result.cause) == ("FAILED", run.reason, 1)
+    assert [(end["process"], end["mesh"]) for end in result.exits] == [(0, "M0"), (1, "M1")]
     assert [transition.state for transition in launcher.record.history(run.id)] == ["STARTING", "RUNNING", "FAILED"]
 
 
@@ -127,24 +129,22 @@ def test_a_run_whose_folder_is_taken_away_ends_and_can_be_cancelled(launcher: Lo
     assert all_gone(run)
 
 
-def test_an_end_that_cannot_be_written_down_is_written_as_soon_as_it_can(
-    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_end_that_cannot_be_entered_is_known_and_entered_at_the_next_look(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk, which a person then makes room on."""
-    move, full = launcher.record.move, threading.Event()
+    def full(run: str, state: State, reason: str = "") -> bool:
+        raise RunError("the record cannot be written: the disk is full")
 
-    def moved(run: str, state: State, reason: str = "") -> bool:
-        if state.is_over and not full.is_set():
-            full.set()
-            raise RunError("the record cannot be written: the disk is full")
-        return move(run, state, reason)
+    with monkeypatch.context() as disk:
+        disk.setattr(launcher.record, "move", full)
+        run = submit(launcher, draw())
+        assert run.wait(timeout_s=30) is State.SUCCEEDED
+        assert launcher.record.get(run.id).state is State.STARTING
 
-    monkeypatch.setattr(launcher.record, "move", moved)
-    monkeypatch.setattr(local, "AGAIN_S", 0.01)
-    run = submit(launcher, draw())
+    reconcile(launcher.record)
 
-    assert run.wait(timeout_s=30) is State.SUCCEEDED
-    assert f"run {run.id} is over (3 of 3 steps), but the record cannot be written: the disk is full" in caplog.text
+    assert launcher.record.get(run.id).reason == "3 of 3 steps"
+    assert launcher.record.get(run.id).state is State.SUCCEEDED
 
 
 def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> None:
@@ -156,6 +156,59 @@ def test_cancel_reaches_a_process_that_was_stopped(launcher: LocalLauncher) -> N
 
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert all_gone(run)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
+def test_a_process_that_is_stopped_is_named_until_it_is_continued(
+    launcher: LocalLauncher, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(launcher.record.place))
+    run, tell = submit(launcher, draw("sleep")), Progress()
+    pid = processes(run)[2].pid
+    assert run.stopped() == []
+
+    os.kill(pid, signal.SIGSTOP)
+
+    words = f"process 2 is stopped and does not answer; continue it (kill -CONT {pid}), or cancel the run"
+    assert until(run.stopped) == [words]
+    assert words in run.notes()
+    tell(run)
+    tell(run)
+    assert capsys.readouterr().err.count(words) == 1
+    cli.main(["runs", "list"])
+    assert f"\n  {words}\n" in capsys.readouterr().out
+    cli.main(["runs", "--json"])
+    assert json.loads(capsys.readouterr().out)["runs"][0]["stopped"] == [words]
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: not run.stopped())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
+def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher) -> None:
+    run = submit(launcher, draw("sleep"))
+    until(lambda: said(run, "step"))
+    assert launcher._zygote is not None
+    os.kill(launcher._zygote.pid, signal.SIGSTOP)
+    assert "the process that starts its processes is stopped" in until(run.stopped)[0]
+
+    Run(Record(launcher.record.place), run.id).cancel()  # as another process does
+
+    assert run.wait(timeout_s=30) is State.CANCELLED
+    assert all_gone(run)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says that a process is stopped")
+def test_cancel_ends_a_run_whose_app_is_stopped(tmp_path: Path) -> None:
+    owner, run = own(tmp_path / "home", "train", tmp_path)
+    with owner:
+        owner.send_signal(signal.SIGSTOP)
+        assert "the process that launched it is stopped" in until(run.stopped)[0]
+
+        run.cancel()
+
+        assert run.wait(timeout_s=30) is State.CANCELLED
+        assert all_gone(run)
+        owner.kill()
 
 
 def test_what_a_rank_had_started_goes_with_it(launcher: LocalLauncher) -> None:
@@ -328,12 +381,20 @@ def test_processes_keep_to_the_loopback_unless_told_otherwise() -> None:
 
 
 def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -> None:
-    given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", "A_TOKEN": "secret"}
+    secrets = dict.fromkeys(("A_TOKEN", "TORCH_API_TOKEN", "NCCL_SECRET", "GLOO_KEY", "CUDA_PASSWORD"), "secret")
+    given = {"PYTHONPATH": os.pathsep.join(["here", "/there"]), "TORCH_NCCL_HIGH_PRIORITY": "0", **secrets}
 
     seen = environment(Path("/mine"), given)
 
     assert seen["PYTHONPATH"].split(os.pathsep)[-3:] == ["/mine", str(Path.cwd() / "here"), "/there"]
-    assert seen["TORCH_NCCL_HIGH_PRIORITY"] == "0" and "A_TOKEN" not in seen
+    assert seen["TORCH_NCCL_HIGH_PRIORITY"] == "0"
+    assert not secrets.keys() & seen.keys()
+
+
+def test_every_variable_that_passes_is_documented() -> None:
+    page = (HERE.parents[2] / "docs" / "runs.md").read_text("utf-8")
+
+    assert [name for name in sorted(PASSED_ON) if f"`{name}`" not in page] == []
 
 
 def test_what_this_version_cannot_run_is_refused_at_its_place(launcher: LocalLauncher) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.errors import InputError, RunError
-from meshwave.engine.runs import Entry, Record, State
+from meshwave.engine.lowering.lower import lower
+from meshwave.engine.runs import Entry, Record, State, reconcile, write_bundle
+from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_database import Busy
+from tests.engine.runs.play import draw
 
 
 def enter(record: Record, **changes: Any) -> Entry:
@@ -200,3 +206,72 @@ def test_a_record_of_an_older_version_keeps_its_runs_and_takes_new_ones(tmp_path
     assert [entry.manner for entry in record.all()] == ["rehearsal, time x 40", ""]
     assert {new.id, old} == {entry.id for entry in record.all()}
     record.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("state = 'WEIRD'", "state: input should be 'STARTING', 'RUNNING'"),
+        ("handle = '{'", "handle: invalid JSON: EOF while parsing"),
+        ("handle = '[]'", "handle: input should be a valid dictionary"),
+        ("created_s = 'x'", "created_s: input should be a valid number"),
+        ("created_s = 9e99", "created_s: input should be less than or equal to"),
+        ("name = x'ff'", "name: input should be a valid string"),
+        ("processes = -1", "processes: input should be greater than or equal to 0"),
+    ],
+)
+def test_a_damaged_row_is_told_once_and_the_others_are_listed(
+    record: Record, change: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = enter(record), enter(record, limit=2)
+    record._db.execute(f"UPDATE runs SET {change} WHERE id = ?", (bad.id,))
+
+    assert [entry.id for entry in record.all()] == [entry.id for entry in record.active()] == [good.id]
+    assert caplog.text.count(f"the run {bad.id} in {record.place / 'runs.sqlite'} is damaged: {told}") == 1
+    assert record.find(good.id).id == good.id
+    with pytest.raises(RunError, match="is damaged: "):
+        record.get(bad.id)
+    assert enter(record, limit=2).state is State.STARTING, "a run that nobody can name keeps no other from starting"
+
+
+@pytest.mark.parametrize("state", ["WEIRD", b"x", 5])
+def test_a_damaged_transition_is_left_out(record: Record, state: object) -> None:
+    run = enter(record).id
+    record._db.execute("INSERT INTO transitions VALUES (?, ?, 0, '')", (run, state))
+
+    assert [step.state for step in record.history(run)] == [State.STARTING]
+
+
+@pytest.mark.parametrize("damage", [b"no database", b"SQLite format 3\0" + b"x" * 5000])
+def test_a_damaged_index_is_told_and_made_anew_of_the_run_folders(tmp_path: Path, damage: bytes) -> None:
+    with closing(Record(tmp_path)) as record:
+        done = enter(record, name="done")
+        design = draw("done", steps=7)
+        folder = record.folder(done.id)
+        write_bundle(design, lower(design), layers_per_stage(design), folder, options=REHEARSAL)
+        (folder / "result.json").write_text('{"state": "FAILED", "reason": "it broke"}')
+        shutil.copytree(folder, record.folder("lost"), ignore=lambda *_: ["result.json"])
+        record.folder("empty").mkdir()
+    index = tmp_path / "runs.sqlite"
+    index.write_bytes(damage)
+
+    with pytest.raises(
+        RunError, match=rf"the index of runs {index} is damaged: .*; move runs.sqlite\* aside, and a new"
+    ):
+        Record(tmp_path)
+    for path in tmp_path.glob("runs.sqlite*"):
+        path.rename(path.with_suffix(".aside"))
+    with closing(Record(tmp_path)) as record:
+        reconcile(record)
+        entry, lost = record.get(done.id), record.get("lost")
+
+    assert (entry.name, entry.state, entry.reason, entry.steps) == ("done", State.FAILED, "it broke", 7)
+    assert (entry.processes, entry.manner, entry.is_rehearsal) == (4, "rehearsal", True)
+    assert (lost.state, lost.reason) == (State.LOST, "its end was not written down; what it wrote is kept")
+
+
+def test_an_index_without_its_tables_is_damaged(record: Record) -> None:
+    record._db.execute("DROP TABLE runs")
+
+    with pytest.raises(RunError, match="is damaged: no such table: runs; move"):
+        record.all()

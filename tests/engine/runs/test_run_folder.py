@@ -10,8 +10,9 @@ import pytest
 
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.lowering.lower import lower
+from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Bundle, Hosts, Options, read_bundle, read_options, write_bundle
 from meshwave.engine.runs import run_folder as bundle
 from meshwave.engine.runs.dry_run import Rehearsal
@@ -57,7 +58,7 @@ def test_a_changed_program_is_refused(tmp_path: Path) -> None:
     document["actions"][0][0:2] = reversed(document["actions"][0][0:2])
     path.write_text(json.dumps(document))
 
-    with pytest.raises(InputError, match="launch the design again"):
+    with pytest.raises(RunFolderError, match="launch the design again"):
         read_bundle(path.parent)
 
 
@@ -66,7 +67,7 @@ def test_a_damaged_program_is_refused(tmp_path: Path, damage: str) -> None:
     path = write(tmp_path / "run").folder / "program.json"
     path.write_text(damage)
 
-    with pytest.raises(InputError, match=r"program\.json is damaged"):
+    with pytest.raises(RunFolderError, match=r"program\.json is damaged"):
         read_bundle(path.parent)
 
 
@@ -74,12 +75,12 @@ def test_a_damaged_design_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "run").folder / "design.json"
     path.write_text("")
 
-    with pytest.raises(DesignError, match=f"{path}: line 1, column 1 is not JSON"):
+    with pytest.raises(RunFolderError, match=f"{path} is damaged: line 1, column 1 is not JSON"):
         read_bundle(path.parent)
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is no run folder: it has no design.json; name another run"):
         read_bundle(tmp_path)
 
 
@@ -139,7 +140,7 @@ def test_damaged_options_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "run").folder
     (folder / "options.json").write_text('{"rehearse": {"scale": -1}}')
 
-    with pytest.raises(InputError, match=r"options\.json is damaged"):
+    with pytest.raises(RunFolderError, match=r"options\.json is damaged: rehearse.scale: input should be greater"):
         read_bundle(folder)
 
 

@@ -56,7 +56,7 @@ def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher
     assert any("each action waits 0.001 s for a unit" in note for note in run.notes())
     result = run.result()
     assert result is not None
-    assert (result["state"], result["exits"]) == ("SUCCEEDED", [])
+    assert (result.state, result.exits) == ("SUCCEEDED", ())
 
 
 def test_it_is_cancelled_by_a_file_whoever_puts_it_there(rehearser: ThreadsLauncher, record: Record) -> None:

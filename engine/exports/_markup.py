@@ -1,0 +1,14 @@
+"""Text inside XML and HTML."""
+
+from __future__ import annotations
+
+import html
+import re
+
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that XML 1.0 cannot hold, or that HTML calls an error."""
+
+
+def escape(text: str) -> str:
+    """Text as it stands in XML and HTML; what neither can hold, such as control characters, is U+FFFD there."""
+    return html.escape(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text))

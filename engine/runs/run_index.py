@@ -1,0 +1,88 @@
+"""The index of runs on disk: an SQLite file that any number of processes share."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+VERSION = 2
+PATIENCE_S = 10.0
+"""How long a writer waits for another one; a transaction takes a fraction of a millisecond."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    id         TEXT PRIMARY KEY,
+    key        TEXT UNIQUE,
+    name       TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    reason     TEXT NOT NULL,
+    launcher   TEXT NOT NULL,
+    handle     TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    processes  INTEGER NOT NULL,
+    steps      INTEGER NOT NULL,
+    created_s  REAL NOT NULL,
+    started_s  REAL,
+    finished_s REAL,
+    manner     TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX IF NOT EXISTS runs_by_state ON runs (state);
+CREATE TABLE IF NOT EXISTS transitions (
+    run    TEXT NOT NULL REFERENCES runs (id),
+    state  TEXT NOT NULL,
+    time_s REAL NOT NULL,
+    reason TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS transitions_by_run ON transitions (run);
+"""
+
+UPGRADES = {1: "ALTER TABLE runs ADD COLUMN manner TEXT NOT NULL DEFAULT '';"}
+"""From a version to the next."""
+
+
+def open_index(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """The index, and whether it is a new one."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    db = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    db.text_factory = lambda text: text.decode("utf-8", "replace")
+    _set_wal(db)
+    db.execute("PRAGMA synchronous = FULL")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise sqlite3.DatabaseError(f"{path.name} was written by a newer Meshwave")
+    if version < VERSION:
+        _upgrade(db)
+    return db, version == 0
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring the tables to this version; another process may be doing the same."""
+    db.execute("BEGIN IMMEDIATE")
+    version = db.execute("PRAGMA user_version").fetchone()[0]  # asked again, now that nobody else can change it
+    scripts = [UPGRADES[each] for each in range(version, VERSION)] if version else [SCHEMA]
+    for statement in filter(str.strip, ";".join(scripts).split(";")):
+        db.execute(statement)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+
+
+def _set_wal(db: sqlite3.Connection) -> None:
+    """Changing the journal does not wait for others, and two processes may be the first at once."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def is_damage(error: Exception) -> bool:
+    """True if an error says that the file itself is damaged, and not that it cannot be reached or written."""
+    damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: a table is missing
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in damage  # the other bits are details

@@ -1,0 +1,90 @@
+"""A run whose disk becomes full ends, says so, leaves no process, and the record knows it once there is room."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.runs import Record, State, reconcile
+from meshwave.engine.runs.launchers.local import LocalLauncher
+from tests.engine.runs.play import HERE, draw, processes, said, submit, until
+
+FULL = 4096
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own; only the superuser can mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("only the superuser can mount a disk")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        for size in (FULL, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+def test_a_run_ends_and_its_end_is_entered_once_there_is_room(disk: Path) -> None:
+    record = Record(disk / "home")
+    launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
+    try:
+        run = submit(launcher, draw(steps=1_000_000))
+        handles = processes(run)
+        until(lambda: said(run, "step"))
+        fill(disk / "filler")
+
+        assert run.wait(timeout_s=30) is State.FAILED
+        reason = run.reason
+        assert "ended with status 1 and left no error" in reason
+        assert not any(handle.is_alive() for handle in handles)
+    finally:
+        launcher.close()
+        (disk / "filler").unlink()
+
+    again = Record(disk / "home")
+    reconcile(again)
+
+    assert (again.get(run.id).state, again.get(run.id).reason) == (State.FAILED, reason)
+    record.close()
+    again.close()
+
+
+@pytest.mark.torch
+def test_the_command_ends_and_says_that_the_disk_is_full(disk: Path, tmp_path: Path) -> None:
+    design = tmp_path / "design.json"
+    design.write_text(draw(pp=2, steps=100_000).to_json())
+    environment = {**os.environ, "MESHWAVE_HOME": str(disk), "PYTHONPATH": str(HERE.parents[2])}
+
+    def meshwave(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "meshwave.engine.cli.main", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    done = meshwave("run", str(design))
+
+    assert done.returncode == 1, done
+    assert "failed: mesh M" in done.stdout
+    assert "the disk is full" in done.stdout or "No space left on device" in done.stdout
+    assert "Traceback" not in done.stderr
+    for log in (disk / "runs").glob("*/rank-*.log"):
+        log.unlink()
+    (entry,) = json.loads(meshwave("runs", "list", "--json").stdout)["runs"]
+    assert entry["state"] == "FAILED"
+    with closing(Record(disk)) as record:
+        assert record.get(entry["id"]).state is State.FAILED
