@@ -62,7 +62,7 @@ def page() -> Figures:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS.split())
         for ranks, microbatches in ((8, 32), (64, 512), (128, 1024)):
-            with _own_home(), served(_pipeline(ranks, microbatches), "bench") as link:
+            with own_home(), served(_pipeline(ranks, microbatches), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 size = f"{ranks} x {microbatches}"
                 figures[f"{size}: open to the first picture, cold_s"] = _opened(tab, link)
@@ -74,7 +74,7 @@ def page() -> Figures:
                 decoded = tab.evaluate("window.meshwaveTimeline.stats.decodeMs + window.meshwaveTimeline.stats.paintMs")
                 figures[f"{size}: decode and draw new columns_s"] = decoded / 1e3
                 tab.close()
-            with _own_home(), served(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
+            with own_home(), served(_pipeline(ranks, microbatches, SHARED_BANDWIDTH), "bench") as link:
                 tab = browser.new_page(viewport={"width": 1440, "height": 900})
                 _opened(tab, link)
                 _edited(tab)  # the first one loads what is compiled
@@ -114,7 +114,7 @@ def _looked(tab: Any) -> Figures:
 
 
 @contextmanager
-def _own_home() -> Iterator[None]:
+def own_home() -> Iterator[None]:
     """Drafts and runs of the measurement stay out of the user's own."""
     before = os.environ.get("MESHWAVE_HOME")
     with tempfile.TemporaryDirectory() as folder:

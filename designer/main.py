@@ -14,8 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
     if given[0] == "bench":
         from meshwave.designer.bench import page
+        from meshwave.designer.sessions_bench import sessions, soak
 
-        bench.PARTS["page"] = page
+        bench.PARTS |= {"page": page, "sessions": sessions}
+        bench.TIMED_PARTS["soak"] = soak
     return cli.main(given, serve=_serve)
 
 

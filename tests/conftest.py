@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """What is found, as soon as there is something, within the patience of a test; else what was found last."""
+    end = time.monotonic() + PATIENCE_S
+    while not (result := found()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return result
 
 
 @pytest.hookimpl(trylast=True)  # others mark their items first
@@ -263,7 +272,6 @@ def _free_port() -> int:
 
 def _wait_for(port: int) -> None:
     import socket
-    import time
 
     end = time.monotonic() + PATIENCE_S
     while True:

@@ -97,15 +97,13 @@ HEAD: Final = (
 
 
 class Assets(RequestHandler):
-    """Serves the modules to whoever asks, as Panel does its own: they are public and hold nothing of a user. Pages of
-    others cannot run them."""
+    """Serves the modules to whoever asks, as Panel does its own: they are public and hold nothing of a user."""
 
     def get(self, version: str, name: str) -> None:
         if version != _VERSION or name not in _SERVED:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/javascript; charset=utf-8")
         self.set_header("Cache-Control", f"max-age={YEAR_S}, immutable")
-        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         self.finish(_SERVED[name])
 
 

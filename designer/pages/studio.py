@@ -39,6 +39,8 @@ class Studio:
         self._first = first
         self._drafts = home() / "drafts"
         self._open: dict[str, IsShown] = {}
+        self.edits = 0
+        """Changes of a design in all tabs so far."""
         try:
             self._drafts.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -119,7 +121,7 @@ class Draft:
         self._given = given if _DRAFT.fullmatch(given) else ""
         self.name = self._given or _new_draft()
         self.session = Session(studio.open(self.name), later)
-        self.session.param.watch(lambda *_: self.keep(), "design")
+        self.session.param.watch(lambda *_: self._follow_edit(), "design")
         self.run = studio.shown_run(self.name)
 
     def shown(self) -> str:
@@ -136,6 +138,10 @@ class Draft:
 
     def gone(self) -> None:
         self._studio.release(self.name, self._is_shown)
+
+    def _follow_edit(self) -> None:
+        self._studio.edits += 1
+        self.keep()
 
     def keep(self) -> None:
         """Write the design; an edit is not refused for it, but the page says what is at stake."""

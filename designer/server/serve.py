@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
-import webbrowser
 from asyncio import new_event_loop, set_event_loop
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -21,7 +19,10 @@ import panel as pn
 from meshwave.designer.pages.design_page import page, warm_up
 from meshwave.designer.pages.studio import Studio
 from meshwave.designer.pages.transfer_page import lab_page
-from meshwave.designer.server.access import TokenAccess, new_token
+from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_token
+from meshwave.designer.server.browser import has_screen, open_browser
+from meshwave.designer.server.logs import log_to_terminal
+from meshwave.designer.server.metrics import routes
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design
@@ -31,6 +32,11 @@ ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 5006, 100
 TRIES = 20
 STARTS_WITHIN_S = 120.0
+SESSION_LIFETIME_S = 300.0
+"""A page in a background tab, or on a machine that slept, finds its session again within this time."""
+LARGEST_BODY_BYTES = 64 * 1024
+"""No request needs a body; what a page sends goes through its websocket, whose messages have at most 20 MB."""
+CHECKS_PER_LIFETIME = 10
 FIRST_EXAMPLE = "01-first-wave"
 
 
@@ -46,6 +52,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     first = read_design(design)
     free_port(port)  # said before anything else takes time
     token = new_token()
+    log_to_terminal(token)
     studio = Studio(first)
     server, port = start_somewhere(studio, port, token)
     link = f"http://{ADDRESS}:{port}/?token={token}"
@@ -53,38 +60,48 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         f"Meshwave is ready. Open\n\n    {link}\n\nCtrl-C ends it, and the runs that were started here with it.",
         flush=True,
     )
-    if show and _has_screen():
-        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    if show and has_screen():
+        followed = server._tornado.auth_provider.link_followed
+        threading.Thread(target=open_browser, args=(link, followed), daemon=True).start()
     _end_on_signals(server)
     server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
     compile_in_background()
     try:
         server.io_loop.start()
     finally:
+        server.stop()
         studio.close()
     return 0
 
 
-def start(studio: Studio, port: int, token: str) -> pn.io.server.Server:
-    """A server that is ready but whose loop the caller runs."""
+def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SESSION_LIFETIME_S) -> pn.io.server.Server:
+    """Start a server whose loop the caller runs."""
     access = TokenAccess(token, port)
-    return pn.serve(
+    server = pn.serve(
         {"/": lambda: page(studio), "/transfer": lambda: lab_page()},  # Panel takes plain functions only
         port=port,
         address=ADDRESS,
         websocket_origin=access.hosts,
         auth_provider=access,
+        include_headers=[],  # Bokeh writes headers and cookies into the page, where its scripts could read them
+        include_cookies=[],
+        transforms=[SecurityHeaders],
+        http_server_kwargs={"max_body_size": LARGEST_BODY_BYTES},
         title="Meshwave",
         show=False,
         start=False,
         verbose=False,
-        # A page that stood in a background tab, or a machine that slept, finds its session again.
-        unused_session_lifetime_milliseconds=5 * 60_000,
-        check_unused_sessions_milliseconds=30_000,
+        unused_session_lifetime_milliseconds=round(1000 * session_lifetime_s),
+        check_unused_sessions_milliseconds=round(1000 * session_lifetime_s / CHECKS_PER_LIFETIME),
     )
+    server._tornado.add_handlers(".*", routes(studio))
+    server.start()  # without it Bokeh neither discards sessions nor pings connections
+    return server
 
 
-def start_somewhere(studio: Studio, wanted: int | None, token: str) -> tuple[pn.io.server.Server, int]:
+def start_somewhere(
+    studio: Studio, wanted: int | None, token: str, session_lifetime_s: float = SESSION_LIFETIME_S
+) -> tuple[pn.io.server.Server, int]:
     """:func:`start` on the port that is ``wanted``, or else on a free one; which another may take a moment before.
 
     Raises:
@@ -93,7 +110,7 @@ def start_somewhere(studio: Studio, wanted: int | None, token: str) -> tuple[pn.
     for _ in range(TRIES):
         port = free_port(wanted)
         try:
-            return start(studio, port, token), port
+            return start(studio, port, token, session_lifetime_s), port
         except OSError as error:
             if error.errno != EADDRINUSE or wanted is not None:
                 raise
@@ -101,7 +118,7 @@ def start_somewhere(studio: Studio, wanted: int | None, token: str) -> tuple[pn.
 
 
 @contextmanager
-def served(design: Design, token: str) -> Iterator[str]:
+def served(design: Design, token: str, session_lifetime_s: float = SESSION_LIFETIME_S) -> Iterator[str]:
     """Serve the designer from a thread of this process while the context lasts; gives the link.
 
     For tests and measurements: they look at the page and at Python's objects in one process.
@@ -112,12 +129,13 @@ def served(design: Design, token: str) -> Iterator[str]:
         set_event_loop(new_event_loop())
         try:
             studio = Studio(design)
-            server, port = start_somewhere(studio, None, token)
+            server, port = start_somewhere(studio, None, token, session_lifetime_s)
         except BaseException as error:
             begun.set_exception(error)
             return
         server.io_loop.add_callback(begun.set_result, (studio, server, port))
         server.io_loop.start()
+        server.stop()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -152,10 +170,6 @@ def free_port(wanted: int | None) -> int:
     if wanted is not None:
         raise InputError(f"port {wanted} cannot be used; leave --port out to take a free one")
     raise InputError(f"all ports from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} are taken; choose one by --port")
-
-
-def _has_screen() -> bool:
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _end_on_signals(server: pn.io.server.Server) -> None:

@@ -38,6 +38,8 @@ Say = Callable[[str], None]
 Part = Callable[[], Mapping[str, Any]]
 LongPart = Callable[[Sequence[str], Path | None, Say], Mapping[str, Any]]
 """Takes which of its designs to measure, the file that keeps their results, and who hears how far it is."""
+TimedPart = Callable[[float, Say], Mapping[str, Any]]
+"""Takes for how many minutes to measure, and who hears how far it is."""
 
 REPEATS = 5
 CLOCK_READS = 3  # an action: before its inputs, with them in hand, when it is done
@@ -57,23 +59,24 @@ def run(
     more: Mapping[str, Part] | None = None,
     only: Sequence[str] = (),
     out: Path | None = None,
+    minutes: float | None = None,
 ) -> dict[str, Any]:
-    """Measure the named parts, or all but the long ones; ``say`` hears what is being measured. ``only`` and ``out`` are
-    for the long ones: words of which a design's name or group has one, and the file of their results.
+    """Measure the named parts, or all but the long and timed ones; ``say`` hears what is being measured. ``only`` and
+    ``out`` are for the long ones: words of which a design's name or group has one, and the file of their results.
+    ``minutes`` is for the timed ones.
 
     Raises:
-        InputError: there is no part of that name, or no long one that ``only`` and ``out`` could be for.
+        InputError: there is no part of that name, or none that ``only``, ``out`` or ``minutes`` could be for.
     """
-    known = {**PARTS, **(more or {})}
-    for name in parts:
-        if name not in known and name not in LONG_PARTS:
-            raise InputError(f"there is no part called {name!r}. {nearest(name, {**known, **LONG_PARTS})}")
-    if (only or out) and not any(name in LONG_PARTS for name in parts):
-        raise InputError(f"--only and --out are for the parts {' and '.join(LONG_PARTS)}; name one of them")
+    usual = {**PARTS, **(more or {})}
+    _check_options(parts, (*usual, *LONG_PARTS, *TIMED_PARTS), bool(only or out), minutes)
+    long = {name: partial(part, only, out, say) for name, part in LONG_PARTS.items()}
+    timed = {name: partial(part, minutes or USUAL_MINUTES, say) for name, part in TIMED_PARTS.items()}
+    known: dict[str, Part] = {**usual, **long, **timed}
     measured: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}}
-    for name in parts or known:
-        part: Part = partial(LONG_PARTS[name], only, out, say) if name in LONG_PARTS else known[name]
-        say(f"measuring {name}: {_what(LONG_PARTS.get(name) or part)}")
+    for name in parts or usual:
+        part = known[name]
+        say(f"measuring {name}: {_what(part)}")
         try:
             measured[name] = part()
         except MeshwaveError as error:
@@ -83,8 +86,26 @@ def run(
     return measured
 
 
+def _check_options(parts: Sequence[str], known: Sequence[str], has_file: bool, minutes: float | None) -> None:
+    for name in parts:
+        if name not in known:
+            raise InputError(f"there is no part called {name!r}. {nearest(name, known)}")
+    options = (
+        ("--only and --out apply", has_file, LONG_PARTS),
+        ("--minutes applies", minutes is not None, TIMED_PARTS),
+    )
+    for option, is_given, takers in options:
+        if is_given and not any(name in takers for name in parts):
+            raise InputError(
+                f"{option} only to {' and '.join(takers) or 'parts of the designer'}; name what to measure"
+            )
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"unsupported number of minutes: {minutes:g} (supported: more than 0)")
+
+
 def _what(part: Callable[..., Any]) -> str:
-    return (part.__doc__ or "").splitlines()[0]
+    doc = (part.func if isinstance(part, partial) else part).__doc__
+    return (doc or "").splitlines()[0]
 
 
 def to_text(figures: Mapping[str, Any]) -> str:
@@ -101,6 +122,8 @@ def to_text(figures: Mapping[str, Any]) -> str:
 def _shown(name: str, value: float) -> str:
     if name.endswith("_s"):
         return quantity(value, "s")
+    if name.endswith("_bytes"):
+        return quantity(value, "B")
     return f"{value:.2%}" if name.endswith("_share") else f"{value:.4g}"
 
 
@@ -326,6 +349,9 @@ PARTS: dict[str, Part] = {
 }
 LONG_PARTS: Mapping[str, LongPart] = {"accuracy": accuracy_bench.accuracy, "rehearsal": accuracy_bench.rehearsal}
 """Measured only where they are named."""
+TIMED_PARTS: dict[str, TimedPart] = {}
+"""Measured only where they are named, for as long as is asked; the designer adds them."""
+USUAL_MINUTES = 5.0
 TEXTS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "accuracy": accuracy_bench.to_text,
     "rehearsal": accuracy_bench.to_text,

@@ -192,9 +192,10 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     calibrate.add_argument("--fit", action="store_true", help="print the fit of meshwave moe for the first mp and esp")
     _json(calibrate)
     bench = _command(commands, "bench", "measure how fast Meshwave is on this machine", _bench)
-    bench.add_argument("parts", nargs="*", help="only these parts; default: all but accuracy and rehearsal")
+    bench.add_argument("parts", nargs="*", help="only these parts; default: all but accuracy, rehearsal and soak")
     bench.add_argument("--only", metavar="WORD,...", help="of accuracy and rehearsal: designs named so; or: missing")
     bench.add_argument("--out", "-o", metavar="FILE", help="of these: keep results there, a page and picture beside")
+    bench.add_argument("--minutes", type=float, metavar="M", help="of soak: how long it goes on; default: 5")
     _json(bench)
     return top
 
@@ -264,6 +265,7 @@ def _bench(options: argparse.Namespace) -> int:
         say=lambda line: print(line, file=sys.stderr, flush=True),
         only=[word for word in (options.only or "").split(",") if word],
         out=Path(options.out) if options.out else None,
+        minutes=options.minutes,
     )
     if options.json:
         _print_json(figures)

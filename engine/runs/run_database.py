@@ -232,6 +232,12 @@ class Record:
             rows = self._db.execute("SELECT * FROM runs ORDER BY created_s DESC, id DESC LIMIT ?", (limit,))
             return self._entries(rows)
 
+    def count_by_state(self) -> dict[State, int]:
+        """Return how many runs are in each state that any is in."""
+        with self._lock, self._told():
+            rows = self._db.execute("SELECT state, COUNT(*) FROM runs GROUP BY state")
+            return {State(state): count for state, count in rows}
+
     def active(self) -> list[Entry]:
         """The runs that are not over, earliest first."""
         with self._lock, self._told():

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPResponse
+from types import SimpleNamespace
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from bokeh.util.token import get_token_payload
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from meshwave.designer.kit.assets import HEAD
 from meshwave.designer.pages.studio import Studio
-from meshwave.designer.server.access import TokenAccess, new_token
+from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
 from meshwave.designer.server.serve import read_design, start_somewhere
 
 TOKEN = "a-token-for-tests"
@@ -57,6 +63,18 @@ def status(port: int, path: str, **headers: str) -> int:
         return error.code
 
 
+def answer(port: int, path: str, **headers: str) -> HTTPResponse:
+    """The first answer to a request, be it a redirect or a refusal."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+def sign_in(port: int) -> str:
+    """The cookie that a browser gets for the link."""
+    return str(answer(port, f"/?token={TOKEN}").headers["Set-Cookie"].partition(";")[0])
+
+
 def websocket_status(port: int, **headers: str) -> int:
     """101 where the websocket opens, else the refusal."""
 
@@ -91,7 +109,134 @@ def test_the_link_lets_in(port: int) -> None:
 
 
 def test_the_cookie_that_the_link_left_lets_in(port: int) -> None:
-    assert status(port, "/", Cookie=f"meshwave-{port}={TOKEN}") == 200
+    assert status(port, "/", Cookie=sign_in(port)) == 200
+
+
+def test_the_cookie_does_not_hold_the_token_and_scripts_cannot_read_it(port: int) -> None:
+    """Browsers send it to every port of this machine."""
+    cookie = answer(port, f"/?token={TOKEN}").headers["Set-Cookie"]
+
+    assert TOKEN not in cookie
+    assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert sign_in(port) != sign_in(port)
+    assert status(port, "/", Cookie=f"meshwave-{port}={TOKEN}") == 403
+
+
+def test_a_page_holds_neither_the_token_nor_the_cookie(port: int) -> None:
+    """Bokeh writes what it knows of a request into the page, readable by its scripts."""
+    cookie = sign_in(port)
+    page = answer(port, f"/?token={TOKEN}&draft=0123456789ab", Cookie=f"{cookie}x").read().decode()
+    payload = re.search(r'"token":"([^".]+)', page)
+    assert payload is not None
+
+    written = base64.urlsafe_b64decode(payload[1] + "==").decode("latin-1")
+
+    assert "0123456789ab" in get_token_payload(payload[1])["arguments"]["draft"][0].decode()
+    assert TOKEN not in page + written
+    assert cookie.partition("=")[2] not in page + written
+
+
+class FakeHandler:
+    """A request as the access sees it."""
+
+    def __init__(self, port: int, cookie: str = "", token: str = "") -> None:
+        self.request = SimpleNamespace(host=f"127.0.0.1:{port}", arguments={"token": token})
+        self.cookie, self.token = cookie, token
+
+    def get_cookie(self, name: str, default: str) -> str:
+        return self.cookie or default
+
+    def set_cookie(self, name: str, value: str, **options: Any) -> None:
+        self.cookie = value
+
+    def get_argument(self, name: str, default: str) -> str:
+        return self.token or default
+
+
+def test_a_cookie_expires_on_the_server_and_the_oldest_ends_where_there_are_too_many() -> None:
+    now = 0.0
+    access = TokenAccess(TOKEN, 5006, clock=lambda: now)
+
+    def cookie() -> str:
+        handler = FakeHandler(5006, token=TOKEN)
+        access.get_user(handler)
+        return handler.cookie
+
+    def lets_in(cookie: str) -> bool:
+        return access.get_user(FakeHandler(5006, cookie)) is not None
+
+    first = cookie()
+    assert lets_in(first)
+    now = SIGN_IN_DAYS * 24 * 3600
+    assert not lets_in(first)
+
+    second, *_, last = [cookie() for _ in range(MOST_SIGN_INS + 1)]
+    assert lets_in(last) and not lets_in(second)
+
+
+@pytest.mark.parametrize(
+    "path", [f"/?token={TOKEN}", "/", "/healthz", "/nowhere", "/favicon.ico", "/static/js/bokeh.min.js"]
+)
+def test_no_answer_can_be_framed_or_loaded_by_another_page(port: int, path: str) -> None:
+    headers = answer(port, path).headers
+
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/%00", "/static/extensions/panel/%00", "/components/%00/a/b/c", "/components/./a/b/c"]
+)
+def test_a_path_that_no_file_can_have_is_not_found(port: int, path: str) -> None:
+    assert status(port, path) == 404
+
+
+def test_no_request_makes_the_server_import_a_module(port: int) -> None:
+    status(port, "/components/this/a/b/c")
+
+    assert "this" not in sys.modules
+
+
+def test_a_refusal_redirects_without_the_token(port: int) -> None:
+    refused = answer(port, f"/transfer?token={TOKEN}&x=1", Host="example.org")
+
+    assert refused.status == 302
+    assert refused.headers["Location"].removeprefix(".") == "/refused?next=/transfer"
+
+
+def test_a_request_with_a_large_body_is_refused_unread(port: int) -> None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.putrequest("POST", f"/?token={TOKEN}")
+    connection.putheader("Content-Length", "10000000")
+    connection.endheaders()
+
+    assert connection.getresponse().status == 400
+
+
+def test_health_is_told_to_whoever_asks(port: int) -> None:
+    health = answer(port, "/healthz")
+
+    assert (health.status, health.read()) == (200, b"ok\n")
+
+
+def test_metrics_are_told_to_the_holder_of_a_token(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METRICS_TOKEN, "for-metrics")
+
+    assert status(port, "/metrics", Authorization="Bearer for-metrics") == 200
+    assert status(port, "/metrics", Authorization=f"Bearer {TOKEN}") == 200
+    assert status(port, "/metrics", Cookie=sign_in(port)) == 200
+    assert status(port, "/", Authorization="Bearer for-metrics") == 403
+    for wrong in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer wrong"}):
+        assert status(port, "/metrics", **wrong) == 403
+
+
+def test_without_a_metrics_token_an_empty_one_reads_nothing(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METRICS_TOKEN, "")
+
+    assert status(port, "/metrics", Authorization="Bearer ") == 403
 
 
 @pytest.mark.parametrize(
@@ -120,18 +265,16 @@ def test_another_host_is_refused(port: int, host: str) -> None:
 
 
 def test_the_page_s_own_websocket_is_not_refused(port: int) -> None:
-    cookie = f"meshwave-{port}={TOKEN}"
-
-    assert websocket_status(port, Origin=f"http://127.0.0.1:{port}", Cookie=cookie) == 101
+    assert websocket_status(port, Origin=f"http://127.0.0.1:{port}", Cookie=sign_in(port)) == 101
 
 
 @pytest.mark.parametrize("origin", ["http://example.org", "http://127.0.0.1:1", "null"])
 def test_a_websocket_of_another_page_is_refused(port: int, origin: str) -> None:
     """Also with the cookie, which a browser may send along."""
-    assert websocket_status(port, Origin=origin, Cookie=f"meshwave-{port}={TOKEN}") == 403
+    assert websocket_status(port, Origin=origin, Cookie=sign_in(port)) == 403
 
 
-@pytest.mark.parametrize("cookie", ["", "another=1", "meshwave-{port}=wrong"])
+@pytest.mark.parametrize("cookie", ["", "another=1", "meshwave-{port}=wrong", f"meshwave-{{port}}={TOKEN}"])
 def test_a_websocket_without_the_token_is_refused(port: int, cookie: str) -> None:
     cookie = cookie.format(port=port)
 

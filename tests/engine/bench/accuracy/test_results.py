@@ -146,7 +146,7 @@ def test_a_word_that_means_no_design_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_of_a_long_part_are_refused_where_none_is_named() -> None:
-    with pytest.raises(InputError, match="--only and --out are for the parts accuracy and rehearsal"):
+    with pytest.raises(InputError, match="--only and --out apply only to accuracy and rehearsal"):
         run(["papers"], say=pytest.fail, only=["1f1b"])
     with pytest.raises(InputError, match="Did you mean 'accuracy'"):
         run(["acuracy"], say=pytest.fail)

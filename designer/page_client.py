@@ -1,0 +1,109 @@
+"""A page without a browser: a plain websocket client that opens, edits and leaves, for benchmarks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from bokeh.core.serialization import Serializer
+from bokeh.protocol import Protocol
+from bokeh.protocol.message import Message
+from bokeh.protocol.messages.patch_doc import patch_doc
+from bokeh.protocol.receiver import Receiver
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from meshwave.engine.errors import RunError
+
+PATIENCE_S = 120.0
+_SESSION = re.compile(r'"token":"([^"]+)"')  # in the HTML of a page: what its websocket has to present
+
+
+class PageClient:
+    """An open page: it answers nothing and draws nothing, but the server does all that it does for a browser."""
+
+    def __init__(self, socket: WebSocketClientConnection) -> None:
+        self._socket = socket
+        self._receiver = Receiver(Protocol())
+        self._widgets: dict[str, str] = {}
+
+    @classmethod
+    async def open(cls, link: str) -> Self:
+        """Open a link as a browser does: the page, its websocket, its document.
+
+        Raises:
+            RunError: the server did not answer in time, or ended the connection.
+        """
+        parts = urlsplit(link)
+        answer = await AsyncHTTPClient().fetch(link, request_timeout=PATIENCE_S)
+        found = _SESSION.search(answer.body.decode())
+        if found is None:
+            raise RunError(f"the page at {parts.netloc}{parts.path} has no session; see the log of the server")
+        headers = {"Origin": f"http://{parts.netloc}", "Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+        address = f"ws://{parts.netloc}{parts.path.rstrip('/')}/ws"
+        request = HTTPRequest(address, headers=headers, request_timeout=PATIENCE_S)
+        page = cls(await websocket_connect(request, subprotocols=["bokeh", found[1]]))
+        await page._receive(lambda message: message.msgtype == "ACK")
+        await page._send(Protocol().create("PULL-DOC-REQ"))
+        reply = await page._receive(lambda message: message.msgtype == "PULL-DOC-REPLY")
+        page._widgets = dict(_widgets(reply.content))
+        await page._event("document_ready", [])
+        return page
+
+    async def gesture(self, widget: str, gesture: Mapping[str, Any]) -> None:
+        """Send a gesture to the widget of that class, such as ``TopBar``."""
+        model = {"id": self._widgets[widget]}
+        await self._event("data_event", [["model", model], ["data", Serializer().encode(dict(gesture))]])
+
+    async def edit(self, microbatches: int) -> None:
+        """Set the number of microbatches, and wait for the timeline that follows from it."""
+        await self.gesture("WaveCanvas", {"type": "microbatches", "value": microbatches})
+        await self._receive(_has_timeline)
+
+    async def leave(self) -> None:
+        """Close the page."""
+        self._socket.close()
+        while await self._socket.read_message() is not None:
+            pass
+
+    async def _event(self, name: str, entries: list[list[Any]]) -> None:
+        data = {"type": "event", "name": name, "values": {"type": "map", "entries": entries}}
+        sent = {"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": data}
+        await self._send(patch_doc(patch_doc.create_header(), {}, {"events": [sent]}))
+
+    async def _send(self, message: Message[Any]) -> None:
+        for fragment in (message.header_json, message.metadata_json, message.content_json):
+            await self._socket.write_message(fragment)
+
+    async def _receive(self, is_wanted: Callable[[Message[Any]], bool]) -> Message[Any]:
+        """Read messages up to the first one that is wanted."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                fragment = await self._socket.read_message()
+                if fragment is None:
+                    raise RunError(
+                        f"the server closed the connection: {self._socket.close_reason or 'no reason given'}"
+                    )
+                message = await self._receiver.consume(fragment)
+                if message is not None and is_wanted(message):
+                    return message
+
+
+def _has_timeline(message: Message[Any]) -> bool:
+    """True for the message that brings the columns of a timeline."""
+    return any(event.get("attr") == "packed" for event in message.content.get("events", []))
+
+
+def _widgets(content: Any) -> Iterator[tuple[str, str]]:
+    """Classes of the widgets in a document with the identifiers of their models."""
+    if isinstance(content, list):
+        for each in content:
+            yield from _widgets(each)
+    elif isinstance(content, dict):
+        attributes = content.get("attributes")
+        if isinstance(attributes, dict) and "esm" in attributes:
+            yield attributes["name"], content["id"]
+        yield from _widgets(list(content.values()))

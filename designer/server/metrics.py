@@ -1,0 +1,91 @@
+"""What those who run a server ask it: ``/healthz`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tornado.web import ErrorHandler, RequestHandler
+
+from meshwave.designer.pages.studio import Studio
+from meshwave.engine.runs import State
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metric(NamedTuple):
+    """A family of samples in Prometheus' text format."""
+
+    name: str
+    kind: str  # gauge or counter
+    help: str
+    samples: Iterable[tuple[str, float]]  # labels as they are written, and the value
+
+    def __str__(self) -> str:
+        lines = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.kind}"]
+        return "\n".join([*lines, *(f"{self.name}{labels} {value}" for labels, value in self.samples)])
+
+
+class Health(RequestHandler):
+    """Says that the server answers, to whoever asks."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish("ok\n")
+
+
+class Metrics(RequestHandler):
+    """Figures of the server and its process, for the holder of a token."""
+
+    def initialize(self, studio: Studio) -> None:
+        self._studio = studio
+
+    def get(self) -> None:
+        application: Any = self.application
+        if not application.auth_provider.can_read_metrics(self):
+            self.send_error(403)
+            return
+        sessions = [each for path in application.app_paths for each in application.get_sessions(path)]
+        metrics = (*_served(self._studio, [each.connection_count for each in sessions]), *_process())
+        self.set_header("Content-Type", TEXT_FORMAT)
+        self.finish("".join(f"{metric}\n" for metric in metrics))
+
+
+def routes(studio: Studio) -> list[Any]:
+    """Routes that come before those of Bokeh and Panel."""
+    return [
+        (r"/healthz", Health),
+        (r"/metrics", Metrics, {"studio": studio}),
+        (r".*%00.*", ErrorHandler, {"status_code": 404}),  # no file has such a name, and looking for it raises
+        (r"/components/.*", ErrorHandler, {"status_code": 404}),  # Panel imports the module that a path names
+    ]
+
+
+def _served(studio: Studio, connections: list[int]) -> Iterator[Metric]:
+    states = {**dict.fromkeys(State, 0), **studio.record.count_by_state()}
+    yield _gauge("meshwave_sessions", "Open tabs, and those that were left and are kept for a while.", len(connections))
+    yield _gauge("meshwave_connections", "Connected browsers.", sum(connections))
+    yield Metric("meshwave_edits_total", "counter", "Changes of a design.", [("", studio.edits)])
+    runs = [(f'{{state="{state.lower()}"}}', count) for state, count in states.items()]
+    yield Metric("meshwave_runs", "gauge", "Runs in the record by state.", runs)
+    processes = sum(entry.processes for entry in studio.record.active())
+    yield _gauge("meshwave_processes", "Processes of the runs that are under way.", processes)
+
+
+def _process() -> Iterator[Metric]:
+    name = "process_cpu_seconds_total"
+    yield Metric(name, "counter", "Processor time of the server.", [("", time.process_time())])
+    proc = Path("/proc/self")
+    if not proc.exists():  # not Linux
+        return
+    pages = int(Path(proc, "statm").read_text().split()[1])
+    memory = pages * os.sysconf("SC_PAGE_SIZE")
+    yield _gauge("process_resident_memory_bytes", "Resident memory of the server.", memory)
+    yield _gauge("process_open_fds", "Open files of the server.", len(os.listdir(proc / "fd")))
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return Metric(name, "gauge", help, [("", value)])

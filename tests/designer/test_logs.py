@@ -1,0 +1,36 @@
+"""What is logged does not give the token away and does not fill the disk."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+from meshwave.designer.server.logs import LONGEST_LINE, LogFormatter
+
+
+def formatted(message: str, *args: object) -> str:
+    record = logging.LogRecord("bokeh", logging.ERROR, __file__, 1, message, args, None)
+    return LogFormatter("a-secret").format(record)
+
+
+def test_the_token_is_left_out_wherever_it_stands() -> None:
+    assert formatted("403 GET /?token=a-secret") == "ERROR bokeh: 403 GET /?token=[token]"
+    assert "a-secret" not in formatted("Uncaught exception %r", {"uri": "/autoload.js?x=1&token=a-secret"})
+
+
+def test_a_whole_message_is_logged_by_its_beginning_and_its_size() -> None:
+    text = formatted("Unhandled exception receiving a message: %r", b"x" * 19_000_000)
+
+    assert text.startswith("ERROR bokeh: Unhandled exception receiving a message: b'xxx")
+    assert re.search(r"\.\.\. \(19,000,\d+ characters\)$", text)
+    assert len(text) < LONGEST_LINE + 100
+
+
+def test_a_traceback_is_logged_as_a_whole() -> None:
+    try:
+        raise ValueError("a-secret is wrong")
+    except ValueError:
+        record = logging.LogRecord("bokeh", logging.ERROR, __file__, 1, "x" * 10_000, (), sys.exc_info())
+
+    assert LogFormatter("a-secret").format(record).endswith("ValueError: [token] is wrong")

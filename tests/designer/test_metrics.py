@@ -1,0 +1,70 @@
+"""The figures that those who run a server collect."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from meshwave.designer.page_client import PageClient
+from meshwave.designer.server.serve import read_design, served
+from meshwave.engine.runs import Record, State
+
+TOKEN = "a-token-for-tests"
+HELP, TYPE = re.compile(r"# HELP [a-z_]+ \S.*"), re.compile(r"# TYPE [a-z_]+ (gauge|counter)")
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\\]*"\})? [0-9.e+-]+')
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with served(read_design(None), TOKEN) as link:
+        yield link
+
+
+def scraped(link: str) -> str:
+    request = Request(link.partition("?")[0] + "metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urlopen(request, timeout=20) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return str(answer.read().decode())
+
+
+def values(link: str) -> dict[str, float]:
+    samples = [line.rpartition(" ") for line in scraped(link).splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in samples}
+
+
+def test_every_line_is_one_of_the_text_format(link: str) -> None:
+    lines = scraped(link)
+
+    assert lines.endswith("\n")
+    for line in lines.splitlines():
+        assert HELP.fullmatch(line) or TYPE.fullmatch(line) or SAMPLE.fullmatch(line), line
+
+
+def test_sessions_connections_edits_and_runs_are_counted(link: str, tmp_path: Path) -> None:
+    async def visit() -> dict[str, float]:
+        page = await PageClient.open(link)
+        await page.edit(7)
+        await page.edit(9)
+        found = await asyncio.to_thread(values, link)
+        await page.leave()
+        return found
+
+    record = Record(tmp_path)
+    run, _ = record.submit(name="one", launcher="local", handle={}, digest="", processes=4, steps=1)
+    record.move(run.id, State.RUNNING)
+    record.move(run.id, State.SUCCEEDED)
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        found = elsewhere.submit(asyncio.run, visit()).result()
+
+    assert (found["meshwave_sessions"], found["meshwave_connections"]) == (1, 1)
+    assert found["meshwave_edits_total"] == 2
+    assert found['meshwave_runs{state="succeeded"}'] == 1 and found['meshwave_runs{state="running"}'] == 0
+    assert found["meshwave_processes"] == 0
+    assert found["process_cpu_seconds_total"] > 0

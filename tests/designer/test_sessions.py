@@ -1,0 +1,105 @@
+"""A tab that is left costs the server nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bokeh.document import Document
+from bokeh.server.session import ServerSession
+from tornado.ioloop import PeriodicCallback
+
+from meshwave.designer.canvases.transfer import TransferView
+from meshwave.designer.page_client import PageClient
+from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.pages.studio import Studio
+from meshwave.designer.server import serve as server
+from meshwave.designer.state.design_session import Session
+from meshwave.engine.document import Design
+from tests.conftest import until
+
+OF_A_TAB = (Document, ServerSession, Session, Widgets, TransferView, PeriodicCallback)
+LIFETIME_S = 0.5
+EDITED, OTHERS = 10, 10
+
+
+@pytest.fixture
+def designer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Studio]]:
+    """The link and the studio of a designer that forgets a tab as soon as it is left."""
+    studios: list[Studio] = []
+
+    def studio(design: Design) -> Studio:
+        studios.append(Studio(design))
+        return studios[0]
+
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    logging.disable(logging.INFO)  # pytest keeps what is logged, and Panel logs events with their widgets
+    monkeypatch.setattr(server, "Studio", studio)
+    with server.served(server.read_design(None), "a-token-for-tests", session_lifetime_s=LIFETIME_S) as link:
+        yield link, studios[0]
+    logging.disable(logging.NOTSET)
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        elsewhere.submit(asyncio.run, coroutine).result()
+
+
+def kept(studio: Studio) -> dict[str, int]:
+    """How much there is of all that a tab has."""
+    gc.collect()
+    kinds = Counter(map(type, gc.get_objects()))
+    return {
+        **{kind.__name__: kinds[kind] for kind in OF_A_TAB},
+        "listeners": len(studio.calibrating._listeners),
+        "open drafts": len(studio._open),
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),
+    }
+
+
+async def edit_and_leave(link: str) -> None:
+    page = await PageClient.open(link)
+    await page.edit(7)
+    await page.leave()
+
+
+async def search_and_leave(link: str) -> None:
+    """Leave while the gallery is judged and an order is searched."""
+    page = await PageClient.open(link)
+    await page.gesture("TopBar", {"type": "gallery"})
+    await page.gesture("WaveCanvas", {"type": "schedule", "name": "auto"})
+    await page.leave()
+
+
+async def look_at_a_transfer(link: str) -> None:
+    page = await PageClient.open(link.replace("/?", "/transfer?"))
+    await page.leave()
+
+
+async def visit(link: str) -> None:
+    for _ in range(EDITED):
+        await edit_and_leave(link)
+    for _ in range(OTHERS // 2):
+        await search_and_leave(link)
+        await look_at_a_transfer(link)
+
+
+def test_nothing_is_left_of_tabs_that_were_left(designer: tuple[str, Studio]) -> None:
+    link, studio = designer
+    run(edit_and_leave(link))  # loads what a process keeps
+    assert until(lambda: kept(studio)["ServerSession"] == 0), kept(studio)
+    before = kept(studio)
+
+    run(visit(link))
+
+    assert until(lambda: kept(studio) == before), f"before: {before}, after: {kept(studio)}"

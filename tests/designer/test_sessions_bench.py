@@ -1,0 +1,69 @@
+"""The benchmarks of a server with many open pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.designer import sessions_bench
+from meshwave.designer.server.serve import read_design, served
+from meshwave.engine.bench import speed as bench
+from meshwave.engine.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"EDIT_EVERY_S": 0.0, "LEAST_EDITS": 0, "IDLE_S": 0.1, "TOGETHER": 2}.items():
+        monkeypatch.setattr(sessions_bench, name, value)
+
+
+def run(coroutine: Coroutine[Any, Any, bench.Figures]) -> bench.Figures:
+    with ThreadPoolExecutor(1) as elsewhere:  # playwright's loop, if a test before used it, runs in this thread
+        return elsewhere.submit(asyncio.run, coroutine).result()
+
+
+def test_sessions_tells_how_long_each_takes_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    with served(read_design(None), sessions_bench.TOKEN, session_lifetime_s=0.2) as link:
+        figures = run(sessions_bench._measure(link, 3))
+        left = run(sessions_bench._scrape(link))["meshwave_sessions"]
+
+    assert left == 0
+    assert 0 < figures["open, median_s"] <= figures["open, 95th percentile_s"]
+    assert 0 < figures["edit, median_s"] <= figures["edit, 95th percentile_s"]
+    assert figures["memory_bytes"] > 20e6 and figures["after they left: memory_bytes"] > 20e6
+    assert figures["after they left: idle processor_share"] >= 0
+
+
+def test_soak_opens_pages_of_a_server_of_its_own_until_the_time_is_up() -> None:
+    said: list[str] = []
+
+    figures = sessions_bench.soak(0.001, said.append)
+
+    assert [f"{each}: memory_bytes" in figures for each in said] == [True, True]
+
+
+def test_minutes_go_to_the_part_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(minutes: float, say: bench.Say) -> bench.Figures:
+        """a part"""
+        return {"minutes": minutes}
+
+    monkeypatch.setattr(bench, "TIMED_PARTS", {"soak": part})
+    said: list[str] = []
+
+    assert bench.run(["soak"], said.append, minutes=2)["soak"] == {"minutes": 2}
+    assert bench.run(["soak"], said.append)["soak"] == {"minutes": bench.USUAL_MINUTES}
+    assert said == ["measuring soak: a part"] * 2
+    with pytest.raises(InputError, match="--minutes applies only to soak"):
+        bench.run(["command"], said.append, minutes=2)
+    with pytest.raises(InputError, match="number of minutes: -1"):
+        bench.run(["soak"], said.append, minutes=-1)
+
+
+def test_memory_is_written_in_bytes() -> None:
+    assert "120 MB" in bench.to_text({"soak": {"memory_bytes": 120e6}})

@@ -1,0 +1,89 @@
+"""``meshwave serve`` as a process: how it opens a browser, and what it logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from meshwave.engine.files import import_path
+from tests.conftest import PATIENCE_S, until
+
+RECORDER = """#!{python}
+import sys
+from pathlib import Path
+Path({record!r}).write_text("\\n".join(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+    """Start the command with an environment; returns the process and its link."""
+    processes = []
+
+    def start(*arguments: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
+        command = [
+            sys.executable,
+            "-m",
+            "meshwave.designer.main",
+            "serve",
+            "--home",
+            str(tmp_path / "home"),
+            *arguments,
+        ]
+        names = {"PYTHONPATH": import_path(), "TMPDIR": str(tmp_path), **environment}
+        process = subprocess.Popen(
+            command, env={**os.environ, **names}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        link = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
+        return process, link
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_the_browser_is_opened_by_a_private_file_that_is_removed_afterwards(
+    serve: Callable[..., tuple[subprocess.Popen[str], str]], tmp_path: Path
+) -> None:
+    record, browser = tmp_path / "arguments", tmp_path / "browser"
+    browser.write_text(RECORDER.format(python=sys.executable, record=str(record)))
+    browser.chmod(0o700)
+
+    _, link = serve(DISPLAY=":99", BROWSER=f"{browser} %s")
+
+    arguments = until(lambda: record.exists() and record.read_text())
+    assert link.partition("token=")[2] not in arguments
+    page = Path(arguments.removeprefix("file://"))
+    assert f'url={link}"' in page.read_text("utf-8")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+    urlopen(link, timeout=20).close()
+    assert until(lambda: not page.parent.exists())
+
+
+def test_the_log_does_not_hold_the_token(serve: Callable[..., tuple[subprocess.Popen[str], str]]) -> None:
+    process, link = serve("--no-browser")
+    request = Request(link, headers={"Host": "example.org"})
+    embedded = Request(link.replace("/?", "/autoload.js?bokeh-autoload-element=x&bokeh-session-id=&"))
+    for each, refusal in ((request, 403), (embedded, 500)):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(each, timeout=20)
+        assert refused.value.code == refusal
+
+    process.terminate()
+    _, log = process.communicate(timeout=PATIENCE_S)
+
+    assert "GET /refused" in log and "Uncaught exception GET /autoload.js" in log
+    assert link.partition("token=")[2] not in log
