@@ -13,8 +13,8 @@ from meshwave.engine.cli import main as cli
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["serve"]
     if given[0] == "bench":
-        from meshwave.designer.bench import page
-        from meshwave.designer.sessions_bench import sessions, soak
+        from meshwave.designer.bench.page import page
+        from meshwave.designer.bench.sessions import sessions, soak
 
         bench.PARTS |= {"page": page, "sessions": sessions}
         bench.TIMED_PARTS["soak"] = soak

@@ -75,7 +75,7 @@ def test_it_neither_frames_the_designer_nor_learns_the_token_nor_opens_its_webso
     page = visit(designer)
 
     page.goto(address)
-    found = page.evaluate(TRIES, meshwave.designer.partition("?")[0])
+    found = page.evaluate(TRIES, designer.partition("?")[0])
 
     assert found == {"script": "error", "socket": "error", "page": "refused"}
     [_, frame] = page.frames

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from meshwave.designer.page_client import PageClient
+from meshwave.designer.bench.page_client import PageClient
 from meshwave.designer.server.serve import read_design, served
 from meshwave.engine.runs import Record, State
 

@@ -18,8 +18,8 @@ from bokeh.document import Document
 from bokeh.server.session import ServerSession
 from tornado.ioloop import PeriodicCallback
 
+from meshwave.designer.bench.page_client import PageClient
 from meshwave.designer.canvases.transfer import TransferView
-from meshwave.designer.page_client import PageClient
 from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.pages.studio import Studio
 from meshwave.designer.server import serve as server

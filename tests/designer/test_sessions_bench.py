@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer import sessions_bench
+from meshwave.designer.bench import sessions as sessions_bench
 from meshwave.designer.server.serve import read_design, served
 from meshwave.engine.bench import speed as bench
 from meshwave.engine.errors import InputError

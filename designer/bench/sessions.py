@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 from tornado.httpclient import AsyncHTTPClient
 
-from meshwave.designer.bench import own_home
-from meshwave.designer.page_client import PATIENCE_S, PageClient
+from meshwave.designer.bench.page import own_home
+from meshwave.designer.bench.page_client import PATIENCE_S, PageClient
 from meshwave.designer.server.serve import read_design, served
 from meshwave.engine.bench.speed import Figures, Say
 from meshwave.engine.errors import RunError
