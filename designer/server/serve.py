@@ -22,6 +22,7 @@ from meshwave.designer.pages.design_page import page, warm_up
 from meshwave.designer.pages.studio import Studio
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server.access import TokenAccess, new_token
+from meshwave.designer.state import jobs
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design
@@ -57,7 +58,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     _end_on_signals(server)
     server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
-    compile_in_background()
+    compile_in_background(then=jobs.warm_up)
     try:
         server.io_loop.start()
     finally:

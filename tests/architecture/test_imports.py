@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
     "errors",
-    "units machine compiled _shared_links",
+    "units machine compiled _shared_links progress",
     "registry part resources",
     "program",
     "timeline shared_links link_shares",
