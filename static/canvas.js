@@ -46,6 +46,16 @@ function listen() {
   }
 }
 
+const parsed = new WeakMap();
+
+/** The plain data of a parameter that travels as JSON text; each text is parsed once. */
+export function plain(model, name) {
+  const known = parsed.get(model) ?? parsed.set(model, {}).get(model);
+  const text = model[name];
+  if (known[name]?.text !== text) known[name] = { text, value: JSON.parse(text) };
+  return known[name].value;
+}
+
 /** Send Python a message of a widget, as long as there is somebody to hear it. */
 export function send(model, message) {
   listen();

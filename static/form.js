@@ -1,7 +1,7 @@
 // The form: one input a field, as Python lists them. What is typed goes up as it is; a value that
 // is refused stays in its input with the words beside it, until it is changed or taken back.
 
-import { count, followTheme, h, send } from "static/canvas.js";
+import { count, followTheme, h, plain, send } from "static/canvas.js";
 import { Tips, icon } from "static/shell.js";
 
 const FOLDED = "meshwave.form.folded"; // the sections that a person folded, in this browser
@@ -48,7 +48,7 @@ class Form {
   }
 
   draw() {
-    const shown = this.model.sections.map((section) => this.section(section));
+    const shown = plain(this.model, "sections").map((section) => this.section(section));
     keep(this.root, [this.tips.box, ...shown]);
   }
 

@@ -1,6 +1,6 @@
 // The strip of numbers: Python writes them, this shows them with their arrows and the pin.
 
-import { button, followTheme, h, keepFocus, send } from "static/canvas.js";
+import { button, followTheme, h, keepFocus, plain, send } from "static/canvas.js";
 import { Tips, icon, tool } from "static/shell.js";
 
 export const render = ({ model }) => new Numbers(model).root;
@@ -23,9 +23,9 @@ class Numbers {
   }
 
   draw() {
-    const { tiles, stale } = this.model;
+    const { stale } = this.model;
     this.root.toggleAttribute("data-stale", Boolean(stale.title));
-    for (const tile of tiles) this.drawTile(tile);
+    for (const tile of plain(this.model, "tiles")) this.drawTile(tile);
     keepFocus(this.root, () => this.drawSide());
   }
 

@@ -3,8 +3,8 @@
 import { button, followTheme, h, send } from "static/canvas.js";
 import { icon } from "static/shell.js";
 
-const WORDS = { error: "Error", launch: "Blocks launch", warning: "Warning", search: "Search" };
-const GLYPHS = { launch: "warning", search: "help" };
+const WORDS = { error: "Error", launch: "Blocks launch", warning: "Warning", computing: "Computing" };
+const GLYPHS = { launch: "warning", computing: "help" };
 
 export function render({ model }) {
   const list = h("ul", { class: "mw-problem-list" });

@@ -2,7 +2,7 @@
 // the path that a microbatch takes. Layers move from stage to stage by dragging what parts them, and a stage
 // from mesh to mesh by dragging it there.
 
-import { Drawing, Notice, button, clamp, count, h, keepFocus, meshColour, s, stepper, trackPointer } from "static/canvas.js";
+import { Drawing, Notice, button, clamp, count, h, keepFocus, meshColour, plain, s, stepper, trackPointer } from "static/canvas.js";
 import { ScheduleRow } from "static/schedules.js";
 import { Skips, roomOver } from "static/wave_skips.js";
 
@@ -76,7 +76,7 @@ class Wave extends Drawing {
     this.boxes = [];
     this.build();
     model.on(["picture", "choices", "palette"], () => this.arrived());
-    model.on("search", () => this.drawSearch());
+    model.on("progress", () => this.drawProgress());
   }
 
   remove() {
@@ -93,7 +93,7 @@ class Wave extends Drawing {
     this.words = h("span", { class: "mw-quiet mw-grow mw-words" });
     this.balance = button("Balance", { title: "Share the layers out by their cost", onclick: () => this.send("balance", {}) });
     this.balance.refuse = (reason) => this.sayAt(this.balance, reason);
-    this.searching = h("div", { class: "mw-searching", hidden: true });
+    this.computing = h("div", { class: "mw-computing", hidden: true });
     this.back = s("g", { "aria-hidden": "true" });
     this.path = s("g", { "aria-hidden": "true" });
     this.skips = new Skips(this);
@@ -101,7 +101,7 @@ class Wave extends Drawing {
     this.grips = s("g", { "aria-hidden": "true" });
     this.svg = s("svg", { class: "mw-wave-drawing", role: "none" }, this.back, this.path, this.skips.group, this.stages, this.grips);
     this.none = h("div", { class: "mw-wave-none mw-quiet" }, "No stages: the design has problems");
-    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none, this.searching);
+    this.board = h("div", { class: "mw-wave-board" }, this.svg, this.none, this.computing);
     this.stages.addEventListener("keydown", (event) => this.key(event));
     this.board.addEventListener("focusin", ({ target }) => this.reached(target)); // here: one of SVG that listened would be a stop of Tab
     this.board.addEventListener("focusout", ({ target }) => this.left(target));
@@ -187,7 +187,7 @@ class Wave extends Drawing {
   }
 
   get picture() {
-    return this.model.picture;
+    return plain(this.model, "picture");
   }
 
   /** Layers per stage as they are, or as the gesture in flight would have them. */
@@ -211,12 +211,12 @@ class Wave extends Drawing {
     const { clientWidth: width, clientHeight: height } = this.board;
     const { picture } = this;
     if (!width || !height || !picture.layers) return;
-    this.row.set(this.model.choices, this.model.pictures, picture.schedule);
+    this.row.set(plain(this.model, "choices"), plain(this.model, "pictures"), picture.schedule);
     this.drawControls();
     this.root.toggleAttribute("data-stale", picture.stale);
     this.svg.toggleAttribute("hidden", !picture.layers.length);
-    this.none.hidden = picture.layers.length > 0 || Boolean(this.model.search.state);
-    this.drawSearch();
+    this.none.hidden = picture.layers.length > 0 || Boolean(this.model.progress.state);
+    this.drawProgress();
     if (!picture.layers.length) return;
     this.layout = arrange(picture, this.layers, width, height);
     this.svg.setAttribute("width", width);
@@ -240,26 +240,26 @@ class Wave extends Drawing {
     this.balance.allow(!picture.balanced, picture.balanced ? "The layers are shared out by their cost already" : "Share the layers out by their cost");
   }
 
-  /** How far a search for the order is, with a button that ends it. */
-  drawSearch() {
-    keepFocus(this.searching, () => this.drawSearching(), this.row.stop);
+  /** How far a computation is, with a button that ends it. */
+  drawProgress() {
+    keepFocus(this.computing, () => this.drawComputing(), this.row.stop);
   }
 
-  drawSearching() {
-    const { state, share = 0, said } = this.model.search;
-    this.searching.hidden = !state;
+  drawComputing() {
+    const { state, share = 0, said } = this.model.progress;
+    this.computing.hidden = !state;
     if (!state) return;
-    if (state !== this.searchState) {
-      const again = button("Search again", { onclick: () => this.send("search", { do: "again" }) });
-      const stop = button("Stop", { title: "End the search; the last good design stays on the page", onclick: () => this.send("search", { do: "stop" }) });
-      this.searchBar = h("div", { class: "mw-search-bar", role: "progressbar", "aria-label": "search", "aria-valuemin": 0, "aria-valuemax": 100 }, h("div"));
-      this.searchWords = h("span", { class: "mw-search-words", role: "status" });
-      this.searching.replaceChildren(this.searchWords, ...(state === "runs" ? [this.searchBar, stop] : [again]));
-      this.searchState = state;
+    if (state !== this.progressState) {
+      const again = button("Compute again", { onclick: () => this.send("compute", { do: "again" }) });
+      const stop = button("Stop", { title: "End the computation; the last good design stays on the page", onclick: () => this.send("compute", { do: "stop" }) });
+      this.progressBar = h("div", { class: "mw-progress-bar", role: "progressbar", "aria-label": "computation", "aria-valuemin": 0, "aria-valuemax": 100 }, h("div"));
+      this.progressWords = h("span", { class: "mw-progress-words", role: "status" });
+      this.computing.replaceChildren(this.progressWords, ...(state === "runs" ? [this.progressBar, stop] : [again]));
+      this.progressState = state;
     }
-    this.searchWords.textContent = said;
-    this.searchBar.setAttribute("aria-valuenow", Math.round(100 * share));
-    this.searchBar.firstChild.style.width = `${100 * share}%`;
+    this.progressWords.textContent = said;
+    this.progressBar.setAttribute("aria-valuenow", Math.round(100 * share));
+    this.progressBar.firstChild.style.width = `${100 * share}%`;
     this.none.hidden ||= Boolean(state);
   }
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import panel as pn
@@ -16,17 +15,16 @@ from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
+from meshwave.designer.state.transfer_plans import planned_rows
 from meshwave.designer.state.transfer_session import Bench
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.errors import DesignError, InputError, Problem
-from meshwave.engine.predict.transfer_comparison import compared
 from meshwave.engine.resharding import MOST_PLAYED, orderings, strategies
 from meshwave.engine.units import quantity
 
 LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
-TOLD_EVERY_S = 0.15  # of plans that come in one after another
 KEPT_TABLES = 8
-MANY_TASKS, AFTER_MANY_S = 500, 1.0  # so long all plans of many tasks wait, that the picture comes first
 UNPLAYED = (
     f"These are more than {MOST_PLAYED:,} messages, too many to be played one by one: below is the plan, and the time as "
     "played is taken to be the planned one."
@@ -98,28 +96,30 @@ class TransferView(Overlay):
         )
         self.bench = bench
         self._taken = on_take
-        self._document = pn.state.curdoc
+        document = pn.state.curdoc
+        self._later = at_once if document is None else document.add_next_tick_callback
+        self._job: Listener | None = None
         self._number = 0
         self.picture: dict[str, Any] = {}  # see Drawing.as_data(); with its number and sizes in words
         self._asked: TransferSpec | None = None
         self._tables: dict[TransferSpec, list[dict[str, Any]]] = {}
         bench.param.watch(lambda *_: self._show(), ["state", "problems", "drawing", "history"])
-        self._is_live = self._document is None
-        self._is_over = threading.Event()
+        self._is_live = document is None
         self._show()
-        if self._document is not None:
+        if document is not None:
             pn.state.onload(self._begin)
             pn.state.on_session_destroyed(lambda context: self.end())
 
     def _begin(self) -> None:
-        """The page stands: what a thread finds reaches it from now on."""
+        """The page stands: what a job finds reaches it from now on."""
         self._is_live = True
         if self.shown:
             self._compare_anew()
 
     def end(self) -> None:
         """The page is gone: nothing goes on for it."""
-        self._is_over.set()
+        if self._job is not None:
+            self._job.stop()
 
     def open(self, title: str, host_word: str, names: Mapping[str, list[str]]) -> None:
         """Show what is on the bench, under another title."""
@@ -177,40 +177,16 @@ class TransferView(Overlay):
             self.table = {"rows": self._tables[spec], "done": True}
             return
         self.table = {"rows": [], "done": False}
-        many = len(self.bench.drawing.tasks) > MANY_TASKS
-        threading.Thread(target=self._find, args=(spec, many), daemon=True, name="plans of a transfer").start()
+        self.end()
+        self._job = Job(partial(planned_rows, spec)).listen(self._later, partial(self._hear_rows, spec))
 
-    def _find(self, spec: TransferSpec, many: bool) -> None:
-        rows: list[dict[str, Any]] = []
-        if many and self._is_over.wait(AFTER_MANY_S):
-            return
-        told = time.monotonic()
-        for row in compared(spec):
-            if self._asked is not spec or self._is_over.is_set():
-                return  # another is asked for, or none
-            words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
-            rows.append({**row, **words})
-            if time.monotonic() - told > TOLD_EVERY_S and self._is_watched():
-                told = time.monotonic()
-                self._tell_rows(spec, list(rows), done=False)
-        self._tell_rows(spec, rows, done=True)
-
-    def _is_watched(self) -> bool:
-        """Whether a browser is connected to the page."""
-        session = getattr(getattr(self._document, "session_context", None), "session", None)
-        return session is None or session.connection_count > 0
-
-    def _tell_rows(self, spec: TransferSpec, rows: list[dict[str, Any]], *, done: bool) -> None:
-        def show() -> None:
-            if self._asked is spec:
-                self.table = {"rows": rows, "done": done}
-            if done:
-                self._tables = {**dict(list(self._tables.items())[1 - KEPT_TABLES :]), spec: rows}
-
-        if self._document is None:
-            show()
-        else:
-            self._document.add_next_tick_callback(show)
+    def _hear_rows(self, spec: TransferSpec, news: News) -> None:
+        rows = self.table["rows"]
+        if isinstance(news, Part):
+            self.table = {"rows": [*rows, *news.value], "done": False}
+        elif isinstance(news, Done | Failed):  # without plans the picture stays
+            self.table = {"rows": rows, "done": True}
+            self._tables = {**dict(list(self._tables.items())[1 - KEPT_TABLES :]), spec: rows}
 
     # one method a gesture
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from meshwave.designer.canvases.wave_skips import skips
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit
+from meshwave.designer.kit.canvas import Canvas, Edit, PlainData
 from meshwave.designer.state import _edit
 from meshwave.designer.state import design_edits as edits
 from meshwave.engine.costs import Costs
@@ -44,16 +44,16 @@ class WaveCanvas(Canvas):
     ``pipeline``, or with one key of it where nothing else has to change.
     """
 
-    picture = param.Dict(default={}, doc="The path and what can be changed; see stages() and controls().")
-    choices = param.List(default=[], doc="Schedules to choose from; see choices().")
-    pictures = param.Dict(default={}, doc="The small picture of each schedule by its name; set once.")
+    picture = param.String(default=PlainData({}), doc="The path and what can be changed; see stages() and controls().")
+    choices = param.String(default=PlainData([]), doc="Schedules to choose from; see choices().")
+    pictures = param.String(default=PlainData({}), doc="The small picture of each schedule by its name; set once.")
 
-    search = param.Dict(default={}, doc="How far a search for the order is, and the words for it; empty for none.")
+    progress = param.Dict(default={}, doc="How far a computation is, and the words for it; empty for none.")
 
     _esm = module("wave.js")
     _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
     _gestures = (
-        "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "search",
+        "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "compute",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class WaveCanvas(Canvas):
         on_move_stage: Callable[[int, int, int], None] | None = None,
         on_try_layers: Callable[[Sequence[int] | None], Prediction | None] | None = None,
         on_try_stage: Callable[[tuple[int, int, int] | None], str] | None = None,
-        on_search: Mapping[str, Callable[[], None]] | None = None,
+        on_compute: Mapping[str, Callable[[], None]] | None = None,
         **params: Any,
     ) -> None:
         """``on_move_stage`` is given a stage, its new mesh and which replica of the model it is of.
@@ -70,11 +70,11 @@ class WaveCanvas(Canvas):
         ``on_try_layers`` is given the layers of every stage while they are dragged, to show and to
         return what they would make of the step, and None when they are let go of. ``on_try_stage`` is
         given the same of a stage as ``on_move_stage``, while it is carried, and says it in a few words.
-        ``on_search`` has what to do to ``stop`` a search for the order, and to search ``again``.
+        ``on_compute`` has what to do to ``stop`` a computation, and to compute ``again``.
         """
-        super().__init__(on_edit, **{"pictures": {name: thumbnail(name) for name in schedules}, **params})
+        super().__init__(on_edit, **{"pictures": PlainData({name: thumbnail(name) for name in schedules}), **params})
         self._on_stage_moved, self._on_layers_tried, self._on_stage_tried = on_move_stage, on_try_layers, on_try_stage
-        self._does_to_search = on_search or {}
+        self._does_to_computation = on_compute or {}
         self._drawn_design: Design | None = None
         self._layers: tuple[int, ...] = ()
 
@@ -88,17 +88,17 @@ class WaveCanvas(Canvas):
         drawn ``anew``.
         """
         self._drawn_design = design
-        before = NO_STAGES if anew else self.picture
+        before = NO_STAGES if anew else self.picture.data
         picture = {**before, **controls(design), "stale": True}
         if program is not None and costs is not None:
             self._layers = costs.layers
             picture.update(stages(design, program, costs), stale=False)
-        self.param.update(picture=picture, choices=choices(design))
+        self.param.update(picture=PlainData(picture), choices=PlainData(choices(design)))
 
     # one method a gesture
 
     def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
-        if self.picture.get("stale"):
+        if self.picture.data.get("stale"):
             raise InputError("these are the stages of the last sound design; solve its problems first")
         boundary, count = int(gesture["boundary"]), int(gesture["count"])
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
@@ -113,7 +113,7 @@ class WaveCanvas(Canvas):
     def _on_try_layers(self, gesture: Mapping[str, Any]) -> None:
         """Show what the step would be while layers are dragged; nothing is edited."""
         boundary, count = int(gesture["boundary"]), int(gesture["count"])
-        if count and not self.picture.get("stale"):
+        if count and not self.picture.data.get("stale"):
             self._try_layers(edits.move_layers(self._layers, boundary, count))
         else:
             self._try_layers(None)
@@ -136,7 +136,7 @@ class WaveCanvas(Canvas):
     def _on_try_stage(self, gesture: Mapping[str, Any]) -> None:
         """Show what the step would be while a stage is carried over another mesh; nothing is edited."""
         stage, mesh, replica = carried = _carried(gesture)
-        routes = self.picture["routes"]
+        routes = self.picture.data["routes"]
         try:
             words = self._try_stage(None if routes[replica][stage] == mesh else carried)
         except MeshwaveError:
@@ -147,8 +147,8 @@ class WaveCanvas(Canvas):
     def _try_stage(self, carried: tuple[int, int, int] | None) -> str:
         return "" if self._on_stage_tried is None else self._on_stage_tried(carried)
 
-    def _on_search(self, gesture: Mapping[str, Any]) -> None:
-        self._does_to_search.get(str(gesture["do"]), lambda: None)()
+    def _on_compute(self, gesture: Mapping[str, Any]) -> None:
+        self._does_to_computation.get(str(gesture["do"]), lambda: None)()
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         self._edit("pipeline.stages", None, "balance the stages")

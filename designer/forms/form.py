@@ -10,7 +10,7 @@ import param
 from meshwave.designer.forms.changes import change
 from meshwave.designer.forms.fields import Field, fields
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, PlainData
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import DesignError, InputError, Problem
 
@@ -34,7 +34,7 @@ def at_fields(problems: Sequence[Problem], paths: Collection[str]) -> dict[str, 
 class Form(Canvas):
     """All numbers and choices of the open design, section by section; each change is one edit."""
 
-    sections = param.List(default=[], doc="See fields().")
+    sections = param.String(default=PlainData([]), doc="See fields().")
     problems = param.Dict(default={}, doc="Path of a field to the problems shown at it.")
     turned = param.Integer(default=0, doc="Changes when another design is put in place: what was refused is forgotten.")
 
@@ -65,7 +65,7 @@ class Form(Canvas):
         """Show the design as it is and what can be chosen now, as when a profile has come."""
         sections = fields(self._session.design)
         self._by_path = {field["path"]: field for section in sections for field in section["fields"]}
-        self.param.update(sections=sections, problems=at_fields(self._session.problems, self._by_path))
+        self.param.update(sections=PlainData(sections), problems=at_fields(self._session.problems, self._by_path))
 
     def _on_act(self, gesture: Mapping[str, Any]) -> None:
         self._on_measured()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import param
 from panel.custom import JSComponent
@@ -14,6 +15,20 @@ from meshwave.engine.exports.pictures.palette import MESHES
 
 Edit = Callable[[str, Any, str], None]
 """``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
+
+
+class PlainData(str):
+    """Plain data as the JSON text in which it travels, for ``plain()`` in ``static/canvas.js``.
+
+    Panel and Bokeh visit every part of a list or a dict many times, which takes most of the time of an edit.
+    """
+
+    data: Any
+
+    def __new__(cls, data: Any) -> Self:
+        made = super().__new__(cls, json.dumps(data, separators=(",", ":")))
+        made.data = data
+        return made
 
 
 class Canvas(JSComponent):

@@ -16,8 +16,7 @@ from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.pages.studio import Draft, IsShown, Studio, _put_in_link
 from meshwave.designer.pages.timeline_layers import _of_pin, layers
 from meshwave.designer.pages.transfer_page import Crossings
-from meshwave.designer.state.background_search import in_words
-from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.design_session import Session, in_words
 from meshwave.designer.state.measured_load import Routings
 from meshwave.designer.state.order_edits import Drawing
 from meshwave.designer.views.block_layers import inside_of, measured_block
@@ -106,7 +105,7 @@ class Widgets:
             on_move_stage=self.drawing.move_stage,
             on_try_layers=self._try_layers,
             on_try_stage=self._try_stage,
-            on_search={"stop": session.stop_search, "again": session.search_again},
+            on_compute={"stop": session.stop, "again": session.compute_again},
             **fill,
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
@@ -138,9 +137,9 @@ class Widgets:
         self.runs.param.watch(lambda *_: self.experts.look(), "runs")
         self.side = Side(Design=self.form, Run=self.runs, Problems=self.problems)
         self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
-        session.param.watch(lambda *_: self._show_search(), "search")
+        session.param.watch(lambda *_: self._show_progress(), "progress")
         self._show_badge()
-        self._show_search()
+        self._show_progress()
         self._show_design()
         self._show_timeline()
 
@@ -172,20 +171,22 @@ class Widgets:
     def _compare_experts(self) -> None:
         self.expert_schedules.open(self.experts.rank)
 
-    def _show_search(self) -> None:
-        """How far a search for the order is; the picture stays what it is meanwhile."""
-        self.wave.search = {**self.session.search, "said": in_words(self.session.search)}
+    def _show_progress(self) -> None:
+        """How far a computation is; the picture stays what it is meanwhile."""
+        self.wave.progress = {**self.session.progress, "said": in_words(self.session.progress)}
         self.timeline.stale = self._stale
 
     @property
     def _stale(self) -> str:
         """Why what is shown is not of the design as it stands; empty where it is."""
         session = self.session
+        if session.is_computing and not session.progress:
+            return "Computing" if session.prediction is None else ""
         if not (session.errors and session.stale):
             return ""
-        if session.search:
+        if session.progress:
             shown = "No timeline yet" if session.prediction is None else "This is the last good design"
-            return f"{in_words(session.search)}. {shown}"
+            return f"{in_words(session.progress)}. {shown}"
         number, first = len(session.errors), str(session.errors[0])
         if session.prediction is None:
             return f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {first}"

@@ -12,8 +12,9 @@ from pathlib import Path
 import panel as pn
 
 from meshwave.designer.state.background_calibration import Calibrating
-from meshwave.designer.state.background_search import Later
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Later
+from meshwave.designer.state.predictions import Predictions
 from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
@@ -52,6 +53,7 @@ class Studio:
         self.launcher = launchers["local"](self.record)
         self.launcher.warm()
         self.calibrating = Calibrating()
+        self.predictions = Predictions()
 
     def _forget_old_drafts(self) -> None:
         for path in (*self._drafts.glob("*.json"), *self._drafts.glob("*.run")):
@@ -120,7 +122,7 @@ class Draft:
         self._studio, self._is_shown = studio, is_shown
         self._given = given if _DRAFT.fullmatch(given) else ""
         self.name = self._given or _new_draft()
-        self.session = Session(studio.open(self.name), later)
+        self.session = Session(studio.open(self.name), later, studio.predictions)
         self.session.param.watch(lambda *_: self._follow_edit(), "design")
         self.run = studio.shown_run(self.name)
 

@@ -23,6 +23,7 @@ from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_to
 from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import routes
+from meshwave.designer.state import jobs
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design
@@ -65,7 +66,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         threading.Thread(target=open_browser, args=(link, followed), daemon=True).start()
     _end_on_signals(server)
     server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
-    compile_in_background()
+    compile_in_background(then=jobs.warm_up)
     try:
         server.io_loop.start()
     finally:

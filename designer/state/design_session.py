@@ -9,16 +9,21 @@ from typing import Any, NamedTuple
 import param
 
 from meshwave.designer.state import expert_edits
-from meshwave.designer.state.background_search import CODES, RUNS, STOPPED, Later, Outcome, Search, searches
+from meshwave.designer.state.jobs import Done, Failed, Later, Listener, News, Progress
+from meshwave.designer.state.predictions import Outcome, Predictions, predicted
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import DesignError, InputError, Problem
 from meshwave.engine.lowering.lower import order
 from meshwave.engine.predict import order_consequences as rearrange
-from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.predict.prediction import Prediction
 
 LONGEST_HISTORY = 500
 MOST_PINNED = 3  # beside the open design: four on one axis
+RUNS = Problem("", "computing", "this step is being computed; until then the last one is shown")
+STOPPED = Problem("", "stopped", "the computation was stopped; compute again, undo, or change the design")
+CODES = {RUNS.code: "runs", STOPPED.code: "stopped"}
+"""Problems that are none: what follows from the design is not known yet."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -57,20 +62,23 @@ class Session(param.Parameterized):
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
     opened = param.Integer(default=0, doc="How often another document was put in place.")
     turned = param.Integer(default=0, doc="How often a person went back or forth.")
-    search = param.Dict(
+    progress = param.Dict(
         default={},
-        doc="How far the search for the order of the open design is: its state (runs, stopped), the share that is done "
-        "and what it does; empty where the order is known.",
+        doc="How far the computation of what follows from the open design is: its state (runs, stopped), the share that "
+        "is done and what is done now; empty once that is known, and as long as nobody would notice.",
     )
     notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
-    def __init__(self, design: Design, later: Later | None = None) -> None:
-        """With ``later`` a long search for an order holds nobody up: what is predicted comes when it is found."""
+    def __init__(self, design: Design, later: Later | None = None, predictions: Predictions | None = None) -> None:
+        """With ``later`` a long computation holds nobody up: its result comes when it is there. ``predictions`` are
+        shared with other sessions."""
         super().__init__(design=design)
         self._past: Steps = []
         self._future: Steps = []
         self._later = later
-        self._search: Search | None = None
+        self.predictions = predictions or Predictions()
+        self._job: Listener | None = None
+        self._pinning: Listener | None = None
         self._show(design, *self._outcome(design))
 
     @property
@@ -103,7 +111,7 @@ class Session(param.Parameterized):
     def tried(self, path: str, value: Any) -> Prediction | None:
         """What an edit would make of the step; nothing is changed. None where it would leave errors."""
         design = self._edited(path, value)
-        return self._with_the_same_order(design) if searches(design) else _predicted(design)[1]
+        return self._with_the_same_order(design) if type(design.pipeline).weighs else predicted(design)[1]
 
     def _with_the_same_order(self, design: Design) -> Prediction | None:
         """What becomes of a design that searches for its order while it still has that of the open one."""
@@ -163,6 +171,40 @@ class Session(param.Parameterized):
             kept.append(chosen)
         self.pinned = kept
 
+    def pin_design(self, design: Design) -> None:
+        """Compare with a design that is not open, as soon as it is predicted.
+
+        Raises:
+            InputError: it cannot be predicted, or as many are pinned as can be told apart.
+        """
+        outcome = self.predictions.at_once(design, wait=self._later is None)
+        if outcome is not None:
+            self._pin_outcome(outcome)
+            return
+        assert self._later is not None
+        self._end_pinning()
+        self._pinning = self.predictions.request(design, self._later, lambda news: self._hear_pinned(design, news))
+
+    def _pin_outcome(self, outcome: Outcome) -> None:
+        found, prediction = outcome
+        if prediction is None:
+            raise DesignError(found)
+        self.pin(prediction)
+
+    def _hear_pinned(self, design: Design, news: News) -> None:
+        try:
+            if isinstance(news, Done):
+                self._pin_outcome(news.value)
+            elif isinstance(news, Failed):
+                raise InputError(news.words)
+        except InputError as error:
+            self.notice = f"{design.name!r} was not pinned: {error}"
+
+    def _end_pinning(self) -> None:
+        if self._pinning is not None:
+            self._pinning.stop()
+            self._pinning = None
+
     def unpin(self, place: int) -> None:
         """Take a pinned prediction off; those behind it move up."""
         self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
@@ -177,8 +219,9 @@ class Session(param.Parameterized):
         Raises:
             InputError: the open design has errors, so the prediction is of an earlier one.
         """
-        if self.stale and self.search:
-            raise InputError(f"there is nothing to {purpose} before the order is found: {self.errors[0].message}")
+        if self.is_computing or (self.stale and self.progress):
+            reason = self.errors[0].message if self.errors else RUNS.message
+            raise InputError(f"there is nothing to {purpose} before the step is computed: {reason}")
         if self.stale:
             raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
         prediction: Prediction = self.prediction
@@ -190,7 +233,6 @@ class Session(param.Parameterized):
             self._turn_to(design, past, [], opens)
 
     def _turn_to(self, design: Design, past: Steps, future: Steps, opens: bool) -> None:
-        self.end()
         outcome = self._outcome(design)  # before anything is changed: what fails here leaves nothing behind
         self._past, self._future = past, future
         self._show(design, *outcome, opens=opens)
@@ -202,63 +244,77 @@ class Session(param.Parameterized):
             self.problems = found
             self.design = design
             state = next((CODES[problem.code] for problem in found if problem.code in CODES), "")
-            self.search = {"state": state, "share": 0.0, "words": ""} if state else {}
+            self.progress = {"state": state, "share": 0.0, "words": ""} if state else {}
             self.history = (
                 self._past[-1].label if self._past else "",
                 self._future[-1].label if self._future else "",
             )
 
-    # ---- orders that are searched ----
+    # ---- what is computed beside the page ----
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether what follows from the open design is being computed beside the page."""
+        return self._job is not None
 
     def _outcome(self, design: Design) -> Outcome:
-        """What follows from a design, as far as that is known at once."""
-        if self._later is None or not searches(design):
-            return _predicted(design)
-        search = Search(lambda: _predicted(design), self._later, self._hear, self._find)
-        outcome = search.start()
+        """What follows from a design, as far as that is known at once; the rest is computed beside the page. A
+        computation that an edit has overtaken is given up, unless both mean the same."""
+        before, job = self._job, None
+        outcome = self.predictions.at_once(design, wait=self._later is None)
         if outcome is None:
-            self._search = search
-            return [*problems(design), RUNS], None
-        return outcome
+            assert self._later is not None
+            job = self.predictions.request(design, self._later, self._hear)
+        if before is not None:
+            before.stop()  # after the new request, which may be for the same job
+        self._job = job
+        return outcome or (problems(design), None)
 
-    def _hear(self, search: Search, progress: Mapping[str, Any]) -> None:
-        if search is self._search:
-            self.search = dict(progress)
-
-    def _find(self, search: Search, outcome: Outcome) -> None:
-        if search is self._search:
-            self._search = None
-            self._show(self.design, *outcome)
+    def _hear(self, news: News) -> None:
+        if isinstance(news, Progress):
+            if not self.progress:
+                self._show(self.design, [*problems(self.design), RUNS], None)
+            self.progress = {"state": "runs", "share": news.share, "words": news.words}
+            return
+        self._job = None
+        if isinstance(news, Done):
+            self._show(self.design, *news.value)
+        elif isinstance(news, Failed):
+            self._show_stopped(f"the computation failed: {news.words}; compute again, undo, or change the design")
 
     def end(self) -> None:
-        """Give up a search that goes on, as when the tab is gone."""
-        if self._search is not None:
-            self._search.stop()
-            self._search = None
+        """Give up all computations, as when the tab is gone."""
+        self._end_pinning()
+        self._end_job()
 
-    def stop_search(self) -> None:
+    def _end_job(self) -> None:
+        if self._job is not None:
+            self._job.stop()
+            self._job = None
+
+    def stop(self) -> None:
         """Give it up and say so; the last good prediction stays."""
-        if self.search.get("state") == "runs":
-            self.end()
-            self._show(self.design, [*problems(self.design), STOPPED], None)
+        if self.is_computing:
+            self._end_job()
+            self._show_stopped(STOPPED.message)
 
-    def search_again(self) -> None:
-        """Search anew where the search was stopped."""
-        if self._search is None and self.search:
+    def _show_stopped(self, words: str) -> None:
+        self._show(self.design, [*problems(self.design), STOPPED._replace(message=words)], None)
+
+    def compute_again(self) -> None:
+        """Compute anew what was stopped."""
+        if not self.is_computing and self.progress:
             self._show(self.design, *self._outcome(self.design))
 
 
-def _predicted(design: Design) -> tuple[list[Problem], Prediction | None]:
-    found = problems(design)
-    if any(problem.severity == "error" for problem in found):
-        return found, None
-    try:
-        prediction = predict(design)
-    except DesignError as error:
-        return list(error.problems), None
-    except InputError as error:
-        return [Problem("", "cost", str(error))], None
-    return [*found, *prediction.warnings], prediction
+def in_words(progress: Mapping[str, Any]) -> str:
+    """How far a computation is, as ``Session.progress`` has it; empty where none goes on."""
+    if not progress:
+        return ""
+    if progress["state"] == "stopped":
+        return "The computation was stopped"
+    doing = f", {progress['words']}" if progress["words"] else ""
+    return f"Computing: {100 * progress['share']:.0f} %{doing}"
 
 
 def _release(design: Design) -> Design:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwave.designer.state import design_edits as edits
-from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.design_session import RUNS, Session
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.lowering.faults import by_mesh_names
@@ -357,6 +357,8 @@ def _ring(ring: list[Standstill]) -> list[dict[str, Any]]:
 
 def _played(design: Design, session: Session) -> Played:
     """What becomes of a draft."""
+    if session.is_computing:
+        raise InputError(f"there is no order to edit yet: {RUNS.message}")
     try:
         now = order(design)
     except InputError as error:

@@ -15,7 +15,7 @@ from meshwave.designer.views.topbar import example_entries, read_upload
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.files import example
-from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import quantity
 
 
@@ -72,7 +72,7 @@ class Comparison(Overlay):
         self._add(read_upload(gesture["text"]))
 
     def _add(self, design: Design) -> None:
-        self._session.pin(predict(design))
+        self._session.pin_design(design)
 
 
 MORE = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ LINKS = [
 """Clusters on whose links the map can be priced."""
 
 
-@lru_cache(maxsize=8)
 def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
     """Columns of one entry a layer, row by row, with the words for axes, measures and what the map says."""
     found = grid(cluster)

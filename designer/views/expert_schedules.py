@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +14,8 @@ from meshwave.designer.canvases.expert_figures import FIGURE_HELP, Known, terms
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state import expert_edits as edits
-from meshwave.designer.state.background_search import Stopped
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, at_once
 from meshwave.designer.views.expert_map import LINKS, map_of_layers
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
@@ -23,7 +23,6 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.predict.expert_map import GridCluster, cluster_called
-from meshwave.engine.schedules import watched
 from meshwave.engine.units import quantity
 
 KINDS = {
@@ -88,16 +87,18 @@ class ExpertSchedules(Overlay):
         super().__init__(**params)
         self._session = session
         self._rank = 0
-        self._document = pn.state.curdoc
-        self._is_over = threading.Event()
+        document = pn.state.curdoc
+        self._later = at_once if document is None else document.add_next_tick_callback
+        self._job: Listener | None = None
         self._mapped: GridCluster | None = None  # the cluster whose map is shown, or is being priced
         session.param.watch(lambda *_: self._show(), "design")
-        if self._document is not None:
+        if document is not None:
             pn.state.on_session_destroyed(lambda context: self.end())
 
     def end(self) -> None:
         """The page is gone: nothing goes on for it."""
-        self._is_over.set()
+        if self._job is not None:
+            self._job.stop()
 
     def open(self, rank: int = 0) -> None:
         """Show the schedules of the open design's layer on a mesh."""
@@ -128,28 +129,24 @@ class ExpertSchedules(Overlay):
         cluster = cluster_called(str(gesture["links"]), self._session.design)
         if cluster == self._mapped:
             return
-        self._mapped, self.map = cluster, {}
-        threading.Thread(target=self._find_map, args=(cluster,), daemon=True, name="map of expert layers").start()
+        self.end()
+        self._mapped, self.map = cluster, _maps.get(cluster, {})
+        if not self.map:
+            self._job = Job(partial(map_of_layers, cluster)).listen(self._later, partial(self._hear_map, cluster))
 
-    def _find_map(self, cluster: GridCluster) -> None:
-        def watch(done: float | None, words: str) -> None:
-            if self._is_over.is_set() or cluster != self._mapped:
-                raise Stopped
+    def _hear_map(self, cluster: GridCluster, news: News) -> None:
+        if isinstance(news, Done):
+            if len(_maps) >= MOST_MAPS:
+                _maps.clear()
+            self.map = _maps[cluster] = news.value
+        elif isinstance(news, Failed):
+            self._mapped = None
+            self._send_msg({"type": "answered", "gesture": "map", "refused": f"There is no map: {news.words}."})
 
-        try:
-            with watched(watch):
-                found = map_of_layers(cluster)
-        except Stopped:
-            return
 
-        def show() -> None:
-            if cluster == self._mapped:
-                self.map = found
-
-        if self._document is None:
-            show()
-        else:
-            self._document.add_next_tick_callback(show)
+MOST_MAPS = 8
+_maps: dict[GridCluster, dict[str, Any]] = {}
+"""Maps that are known, of all tabs."""
 
 
 # ---- plain functions ----

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
-from meshwave.designer.state.background_search import RUNS, STOPPED
-from meshwave.designer.state.design_session import Session
+from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.state.design_session import RUNS, STOPPED, Session
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import duration, quantity
 
@@ -240,7 +239,7 @@ FIGURES = (
 class Numbers(Canvas):
     """The strip of numbers, and the button that pins the design to compare with."""
 
-    tiles = param.List(default=[], doc="See tiles().")
+    tiles = param.String(default=PlainData([]), doc="See tiles().")
     stale = param.Dict(default={}, doc="Title and detail, where the numbers are of an earlier design; empty else.")
     pinned = param.List(
         default=[], item_type=str, doc="Names of the pinned designs; changes are told against the first."
@@ -263,7 +262,7 @@ class Numbers(Canvas):
         session = self._session
         prediction, pinned = session.prediction, session.pinned
         self.param.update(
-            tiles=tiles(prediction, pinned[0] if pinned else None),
+            tiles=PlainData(tiles(prediction, pinned[0] if pinned else None)),
             stale=staleness(session),
             is_pinned=any(each.design == session.design for each in pinned),
             pinned=[each.design.name for each in pinned],
@@ -276,7 +275,7 @@ class Numbers(Canvas):
             self._show()
         else:
             pinned = self._session.pinned
-            self.tiles = tiles(tried, pinned[0] if pinned else None)
+            self.tiles = PlainData(tiles(tried, pinned[0] if pinned else None))
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()
@@ -291,15 +290,12 @@ class Numbers(Canvas):
 
 def staleness(session: Session) -> dict[str, str]:
     """What to say where the numbers are not of the design as it stands; empty where they are."""
-    if not session.stale:
+    if not session.stale or (session.is_computing and not session.progress):
         return {}
-    if session.search:
+    if session.progress:
         kept = "These are the numbers of the last good design." if session.prediction is not None else "No numbers yet."
-        title = "Searching …" if session.search["state"] == "runs" else "Search stopped"
-        return {
-            "title": title,
-            "detail": f"{kept} {RUNS.message if session.search['state'] == 'runs' else STOPPED.message}",
-        }
+        title = "Computing …" if session.is_computing else "Computation stopped"
+        return {"title": title, "detail": f"{kept} {RUNS.message if session.is_computing else STOPPED.message}"}
     errors = session.errors
     reasons = "\n".join(map(str, errors[:3]))
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas
-from meshwave.designer.state.background_search import CODES, Outcome, Search
-from meshwave.designer.state.design_session import Session
-from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.designer.state.design_session import CODES, Session
+from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
+from meshwave.designer.state.predictions import Outcome
+from meshwave.engine.document import parse_design
+from meshwave.engine.errors import InputError, Problem
 from meshwave.engine.predict.gallery import searched
 from meshwave.engine.predict.gallery_notes import of_search
-from meshwave.engine.predict.prediction import Prediction, predict
 
 
 def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:
@@ -27,7 +26,7 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
 
     def severity(problem: Problem) -> str:
         if problem.code in CODES:
-            return "search"
+            return "computing"
         unwise = problem.severity == "warning" and (problem.where, problem.code) in stops
         return "launch" if unwise or problem not in problems else problem.severity
 
@@ -35,7 +34,7 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
     return [{"severity": severity(each), "where": each.where, "message": each.message} for each in ordered]
 
 
-SEVERITIES = ("error", "launch", "warning", "search")
+SEVERITIES = ("error", "launch", "warning", "computing")
 
 
 class Problems(Canvas):
@@ -61,7 +60,7 @@ class Problems(Canvas):
         super().__init__(**params)
         self._session, self._on_path = session, on_focus
         self._blocking: Sequence[Problem] = ()
-        self._search: Search | None = None
+        self._search: Listener | None = None
         self._found: Mapping[str, Any] | None = None  # a pipeline to use
         session.param.watch(lambda *_: self._show(), "problems")
         session.param.watch(lambda *_: self._tell(), "prediction")
@@ -78,7 +77,7 @@ class Problems(Canvas):
 
     def _show(self) -> None:
         problems = listed(self._session.problems, self._blocking)
-        wrong = [problem for problem in problems if problem["severity"] != "search"]
+        wrong = [problem for problem in problems if problem["severity"] != "computing"]
         self.param.update(
             problems=problems,
             badge=str(len(wrong)) if wrong else "",
@@ -110,17 +109,14 @@ class Problems(Canvas):
         if pipeline is None:
             raise InputError("there is no order to search for before the design's errors are mended")
         self.end()
-        find = partial(_predicted, session.design, pipeline)
-        ended = partial(self._hear, session.prediction, pipeline)
-        if session.later is None:
-            ended(None, find())
-            return
-        search = Search(find, session.later, self._hear_progress, ended)
-        self._search = search
-        self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
-        outcome = search.start()
+        design = parse_design({**session.design.model_dump(mode="json"), "pipeline": dict(pipeline)})
+        outcome = session.predictions.at_once(design, wait=session.later is None)
         if outcome is not None:
-            ended(search, outcome)
+            self._tell_found(pipeline, outcome)
+            return
+        assert session.later is not None
+        self.better = {"state": "runs", "words": "Searching …", "share": 0.0, "use": False}
+        self._search = session.predictions.request(design, session.later, lambda news: self._hear(pipeline, news))
 
     def _on_stop(self, gesture: Mapping[str, Any]) -> None:
         self._ask_anew()
@@ -130,30 +126,23 @@ class Problems(Canvas):
             raise InputError("that was found for an earlier design; search again")
         self._session.edit("pipeline", dict(self._found), "schedule Auto")
 
-    def _hear_progress(self, search: Search, progress: Mapping[str, Any]) -> None:
-        if search is self._search:
-            words = f"Searching: {100 * progress['share']:.0f} %, {progress['words']}"
-            self.better = {"state": "runs", "words": words, "share": progress["share"], "use": False}
-
-    def _hear(self, present: Prediction, pipeline: Mapping[str, Any], search: Search | None, outcome: Outcome) -> None:
-        if search is not self._search:
+    def _hear(self, pipeline: Mapping[str, Any], news: News) -> None:
+        if isinstance(news, Progress):
+            words = f"Searching: {100 * news.share:.0f} %, {news.words}"
+            self.better = {"state": "runs", "words": words, "share": news.share, "use": False}
             return
         self._search = None
+        if isinstance(news, Done):
+            self._tell_found(pipeline, news.value)
+        elif isinstance(news, Failed):
+            self._tell_found(pipeline, ([Problem("", "search", f"the search failed: {news.words}")], None))
+
+    def _tell_found(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome
-        words, use = (str(problems[0]), False) if found is None else of_search(present, found)
+        words, use = (str(problems[0]), False) if found is None else of_search(self._session.prediction, found)
         self._found = pipeline if use else None
         self.better = {"state": "found", "words": words, "share": 1.0, "use": use}
 
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
             self._on_path(str(gesture["where"]))
-
-
-def _predicted(design: Design, pipeline: Mapping[str, Any]) -> Outcome:
-    """What becomes of a design with another pipeline."""
-    try:
-        return [], predict(parse_design({**design.model_dump(mode="json"), "pipeline": dict(pipeline)}))
-    except DesignError as error:
-        return list(error.problems), None
-    except InputError as error:
-        return [Problem("", "search", str(error))], None

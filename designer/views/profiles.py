@@ -14,8 +14,8 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay
 from meshwave.designer.state.background_calibration import Calibrating
-from meshwave.designer.state.background_search import Later
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Block, Pair, Phase, Profile
 from meshwave.engine.costs.profile_coverage import outside

@@ -11,7 +11,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas
-from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.design_session import RUNS, Session
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.run_comparison import history_shown
 from meshwave.designer.views.run_data import SHOWN_RUNS, _Shown
@@ -208,6 +208,8 @@ class RunsPanel(Canvas):
         if session.errors:
             self._on_blocked(())
             return f"Cannot launch: {session.errors[0]}"
+        if session.is_computing:
+            return f"Cannot launch: {RUNS.message}"
         memory = None if session.stale else session.prediction.memory
         found = tuple(self._launcher.problems(session.design, memory))
         can = self._launcher.probe()

@@ -21,19 +21,19 @@ SAID_EVERY_S = 2.0
 
 
 def _telling(command: Command) -> Command:
-    """The same, and where an order is searched for long it says on standard error how far that is."""
+    """The same command, which says on standard error how far work that takes long is."""
 
     @wraps(command)
     def telling(options: argparse.Namespace) -> int:
-        from meshwave.engine.schedules import watched
+        from meshwave.engine.progress import watched
 
         said = time.monotonic()
 
-        def say(done: float | None, words: str) -> None:
+        def say(share: float, words: str) -> None:
             nonlocal said
-            if done is not None and time.monotonic() - said >= SAID_EVERY_S:
+            if time.monotonic() - said >= SAID_EVERY_S:
                 said = time.monotonic()
-                print(f"searching an order: {100 * done:.0f} %, {words}", file=sys.stderr)
+                print(f"computing: {100 * share:.0f} %, {words}", file=sys.stderr)
 
         with watched(say):
             return command(options)

@@ -49,7 +49,9 @@ def _section(name: str, schedule: type[Schedule]) -> Any:
         "schedule": (Literal[name], Field(default=name, description="The rule that orders compute."))
     }
     title = "".join(word.capitalize() for word in name.split("-")) + "Pipeline"
-    return create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), **fields)
+    made = create_model(title, __base__=(schedule, _Made), __doc__=schedule.help(), __module__=__name__, **fields)
+    globals()[title] = made  # pickle finds a class by its name
+    return made
 
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from meshwave.engine.document.expert_layers import ITEM_BYTES, rates
 from meshwave.engine.document.expert_layers import links as cluster_links
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.experts import Layer, Line, Links, Price, Rates, price
-from meshwave.engine.schedules import go_on
 from meshwave.engine.units import quantity
 
 Floats = NDArray[np.float64]
@@ -214,14 +213,12 @@ class Grid(NamedTuple):
 
 @lru_cache(maxsize=16)
 def grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid:
-    """Price every layer of :data:`GRID`, or of its :data:`ENDS`, under :data:`ALL` schedules, as long as whoever
-    watches wants it."""
+    """Price every layer of :data:`GRID`, or of its :data:`ENDS`, under :data:`ALL` schedules."""
     sizes = ENDS if ends else GRID
     points = np.array(list(product(*sizes.values())))
     known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
     found = []
     for point in points.tolist():
-        go_on()
         layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
         if layer not in known:
             known[layer] = [_figures(price(name, layer, cluster.links, cluster.rates)) for name in ALL]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -153,9 +154,9 @@ def compile_loop() -> bool:
     return True
 
 
-def compile_in_background() -> threading.Thread:
+def compile_in_background(then: Callable[[], None] = lambda: None) -> threading.Thread:
     """Compile the loop while this process serves others: in a process of its own, since that can take ten seconds of
-    the interpreter's lock, and then load it here. Until then Python runs the loop."""
+    the interpreter's lock, and then load it here. Until then Python runs the loop. Call ``then`` in the end."""
 
     def prepare() -> None:
         environment = {**os.environ, "PYTHONPATH": import_path()}
@@ -164,6 +165,7 @@ def compile_in_background() -> threading.Thread:
             subprocess.run(call, env=environment, check=True, capture_output=True, timeout=COMPILING_S)
             compile_loop()
         _compiling.clear()
+        then()
 
     _compiling.set()
     thread = threading.Thread(target=prepare, daemon=True, name="compile-shared-links")

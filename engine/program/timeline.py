@@ -153,7 +153,7 @@ class Timeline:
         """``[ranks]`` the ``seconds`` of some spans, added up rank by rank."""
         return np.asarray(np.bincount(self.rank[spans], seconds, minlength=self.ranks), np.float64)
 
-    @property
+    @cached_property
     def critical_path(self) -> NDArray[np.int64]:
         """The spans that make the step as long as it is, from the first to the last."""
         path = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,17 @@ class Schedule(Part):
     def program(self, pipe: Pipe) -> Program:
         """The computations of every rank, without transfers."""
         return from_columns(self.orders(pipe), np.array(self.routes(pipe)), np.array(self.replica_of(pipe)))
+
+    def is_known(self, pipe: Pipe) -> bool:
+        """Return whether the order takes no search: it follows from a rule, or was searched before."""
+        return True
+
+    def searched(self, pipe: Pipe) -> Any:
+        """Return the result of the search for the order, for another process to remember; None for a rule."""
+        return None
+
+    def remember(self, pipe: Pipe, result: Any) -> None:
+        """Take the result of a search that another process made."""
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
         """What it tried and found, in sentences; nothing for a rule that does not search."""

@@ -7,14 +7,13 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, product
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
-from meshwave.engine.schedules._progress import go_on
 
 Task = tuple[int, int, int]  # op, stage, microbatch
 Orders = list[list[Task]]
@@ -72,7 +71,6 @@ FORWARDS: tuple[Forwards, ...] = ("deep", "old", "wide")
 BACKWARDS: tuple[Backwards, ...] = ("old", "far")
 PATIENCE = (0.5, 0.0, 1.0)
 
-LOOKED_EVERY = 5_000
 """Events of the greedy clock after which it is asked whether anybody still wants its order: some hundredths of a second."""
 JUMPS = (1, 2, 3, 5, 8)  # how far a computation is moved to improve an order
 SLACK = 0.01  # how much longer than before a step may get by one move, at first
@@ -123,11 +121,7 @@ class _Clock:
         self._arrives((Op.F, 0, 0), 0.0)
 
     def run(self) -> Orders:
-        for number in count():
-            if not self.events:
-                break
-            if number % LOOKED_EVERY == 0:
-                go_on()
+        while self.events:
             now, rank = heapq.heappop(self.events)
             if self.free[rank] <= now:
                 task = self._next(rank, now)
@@ -320,7 +314,6 @@ def climb(shop: Shop, orders: Orders, tries: int) -> Orders:
     for used in range(tries):
         if least <= shortest:
             break
-        go_on()
         rank, place = chance.choice(played.critical)
         jump = chance.choice(JUMPS)
         changed = _moved(shop, orders, rank, *chance.choice([(place - 1, place - 1 + jump), (place, place - jump)]))

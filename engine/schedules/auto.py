@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from meshwave.engine.program.program import Program, build, from_columns
+from meshwave.engine.progress import tell
 from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
 from meshwave.engine.schedules._order_search import (
     Habit,
@@ -27,7 +27,6 @@ from meshwave.engine.schedules._order_search import (
     roomier,
     within,
 )
-from meshwave.engine.schedules._progress import go_on, tell
 from meshwave.engine.schedules._steady_state import lengthened, short_step
 from meshwave.engine.units import quantity
 
@@ -118,15 +117,26 @@ class Auto(Schedule):
         return np.split(rows, program.offsets[1:-1])
 
     def program(self, pipe: Pipe) -> Program:
-        return self.answer(pipe).program
+        return self.searched(pipe).program
 
-    def answer(self, pipe: Pipe) -> Answer:
-        """What is found for a pipeline; of the last few it is remembered."""
-        route = tuple(self.routes(pipe)[0])
-        return _search(pipe, route, self.backward == "split", self.limit)
+    def searched(self, pipe: Pipe) -> Answer:
+        if not self.is_known(pipe):
+            self.remember(pipe, _search(*self._question(pipe)))
+        return _answers[self._question(pipe)]
+
+    def is_known(self, pipe: Pipe) -> bool:
+        return self._question(pipe) in _answers
+
+    def remember(self, pipe: Pipe, result: Answer) -> None:
+        while len(_answers) >= REMEMBERED:
+            del _answers[next(iter(_answers))]
+        _answers[self._question(pipe)] = result
+
+    def _question(self, pipe: Pipe) -> _Question:
+        return pipe, tuple(self.routes(pipe)[0]), self.backward == "split", self.limit
 
     def findings(self, pipe: Pipe) -> Sequence[str]:
-        tried, best, _, least, tries, searched = self.answer(pipe)
+        tried, best, _, least, tries, searched = self.searched(pipe)
         named = [each for each in tried if not each.name.startswith(FOUND)]
         unit = pipe.prices.unit if pipe.prices else "units"
         found = len(tried) - len(named)
@@ -154,7 +164,12 @@ def _rank_of(candidate: Candidate) -> tuple[bool, float]:
     return not candidate.fits, candidate.seconds
 
 
-@lru_cache(maxsize=8)
+_Question = tuple[Pipe, tuple[int, ...], bool, float | None]
+_answers: dict[_Question, Answer] = {}
+REMEMBERED = 8
+"""Searches whose answers are kept."""
+
+
 def _search(pipe: Pipe, route: tuple[int, ...], split: bool, limit: float | None) -> Answer:
     """Try the named orders of a route, then look for others: in the step itself, or in a shorter one."""
     shop = _shop(pipe, route, split, limit)
@@ -203,7 +218,6 @@ class _Bench:
 
     def try_out(self, name: str, program: Program, *, proved: bool = True) -> None:
         """One that is not ``proved`` may wait for ever: then it is not told of."""
-        go_on()
         if program.digest in self._seen or (not proved and len(program.graph.stuck)):
             return
         self._seen.add(program.digest)

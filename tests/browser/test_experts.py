@@ -379,9 +379,9 @@ def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     names = (*expert_grid.SPREAD, "ppmoe")
     seconds = {name: 1e-3 + (np.arange(len(points)) + number) % len(names) for number, name in enumerate(names)}
     quick = expert_grid.Grid(axes, seconds, seconds)
-    for module in (expert_grid, expert_map):
-        monkeypatch.setattr(module, "grid", lambda cluster: quick._replace(cluster=cluster))
-    monkeypatch.setattr(expert_schedules, "map_of_layers", expert_map.map_of_layers.__wrapped__)
+    monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
+    known = {cluster: expert_map.map_of_layers(cluster) for cluster in expert_grid.CLUSTERS.values()}
+    monkeypatch.setattr(expert_schedules, "_maps", known)
 
 
 @pytest.mark.usefixtures("quick_grid")

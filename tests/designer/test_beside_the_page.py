@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from itertools import cycle
-from typing import Any, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from bokeh.document import Document
@@ -14,75 +13,57 @@ from panel.io.state import set_curdoc
 
 from meshwave.designer.canvases import transfer
 from meshwave.designer.state import transfer_links as edits
-from meshwave.designer.state.background_search import Stopped
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Job
 from meshwave.designer.state.transfer_session import Bench
-from meshwave.designer.views import expert_schedules
+from meshwave.designer.views import expert_schedules, gallery, gallery_cards
 from meshwave.engine.document import load_design
-from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
+from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.files import example
-from meshwave.engine.predict import expert_map as expert_grid
-from meshwave.engine.schedules import go_on, watched
 from tests.conftest import PATIENCE_S
+from tests.designer import held
+
+Begin = Callable[[], Any]
 
 
-def thread_of(name: str, document: Document, begin: Callable[[], Any]) -> threading.Thread:
-    """The thread of that name that something begins in a page."""
-    before = set(threading.enumerate())
+def transfer_lab() -> Job:
+    view = transfer.TransferView(Bench(parse_transfer(json.dumps(edits.cases()["uneven"][1]))))
+    view._begin()
+    assert view._job is not None
+    return view._job.job
+
+
+def expert_map() -> Job:
+    view = expert_schedules.ExpertSchedules(Session(load_design(example("01-first-wave"))))
+    view._handle_msg({"type": "map", "links": "pcie"})
+    assert view._job is not None
+    return view._job.job
+
+
+@pytest.mark.parametrize("begin", [transfer_lab, expert_map])
+def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(transfer, "planned_rows", held.endless)
+    monkeypatch.setattr(expert_schedules, "map_of_layers", held.endless)
+    monkeypatch.setattr(expert_schedules, "_maps", {})
+    document = Document()
     with set_curdoc(document):
-        begin()
-    [found] = [each for each in threading.enumerate() if each.name == name and each not in before]
-    return found
+        job = begin()
 
-
-def destroy(document: Document) -> None:
-    """As the server does with a page that nobody looks at any more."""
-    for callback in document.session_destroyed_callbacks:
+    for callback in document.session_destroyed_callbacks:  # as the server does where nobody looks any more
         callback(None)  # type: ignore[arg-type]
 
-
-def test_plans_of_a_transfer_are_no_longer_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(spec: TransferSpec) -> Iterator[dict[str, Any]]:
-        yield from cycle([{"makespan_s": 1.0, "played_s": 1.0, "bound_s": 1.0}])
-
-    monkeypatch.setattr(transfer, "compared", endless)
-    document = Document()
-
-    def begin() -> None:
-        spec = parse_transfer(json.dumps(edits.cases()["uneven"][1]))
-        transfer.TransferView(Bench(spec))._begin()
-
-    thread = thread_of("plans of a transfer", document, begin)
-    destroy(document)
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    assert job.join(PATIENCE_S)
 
 
-def test_the_map_of_expert_layers_is_no_longer_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(cluster: expert_grid.GridCluster) -> NoReturn:
-        while True:
-            go_on()
+def test_a_gallery_that_is_closed_is_judged_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(gallery_cards, "judged", held.hold_cards)
+    shown = gallery.Gallery(Session(load_design(example("01-first-wave"))))
+    shown.open()
+    assert shown._job is not None
+    job = shown._job.job
 
-    monkeypatch.setattr(expert_schedules, "map_of_layers", endless)
-    document, session = Document(), Session(load_design(example("01-first-wave")))
+    shown._handle_msg({"type": "close"})
 
-    def begin() -> None:
-        expert_schedules.ExpertSchedules(session)._handle_msg({"type": "map", "links": "pcie"})
-
-    thread = thread_of("map of expert layers", document, begin)
-    destroy(document)
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-
-
-def test_whoever_prices_the_grid_can_stop_it_between_two_layers() -> None:
-    priced = []
-
-    def watch(done: float | None, words: str) -> None:
-        priced.append(words)
-        if len(priced) > 2:
-            raise Stopped
-
-    with watched(watch), pytest.raises(Stopped):
-        expert_grid.grid.__wrapped__()
-    assert len(priced) == 3
+    assert job.join(PATIENCE_S)

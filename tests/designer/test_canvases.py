@@ -361,25 +361,25 @@ def test_every_gesture_on_the_wave_is_one_step_of_undo(
     assert send(wave, said, type="move_layers", boundary=0, count=1) is None
     assert session.history[0] == "move 1 layer from stage 0 to 1"
     assert session.design.pipeline.stages[:2] == (1, 3)
-    assert not wave.picture["balanced"]
+    assert not wave.picture.data["balanced"]
     assert send(wave, said, type="balance") is None
     assert session.design.pipeline.stages is None
     assert send(wave, said, type="dial", value=2) is None
     assert session.design.pipeline.waves == 2
-    assert [group["label"] for group in wave.picture["groups"]] == ["wave 1", "wave 2"]
+    assert [group["label"] for group in wave.picture.data["groups"]] == ["wave 1", "wave 2"]
     assert send(wave, said, type="microbatches", value=8) is None
     assert send(wave, said, type="option", key="grouping", value="ungrouped") is None
     assert send(wave, said, type="schedule", name="chimera") is None
-    assert wave.picture["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]
+    assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]
     for _ in range(6):
         session.undo()
     assert session.design == parse_design(document())
 
 
 def test_the_wave_folds_at_its_meshes_and_its_shares_add_up(wave: WaveCanvas) -> None:
-    assert wave.picture["routes"] == [[0, 1, 2, 3, 3, 2, 1, 0]]
-    assert sum(wave.picture["layers"]) == 16
-    assert sum(wave.picture["shares"]) == pytest.approx(1)
+    assert wave.picture.data["routes"] == [[0, 1, 2, 3, 3, 2, 1, 0]]
+    assert sum(wave.picture.data["layers"]) == 16
+    assert sum(wave.picture.data["shares"]) == pytest.approx(1)
 
 
 def skipping(schedule: str, *layers: int) -> Design:
@@ -392,7 +392,7 @@ def skipping(schedule: str, *layers: int) -> Design:
 def arcs(design: Design) -> list[tuple[int, int, int, str]]:
     canvas, prediction = WaveCanvas(), predict(design)
     canvas.show(design, prediction.program, prediction.costs)
-    return [(arc["from"], arc["to"], arc["replica"], arc["way"]) for arc in canvas.picture["skips"]]
+    return [(arc["from"], arc["to"], arc["replica"], arc["way"]) for arc in canvas.picture.data["skips"]]
 
 
 def test_skips_are_arcs_that_say_what_travels_from_which_mesh_to_which() -> None:
@@ -422,7 +422,7 @@ def test_every_replica_has_its_arcs_and_a_wave_keeps_both_ends_on_a_mesh() -> No
 def test_waves_end_where_the_layers_do(wave: WaveCanvas, said: list[dict[str, Any]]) -> None:
     send(wave, said, type="dial", value=2)
 
-    assert wave.picture["dial"] == {
+    assert wave.picture.data["dial"] == {
         "key": "waves",
         "label": "waves",
         "value": 2,
@@ -467,11 +467,11 @@ def test_a_draft_can_leave_the_schedule_that_does_not_fit_it(
 ) -> None:
     send(wave, said, type="schedule", name="chimera")
     send(cluster, said, type="delete", mesh=3)
-    assert wave.picture["stale"]
-    assert wave.picture["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last sound design
+    assert wave.picture.data["stale"]
+    assert wave.picture.data["routes"] == [[0, 1, 2, 3], [3, 2, 1, 0]]  # of the last sound design
 
     assert "last sound design" in (send(wave, said, type="move_layers", boundary=0, count=1) or "")
     assert send(wave, said, type="schedule", name="1f1b") is None
 
-    assert not wave.picture["stale"]
-    assert wave.picture["routes"] == [[0, 1, 2]]
+    assert not wave.picture.data["stale"]
+    assert wave.picture.data["routes"] == [[0, 1, 2]]

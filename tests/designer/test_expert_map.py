@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,10 @@ from meshwave.designer.views.expert_map import map_of_layers
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.predict.expert_map import CLUSTERS, OWN, GridCluster, cluster_of, grid
+from meshwave.engine.predict.expert_map import CLUSTERS, OWN, cluster_of, grid
+from tests.designer import held
+
+PRICED_S = 60.0
 
 
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
@@ -45,13 +47,8 @@ def test_what_the_map_says_has_the_papers_range_beside() -> None:
 
 
 def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    priced = []
-
-    def told(cluster: GridCluster) -> dict[str, Any]:
-        priced.append(cluster)
-        return {"notes": [cluster.about]}
-
-    monkeypatch.setattr(expert_schedules, "map_of_layers", told)
+    monkeypatch.setattr(expert_schedules, "map_of_layers", held.map_of_layers)
+    monkeypatch.setattr(expert_schedules, "_maps", {})
     opened = load_design(example("16-gpt2-moe"))
     view = ExpertSchedules(Session(opened))
     answers: list[dict[str, Any]] = []
@@ -59,14 +56,12 @@ def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.Monk
 
     def ask(links: str) -> None:
         view._handle_msg({"type": "map", "links": links})
-        for thread in threading.enumerate():
-            if thread.name == "map of expert layers":
-                thread.join()
+        assert view._job is None or view._job.job.join(PRICED_S)
 
     assert [each["key"] for each in view.links] == [OWN, *CLUSTERS]
     for links in (*CLUSTERS, OWN, OWN):
         ask(links)
-    assert priced == [*CLUSTERS.values(), cluster_of(opened)]  # the same links are not priced again
+    assert [*expert_schedules._maps] == [*CLUSTERS.values(), cluster_of(opened)]
     assert view.map == {"notes": [cluster_of(opened).about]}
     ask("nvlnk")
     assert "Did you mean 'nvlink'?" in answers[-1]["refused"]
@@ -77,5 +72,5 @@ def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.Mon
     quick = grid()
     monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
-        notes = " ".join(map_of_layers.__wrapped__(cluster)["notes"])
+        notes = " ".join(map_of_layers(cluster)["notes"])
         assert cluster.about in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes

@@ -6,30 +6,27 @@ from typing import Any
 
 import pytest
 
-import meshwave.designer.views.gallery as module
 from meshwave.designer.pages.timeline_layers import layers
 from meshwave.designer.state.design_session import MOST_PINNED, Session
+from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison, columns
-from meshwave.designer.views.gallery import COLUMNS, LANES, Gallery, about, axis, card, picture
+from meshwave.designer.views.gallery import Gallery
+from meshwave.designer.views.gallery_cards import COLUMNS, LANES, about, axis, card, picture
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict import gallery as engine_gallery
 from meshwave.engine.predict.gallery import Entry, judge, variants
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
+from tests.designer import held
 
-FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
-SEARCHED_S = 30.0
+SEARCHED_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that search their order have tests of their own."""
-    every = engine_gallery.variants
-    monkeypatch.setattr(
-        engine_gallery, "variants", lambda design: [each for each in every(design) if each.schedule in FEW]
-    )
+    monkeypatch.setattr(gallery_cards, "judged", held.judge_few)
 
 
 @pytest.fixture
@@ -66,9 +63,13 @@ def opened(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> Heard:
     """The gallery with all its cards."""
     heard = Heard(gallery, monkeypatch)
     gallery.open()
-    assert gallery._search is not None
-    gallery._search.wait(SEARCHED_S)
+    wait_for(gallery)
     return heard
+
+
+def wait_for(gallery: Gallery) -> None:
+    if gallery._job is not None:
+        assert gallery._job.job.join(SEARCHED_S)
 
 
 def entry(design: Design, title: str) -> Entry:
@@ -161,8 +162,7 @@ def test_it_follows_the_design_while_it_is_open_and_only_then(
     heard = opened(gallery, monkeypatch)
 
     session.edit("pipeline.microbatches", 8, "8 microbatches")
-    assert gallery._search is not None
-    gallery._search.wait(SEARCHED_S)
+    wait_for(gallery)
     assert [message["about"].split(", ")[1] for message in heard.of("reset")] == ["4 microbatches", "8 microbatches"]
 
     gallery._handle_msg({"type": "close"})
@@ -206,10 +206,7 @@ def test_a_draft_that_cannot_be_simulated_has_cards_with_the_reason(monkeypatch:
 
 
 def test_a_defect_is_said_and_ends_the_wait(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(design: Design) -> Any:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(module, "gallery", fail)
+    monkeypatch.setattr(gallery_cards, "judged", held.broken)
     heard = opened(gallery, monkeypatch)
 
     assert "broken" in heard.of("answered")[-1]["refused"]
@@ -240,7 +237,7 @@ def test_a_slot_of_two_is_drawn_in_halves() -> None:
 
 
 def test_a_large_picture_is_columns_on_some_of_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EXACT", 100)
+    monkeypatch.setattr(gallery_cards, "EXACT", 100)
     timeline = predict(parse_design(document({"schedule": "1f1b", "microbatches": 40}, 20))).timeline
 
     drawn = picture(timeline)

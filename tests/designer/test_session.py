@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.designer.state import design_session as session_module
+from meshwave.designer.state import predictions
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import DesignError, InputError
@@ -43,13 +43,14 @@ def test_an_edit_that_makes_a_part_unsound_changes_nothing(session: Session, des
 def test_an_edit_that_cannot_be_predicted_for_a_defect_of_ours_leaves_nothing_behind(
     session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(predictions, "KEPT_ROWS", 0)
     session.edit("training.steps", 3, "3 steps")
     edited = session.design
 
     def broken(_: Design) -> Any:
         raise KeyError(4)
 
-    monkeypatch.setattr(session_module, "predict", broken)
+    monkeypatch.setattr(predictions, "predict", broken)
     for act in (lambda: session.edit("training.steps", 4, "4 steps"), session.undo):
         with pytest.raises(KeyError):
             act()

@@ -385,7 +385,7 @@ def test_the_form_follows_the_session(session: Session) -> None:
 
     session.edit("model.layers", 3, "3 layers")
 
-    assert next(f for s in form.sections for f in s["fields"] if f["path"] == "model.layers")["text"] == "3"
+    assert next(f for s in form.sections.data for f in s["fields"] if f["path"] == "model.layers")["text"] == "3"
     assert form.problems["model.layers"][0]["severity"] == "error"
     assert form.focus_field("model.layers")
     assert not form.focus_field("meshes[0].devices")

@@ -17,7 +17,7 @@ def short_search() -> Iterator[None]:
         patch.setattr(auto, "GREEDY", 1)
         patch.setattr(auto, "CLIMBS", 20)
         yield
-    auto._search.cache_clear()  # answers of a short search are none of the full one
+    auto._answers.clear()  # answers of a short search are none of the full one
 
 
 @pytest.fixture(autouse=True, scope="module")

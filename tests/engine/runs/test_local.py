@@ -191,7 +191,7 @@ def test_cancel_ends_a_run_whose_warm_process_is_stopped(launcher: LocalLauncher
     os.kill(launcher._zygote.pid, signal.SIGSTOP)
     assert "the process that starts its processes is stopped" in until(run.stopped)[0]
 
-    Run(Record(launcher.record.place), run.id).cancel()  # as another process does
+    open_run(Record(launcher.record.place), run.id).cancel()  # as another process does
 
     assert run.wait(timeout_s=30) is State.CANCELLED
     assert all_gone(run)

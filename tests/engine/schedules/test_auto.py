@@ -22,7 +22,8 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import build, from_columns
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
-from meshwave.engine.schedules import Pipe, Prices, schedules, watched
+from meshwave.engine.progress import watched
+from meshwave.engine.schedules import Pipe, Prices, schedules
 from meshwave.engine.schedules._order_search import (
     Habit,
     Shop,
@@ -149,12 +150,12 @@ def test_no_named_schedule_of_the_path_and_memory_is_faster(options: dict[str, A
     auto = schedules["auto"](**options, limit=limit)
     pipe = Pipe(4, 8, uneven(auto.stage_count(4), 4, seed=3))
 
-    tried = auto.answer(pipe).tried
+    tried = auto.searched(pipe).tried
 
     named = [each for each in tried if not each.name.startswith("found")]
     assert len(named) >= 2
     best = min((each for each in tried if each.fits), key=lambda each: each.seconds)
-    assert auto.answer(pipe).best == best
+    assert auto.searched(pipe).best == best
     assert limit is None or peak_inflight(auto.program(pipe)).max() <= limit + 1e-9
 
 
@@ -165,7 +166,7 @@ def test_uneven_costs_are_beaten_or_the_best_there_can_be(options: dict[str, Any
     auto = schedules["auto"](**options)
     pipe = Pipe(4, 12, uneven(auto.stage_count(4), 4, seed))
 
-    answer = auto.answer(pipe)
+    answer = auto.searched(pipe)
     tried, least = answer.tried, answer.least
 
     found = min(each.seconds for each in tried if each.name.startswith("found"))
@@ -219,7 +220,7 @@ def test_a_long_step_is_searched_by_a_part_of_its_microbatches(
     auto = schedules["auto"](**options, limit=5.0)
     pipe = Pipe(4, 60, uneven(auto.stage_count(4), 4, seed=5))
 
-    answer = auto.answer(pipe)
+    answer = auto.searched(pipe)
 
     named = [each for each in answer.tried if not each.name.startswith("found")]
     assert answer.searched < 60
@@ -256,9 +257,8 @@ def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     class Enough(Exception):
         pass
 
-    def watch(done: float | None, words: str) -> None:
-        if done is not None:
-            heard.append(done)
+    def watch(share: float, words: str) -> None:
+        heard.append(share)
         if len(heard) > 3:
             raise Enough
 
@@ -266,4 +266,4 @@ def test_a_search_is_told_of_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Enough), watched(watch):
         auto.program(pipe)
     assert heard == sorted(heard)
-    assert auto.answer(pipe).tried, "what was ended is not taken for an answer"
+    assert auto.searched(pipe).tried, "what was ended is not taken for an answer"

@@ -1,16 +1,17 @@
-"""A search for an order on the whole page: what it says meanwhile, its end, and the order that it offers."""
+"""A computation beside the page: what the page says meanwhile, its end, and the order that a search offers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from meshwave.designer.state import predictions
 from meshwave.engine.document import Design, parse_design
 from tests._strategies import document
+from tests.designer import held
 
 pytestmark = pytest.mark.browser
 
@@ -27,24 +28,32 @@ def shown(whole_page: Callable[[Design], Page]) -> Callable[[dict[str, Any], int
     return show
 
 
-def test_a_long_search_leaves_the_page_alive_and_is_stopped(shown: Callable[[dict[str, Any], int], Page]) -> None:
-    page = shown({"schedule": "1f1b", "microbatches": 1500}, 8)
+def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
+    shown: Callable[[dict[str, Any], int], Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = shown({"schedule": "1f1b", "microbatches": 16}, 4)
+    monkeypatch.setattr(predictions, "SMALL", 0)
+    monkeypatch.setattr(predictions, "computed", held.held)
     iteration = page.locator('.mw-tile[data-key="iteration"]')
     before = iteration.inner_text()
-    page.get_by_role("combobox", name="Schedule").select_option(label="Auto")
-    said = page.locator(".mw-search-words")
-    expect(said).to_contain_text(re.compile(r"Searching an order: \d+ %"))
+    page.get_by_role("button", name="one microbatch more").click()
+    words = page.locator(".mw-progress-words")
+    expect(words).to_have_text("Computing: 50 %, waiting for the test", timeout=FOUND_MS)
     expect(page.locator(".mw-timeline-stale")).to_contain_text("This is the last good design")
     expect(iteration).to_have_text(before, use_inner_text=True)
     page.get_by_role("tab", name="Problems").click()
-    expect(page.get_by_text("the order of this schedule is being searched").first).to_be_visible()
+    expect(page.get_by_text("this step is being computed").first).to_be_visible()
 
     page.get_by_role("button", name="Stop", exact=True).click()
-    expect(said).to_have_text("The search for an order was stopped")
-    expect(page.get_by_role("button", name="Search again", exact=True)).to_be_visible()
-    page.keyboard.press("Control+z")
+    expect(words).to_have_text("The computation was stopped")
+    expect(iteration).to_have_text(before, use_inner_text=True)
+    held.let_go()
+    page.get_by_role("button", name="Compute again", exact=True).click()
 
-    expect(page.locator(".mw-searching")).to_be_hidden()
+    expect(page.locator(".mw-computing")).to_be_hidden(timeout=FOUND_MS)
+    expect(page.locator(".mw-timeline-stale")).to_be_hidden()
+    expect(iteration).not_to_have_text(before, use_inner_text=True)
+    page.keyboard.press("Control+z")
     expect(iteration).to_have_text(before, use_inner_text=True)
 
 

@@ -1,0 +1,182 @@
+"""The cards of the gallery: every schedule for a design, judged and drawn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshwave.engine.document import Design
+from meshwave.engine.exports.pictures.palette import shades
+from meshwave.engine.lowering.schedule_prices import priced_pipe
+from meshwave.engine.predict.gallery import Entry, Refused, Variant, gallery, with_variant
+from meshwave.engine.predict.gallery_notes import notes
+from meshwave.engine.program.timeline import Timeline
+from meshwave.engine.units import duration, quantity
+
+EXACT = 1_500
+"""Computations of a picture that is drawn block by block; of a larger one columns and lanes are drawn."""
+COLUMNS, LANES = 160, 16
+SENT_EVERY_S = 0.15
+LONGEST = 1.8
+"""The pictures' common axis ends here, in steps of the fastest: the slowest would make all others small."""
+
+
+class Cards(NamedTuple):
+    """Some of the variants of a design, judged, and what is said of all so far."""
+
+    variants: list[Variant]
+    message: dict[str, Any]  # for the page
+    searched: list[tuple[Design, Any]]  # the designs whose order was searched, with what was found
+
+
+def judged(design: Design) -> Iterator[Cards]:
+    """Judge the variants of a design one after the other, and tell of them from time to time."""
+    entries: list[Entry] = []
+    present: Entry | None = None
+    batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
+    for found in gallery(design):
+        batch.variants.append(found.variant)
+        if isinstance(found, Entry):
+            present = found if found.variant.present else present
+            batch.message["cards"].append(card(found, present))
+            entries.append(replace(found, timeline=None))
+            batch.searched.extend(_searched(with_variant(design, found.variant)))
+        else:
+            batch.message["cards"].append(refused_card(found))
+        if time.monotonic() - sent > SENT_EVERY_S:
+            yield _of_all(batch, entries)
+            batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
+    yield _of_all(batch, entries)
+
+
+def _of_all(batch: Cards, entries: list[Entry]) -> Cards:
+    batch.message.update(axis=axis(entries), notes=[note._asdict() for note in notes(entries)])
+    return batch
+
+
+def _searched(design: Design) -> Iterator[tuple[Design, Any]]:
+    result = design.pipeline.searched(priced_pipe(design))
+    if result is not None:
+        yield design, result
+
+
+def about(design: Design) -> str:
+    """What the gallery is of, in a few words."""
+    meshes = f"{design.ranks} mesh{'' if design.ranks == 1 else 'es'}"
+    words = f"{meshes}, {design.pipe.microbatches} microbatches, {design.model.layers} layers, your links and devices"
+    return f"{words}; pictures of large steps show {LANES} of the meshes" if design.ranks > LANES else words
+
+
+def axis(entries: list[Entry]) -> float:
+    """The end of the time axis that all pictures have in common."""
+    lengths = [entry.makespan_s for entry in entries]
+    return min(max(lengths), LONGEST * max(min(lengths), np.finfo(float).tiny)) if lengths else 1.0
+
+
+def refused_card(refused: Refused) -> dict[str, Any]:
+    """A variant that has no numbers."""
+    variant = refused.variant
+    shown = {"key": variant.key, "schedule": variant.schedule, "title": variant.title, "present": variant.present}
+    return {**shown, "reason": refused.reason, "choosable": variant.refusal is None and not variant.present}
+
+
+def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
+    """What is shown of a variant: texts for people, numbers to sort by, and its picture."""
+    variant = entry.variant
+    return {
+        "key": variant.key,
+        "schedule": variant.schedule,
+        "title": variant.title,
+        "present": variant.present,
+        "reason": "",
+        "choosable": True,
+        "fits": entry.fits,
+        "iteration": _time(entry.makespan_s, entry.unit),
+        "change": _change(entry, present),
+        "better": _change(entry, present).startswith("−"),
+        "bubble": f"{100 * entry.bubble_ratio:.1f} %",
+        "span": f"{100 * entry.span_bubble_ratio:.1f} %",
+        "memory": quantity(entry.peak_bytes, "B"),
+        "capacity": quantity(entry.capacity_bytes, "B"),
+        "filled": entry.peak_bytes / entry.capacity_bytes,
+        "traffic": quantity(entry.traffic_bytes, "B"),
+        "copies": f"{entry.weight_copies:g} ×",
+        "makespan": entry.makespan_s,
+        "by": {
+            "iteration": entry.makespan_s,
+            "bubble": entry.bubble_ratio,
+            "memory": entry.peak_bytes,
+            "traffic": entry.traffic_bytes,
+            "weights": entry.weight_copies,
+        },
+        "picture": picture(entry.timeline) if entry.timeline is not None else None,
+    }
+
+
+def _time(seconds: float, unit: str) -> str:
+    return duration(seconds, unit)
+
+
+def _change(entry: Entry, present: Entry | None) -> str:
+    """Against the present variant; a real minus sign, as beside a number."""
+    if present is None or entry is present or not present.makespan_s:
+        return ""
+    change = entry.makespan_s / present.makespan_s - 1
+    if abs(change) < 5e-4:
+        return "the same"
+    if change > 1:
+        return f"{change + 1:.2g} times"
+    return f"{'+' if change > 0 else '−'}{100 * abs(change):.1f} %"
+
+
+# ---- pictures ----
+
+
+def picture(timeline: Timeline) -> dict[str, Any]:
+    """The computations of a step as the columns that ``static/schedules.js`` draws."""
+    shown = np.flatnonzero(timeline.is_compute)
+    shade = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
+    passes = (shade ^ (shade >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk
+    if len(shown) > EXACT:
+        return _columns(timeline, shown, passes)
+    fused = timeline.fused[shown]
+    columns = {name: getattr(timeline, name)[shown].tolist() for name in ("rank", "op", "start", "end")}
+    halves = 2 * fused.astype(int) + np.append(fused[1:], False)
+    drawn = {"shade": passes.tolist(), "half": halves.tolist(), "ranks": timeline.ranks, "makespan": timeline.makespan}
+    return {**columns, **drawn}
+
+
+def _columns(timeline: Timeline, shown: np.ndarray[Any, Any], passes: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """What is computed at so many moments on so many of the lanes, runs of the same joined."""
+    lanes = np.unique(np.linspace(0, timeline.ranks - 1, min(LANES, timeline.ranks)).round().astype(int))
+    width = timeline.makespan / COLUMNS
+    runs = [
+        (number, *run)
+        for number, rank in enumerate(lanes)
+        for run in _runs(timeline, shown[timeline.rank[shown] == rank], passes[timeline.rank[shown] == rank], width)
+    ]
+    rank, op, shade, first, end = zip(*runs, strict=True) if runs else ((),) * 5
+    columns = {"rank": list(rank), "op": list(op), "shade": list(shade)}
+    times = {"start": [place * width for place in first], "end": [place * width for place in end]}
+    return {**columns, **times, "ranks": len(lanes), "makespan": timeline.makespan}
+
+
+def _runs(
+    timeline: Timeline, spans: np.ndarray[Any, Any], passes: np.ndarray[Any, Any], width: float
+) -> Iterator[tuple[int, int, int, int]]:
+    """Per run of columns alike: op, shade, first column, the one after the last."""
+    order = np.argsort(timeline.start[spans], kind="stable")
+    spans, passes = spans[order], passes[order]
+    moment = (np.arange(COLUMNS) + 0.5) * width
+    place = np.searchsorted(timeline.start[spans], moment, side="right") - 1
+    busy = (place >= 0) & (timeline.end[spans[place]] > moment)
+    kind = np.where(busy, 2 * timeline.op[spans[place]].astype(int) + passes[place], -1)
+    edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), COLUMNS]
+    for first, end in pairwise(edges):
+        if kind[first] >= 0:
+            yield int(kind[first] >> 1), int(kind[first] & 1), first, end

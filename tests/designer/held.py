@@ -1,0 +1,59 @@
+"""Work for jobs that waits until a test lets it go on, or fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from meshwave.designer.state import predictions
+from meshwave.designer.views import gallery_cards
+from meshwave.engine.document import Design
+from meshwave.engine.files import home
+from meshwave.engine.predict import gallery
+from meshwave.engine.predict.expert_map import GridCluster
+from meshwave.engine.progress import tell
+
+computed, judged = predictions.computed, gallery_cards.judged
+FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
+
+
+def let_go() -> None:
+    """Let work that is held go on."""
+    (home() / "go").touch()
+
+
+def hold() -> None:
+    tell(0.5, "waiting for the test")
+    while not (home() / "go").exists():
+        time.sleep(0.01)
+
+
+def held(design: Design) -> predictions.Computed:
+    hold()
+    return computed(design)
+
+
+def broken(design: Design) -> NoReturn:
+    raise RuntimeError(f"broken at {design.pipeline.microbatches}")
+
+
+def hold_cards(design: Design) -> Iterator[gallery_cards.Cards]:
+    yield gallery_cards.Cards([], {"type": "found", "cards": []}, [])
+    hold()
+
+
+def endless(*given: object) -> Iterator[list[Any]]:
+    yield []
+    hold()
+
+
+def judge_few(design: Design) -> Iterator[gallery_cards.Cards]:
+    """The gallery without the schedules that search their order."""
+    every = gallery.variants
+    gallery.variants = lambda design: [each for each in every(design) if each.schedule in FEW]
+    yield from judged(design)
+
+
+def map_of_layers(cluster: GridCluster) -> dict[str, Any]:
+    return {"notes": [cluster.about]}

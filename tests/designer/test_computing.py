@@ -1,0 +1,387 @@
+"""What is computed beside the page: what is shown meanwhile, how it ends, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwave.designer.state import predictions
+from meshwave.designer.state.design_session import Session, in_words
+from meshwave.designer.state.jobs import Job
+from meshwave.designer.state.predictions import Predictions
+from meshwave.designer.views.problems import Problems
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.errors import InputError
+from meshwave.engine.lowering.lower import order
+from meshwave.engine.predict.prediction import predict
+from tests._strategies import document
+from tests.designer import held
+
+GONE_ON_S = 60.0
+
+
+class Page:
+    """A session, and the turns of its page that other threads ask for."""
+
+    def __init__(self, design: Design, shared: Predictions | None = None) -> None:
+        self._turns: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.session = Session(design, self._turns.put, shared)
+
+    def until(self, holds: Callable[[], Any]) -> None:
+        while not holds():
+            self._turns.get(timeout=GONE_ON_S)()
+
+    @property
+    def job(self) -> Job:
+        assert self.session._job is not None
+        return self.session._job.job
+
+    def running_job(self) -> tuple[Job, int]:
+        """The job of the session, whose work has begun, and its process."""
+        self.until(lambda: self.session.progress.get("share") == 0.5)
+        assert self.job.pid is not None
+        return self.job, self.job.pid
+
+
+def design(schedule: str = "1f1b", seed: int = 0, **pipeline: Any) -> Design:
+    """One that no other test has searched: what was found once is known."""
+    found = document({"schedule": schedule, "microbatches": 16, **pipeline}, 4, cost={"kind": "roofline"})
+    found["model"]["sequence"] = 512 + 8 * seed
+    return parse_design(found)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+    """One on which every edit is large, and is computed only when the test lets it."""
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    found = Page(design())
+    monkeypatch.setattr(predictions, "SMALL", 0)
+    monkeypatch.setattr(predictions, "computed", held.held)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def edit(page: Page, microbatches: int = 24) -> None:
+    page.session.edit("pipeline.microbatches", microbatches, f"{microbatches} microbatches")
+
+
+# ---- while something is computed ----
+
+
+def test_the_last_good_prediction_stays_while_a_large_edit_is_computed(page: Page) -> None:
+    session, before = page.session, page.session.prediction
+
+    edit(page)
+    assert session.prediction is before
+    assert session.stale
+    assert session.errors == [], "what takes no longer than a moment is no news"
+    with pytest.raises(InputError, match="nothing to pin before the step is computed: this step is being computed"):
+        session.pin()
+    page.running_job()
+    assert session.progress["state"] == "runs"
+    assert in_words(session.progress) == "Computing: 50 %, waiting for the test"
+    assert session.errors[0].code == "computing"
+    held.let_go()
+    page.until(lambda: not session.is_computing)
+
+    assert session.progress == {}
+    assert not session.stale
+    assert session.errors == []
+    assert session.prediction.numbers == predict(session.design).numbers
+    session.undo()
+    assert not session.stale, "what was known is not computed again"
+
+
+def test_the_rename_of_another_tab_is_answered_while_a_large_edit_is_computed(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(page)
+    page.running_job()
+    monkeypatch.undo()
+    other = Session(design(), later=pytest.fail)  # type: ignore[arg-type]
+
+    other.edit("name", "mine", "rename")
+
+    assert other.prediction.numbers["name"] == "mine"
+    assert page.session.is_computing
+    page.session.end()
+
+
+def test_an_edit_ends_the_process_of_the_one_before(page: Page) -> None:
+    edit(page)
+    overtaken, pid = page.running_job()
+
+    page.session.undo()
+
+    assert not page.session.stale
+    assert not page.session.is_computing
+    assert overtaken.join(GONE_ON_S)
+    assert is_gone(pid)
+
+
+def test_a_computation_is_stopped_and_taken_up_again(page: Page) -> None:
+    session, before = page.session, page.session.prediction
+    edit(page)
+    stopped, pid = page.running_job()
+
+    session.stop()
+    assert session.progress["state"] == "stopped"
+    assert "compute again" in session.errors[0].message
+    assert session.prediction is before
+    assert session.design.pipeline.microbatches == 24
+    assert stopped.join(GONE_ON_S)
+    assert is_gone(pid)
+
+    session.compute_again()
+    page.running_job()
+    held.let_go()
+    page.until(lambda: not session.is_computing)
+    assert not session.stale
+
+
+def test_a_tab_that_is_gone_leaves_no_process(page: Page) -> None:
+    edit(page)
+    job, pid = page.running_job()
+
+    page.session.end()
+
+    assert job.join(GONE_ON_S)
+    assert is_gone(pid)
+
+
+def test_a_process_gives_its_memory_back_when_it_is_done(page: Page) -> None:
+    edit(page)
+    job, pid = page.running_job()
+
+    held.let_go()
+    page.until(lambda: not page.session.is_computing)
+
+    assert job.join(GONE_ON_S)
+    assert is_gone(pid)
+
+
+# ---- computations that several want ----
+
+
+def test_tabs_share_a_computation_which_goes_on_until_the_last_of_them_leaves(page: Page) -> None:
+    shared = page.session.predictions
+    other = Page(design(), shared)
+    assert other.session.prediction.timeline is page.session.prediction.timeline, "what is known is shared"
+    edit(page)
+    edit(other)
+    job, _ = page.running_job()
+    assert other.job is job
+
+    page.session.undo()
+    assert not job.is_over
+    held.let_go()
+    other.until(lambda: not other.session.is_computing)
+
+    assert not other.session.stale
+    page.session.redo()
+    assert page.session.prediction.timeline is other.session.prediction.timeline
+
+
+def test_a_new_name_is_no_new_computation(page: Page) -> None:
+    edit(page)
+    job, _ = page.running_job()
+
+    page.session.edit("name", "another", "rename")
+
+    assert page.job is job
+    assert not job.is_over
+    held.let_go()
+    page.until(lambda: not page.session.is_computing)
+    assert page.session.prediction.numbers["name"] == "another"
+    assert not page.session.stale
+
+
+def test_only_so_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "KEPT_ROWS", 1_000)
+    page = Page(design())
+    shared = page.session.predictions
+    for microbatches in range(17, 40):
+        edit(page, microbatches)
+
+    assert sum(len(each.program) for each in shared._kept.values()) <= 1_000
+    page.session.undo()
+    assert not page.session.stale
+
+
+# ---- computations that fail ----
+
+
+def test_a_defect_is_a_sentence_and_loses_no_edit(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "computed", held.broken)
+    session, before = page.session, page.session.prediction
+
+    edit(page)
+    page.until(lambda: not session.is_computing)
+
+    assert session.design.pipeline.microbatches == 24
+    assert session.prediction is before
+    assert "the computation failed: it went wrong inside Meshwave (RuntimeError('broken at 24'))" in str(
+        session.errors[0]
+    )
+    assert session.progress["state"] == "stopped"
+
+
+def test_a_process_that_was_killed_is_told_of(page: Page) -> None:
+    session = page.session
+    edit(page)
+    _, pid = page.running_job()
+
+    os.kill(pid, signal.SIGKILL)
+    page.until(lambda: not session.is_computing)
+
+    assert "its process ended early (signal 9; the machine may have too little memory)" in str(session.errors[0])
+    assert session.design.pipeline.microbatches == 24
+
+
+def test_what_cannot_travel_to_a_process_is_told_of() -> None:
+    heard: queue.Queue[Any] = queue.Queue()
+    Job(lambda: 1).listen(heard.put, print)
+    assert heard.get(timeout=GONE_ON_S) is not None
+
+
+def test_a_deadlock_found_beside_the_page_is_a_problem_of_the_design(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actions = [["0F0", "0B0"], ["1B0", "1F0"], ["2F0", "2B0"], ["3F0", "3B0"]]
+    held.let_go()
+
+    page.session.edit(
+        "pipeline", {"schedule": "custom", "microbatches": 1, "actions": actions}, "an order that waits for ever"
+    )
+    page.until(lambda: not page.session.is_computing)
+
+    assert page.session.errors[0].code == "program"
+    assert page.session.progress == {}
+
+
+# ---- limits ----
+
+
+def test_a_step_that_is_too_large_for_the_page_is_a_sentence_and_no_computation() -> None:
+    page = Page(design())
+    page.session.edit("model.layers", 4_000, "4,000 layers")
+
+    page.session.edit("pipeline", {"schedule": "hanayo", "waves": 300, "microbatches": 400}, "many waves")
+
+    assert not page.session.is_computing
+    assert [str(problem) for problem in page.session.errors] == [
+        "pipeline.microbatches: a step of 1,920,000 computations is too large for the page, which computes up to 500,000; "
+        "use fewer microbatches or stages, or the command line: meshwave simulate"
+    ]
+    assert page.session.design.pipeline.microbatches == 400
+
+
+def test_small_steps_of_many_devices_are_large_work() -> None:
+    small = design()
+    assert predictions.is_small(small)
+    assert not predictions.is_small(design("auto", seed=3)), "its order is not known"
+    devices = small.model_copy(
+        update={"meshes": tuple(mesh.model_copy(update={"devices": tuple(range(1_000))}) for mesh in small.meshes)}
+    )
+    assert not predictions.is_small(devices)
+
+
+# ---- orders that are searched ----
+
+
+def test_an_order_that_was_searched_before_is_known_at_once() -> None:
+    auto = design("auto", seed=4)
+    predict(auto)
+
+    assert not Page(auto).session.stale
+
+
+def test_an_order_that_a_process_found_is_known_here() -> None:
+    auto = design("auto", seed=10)
+    page = Page(auto)
+    page.until(lambda: not page.session.is_computing)
+
+    assert predictions.is_small(auto)
+    assert order(auto).digest == order(page.session.design).digest
+
+
+def test_layers_that_are_dragged_keep_the_order_until_they_are_dropped() -> None:
+    page = Page(design("auto", seed=5))
+    page.until(lambda: not page.session.is_computing)
+    session = page.session
+    layers = list(session.prediction.costs.layers)
+    moved = [layers[0] + 1, layers[1] - 1, *layers[2:]]
+
+    tried = session.tried("pipeline.stages", moved)
+
+    assert tried is not None
+    assert tried.program == session.prediction.program
+    assert list(tried.costs.layers) == moved
+
+
+def test_the_order_of_a_search_is_the_one_that_is_drawn_on() -> None:
+    auto = design("auto", seed=6, path="wave", chunks=2)
+    program = predict(auto).program
+    computed = program.is_compute
+
+    drawn = order(auto)
+
+    assert drawn.stage.tolist() == program.stage[computed].tolist()
+    assert drawn.microbatch.tolist() == program.microbatch[computed].tolist()
+
+
+# ---- would a search find a better order? ----
+
+
+def test_a_search_is_asked_for_the_stages_as_they_lie_and_taken() -> None:
+    page = Page(design("gpipe", seed=7, stages=[40, 80, 60, 60]))
+    session, asked = page.session, Problems(page.session)
+    assert asked.better["state"] == "open"
+
+    asked._handle_msg({"type": "search"})
+    assert asked.better["state"] == "runs"
+    page.until(lambda: asked.better["state"] == "found")
+    assert re.match(
+        r"Auto finds an order of these stages in .* ms: .* % shorter, with .* % less memory\.", asked.better["words"]
+    )
+    assert session.design.pipeline.schedule == "gpipe", "nothing is edited before it is asked for"
+    before = session.prediction.timeline.makespan
+    asked._handle_msg({"type": "use"})
+    page.until(lambda: not session.is_computing)
+
+    assert session.design.pipeline.schedule == "auto"
+    assert session.design.pipeline.stages == (40, 80, 60, 60)
+    assert session.prediction.timeline.makespan < before
+    assert asked.better == {}, "it searches already"
+
+
+def test_an_edit_takes_away_what_was_found_before_it() -> None:
+    session = Session(design("gpipe", seed=8))
+    asked = Problems(session)
+    asked._handle_msg({"type": "search"})
+    assert asked.better["use"]
+
+    session.edit("pipeline.microbatches", 12, "12 microbatches")
+
+    assert asked.better["state"] == "open"
+    asked._handle_msg({"type": "use"})
+    assert session.design.pipeline.schedule == "gpipe"
+
+
+@pytest.mark.parametrize("pipeline", [{"schedule": "chimera"}, {"schedule": "auto"}], ids=str)
+def test_replicas_and_what_is_searched_already_are_no_question(pipeline: dict[str, Any]) -> None:
+    assert Problems(Session(design(**pipeline, seed=9))).better == {}
