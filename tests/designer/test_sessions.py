@@ -96,10 +96,15 @@ async def visit(link: str) -> None:
 
 def test_nothing_is_left_of_tabs_that_were_left(designer: tuple[str, Studio]) -> None:
     link, studio = designer
+    of_other_tests = [each for each in gc.get_objects() if type(each) in OF_A_TAB]  # held, so that they stay as many
+    sessions = sum(isinstance(each, ServerSession) for each in of_other_tests)
     run(edit_and_leave(link))  # loads what a process keeps
-    assert until(lambda: kept(studio)["ServerSession"] == 0), kept(studio)
+    run(search_and_leave(link))  # starts the process that jobs are forked from
+    assert until(lambda: kept(studio)["ServerSession"] == sessions), kept(studio)
+    assert until(lambda: "job" not in {thread.name for thread in threading.enumerate()}), "a job goes on"
     before = kept(studio)
 
     run(visit(link))
 
     assert until(lambda: kept(studio) == before), f"before: {before}, after: {kept(studio)}"
+    del of_other_tests
