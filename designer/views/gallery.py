@@ -57,9 +57,9 @@ class Gallery(Overlay):
     pinned = param.List(default=[], item_type=str, doc="Keys of the cards that are pinned, to compare with.")
     words = param.Dict(default=KINDS, constant=True, doc="What each kind of computation is called.")
 
-    _esm = module("gallery.js")
+    _esm = module("panels/gallery.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), read_static("shell.css"), read_static("gallery.css"), _op_colours(),
+        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("panels/gallery.css"), _op_colours(),
     ]  # fmt: skip
     _gestures = ("close", "choose", "pin")
 
@@ -285,7 +285,7 @@ def _change(entry: Entry, present: Entry | None) -> str:
 
 
 def picture(timeline: Timeline) -> dict[str, Any]:
-    """The computations of a step as the columns that ``static/schedules.js`` draws."""
+    """The computations of a step as the columns that ``static/kit/schedule_picture.js`` draws."""
     shown = np.flatnonzero(timeline.is_compute)
     shade = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
     passes = (shade ^ (shade >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk
