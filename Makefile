@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test check gpu clean
+.PHONY: run test check check-js gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -17,9 +17,15 @@ check: # rules, layout, types and imports: make check ARGS=types
 	@$(PYTHON) scripts/setup.py test
 	@$(VENV)/python scripts/check.py $(ARGS)
 
+check-js: node_modules/.package-lock.json # format, lint, types, bundle and unit tests of static/; the only target that needs Node
+	npm run --silent check
+
+node_modules/.package-lock.json: package-lock.json
+	npm ci --silent
+
 gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS="FOLDER"
 	@$(PYTHON) scripts/setup.py test
 	$(VENV)/python scripts/gpu.py $(or $(ARGS),build/gpu)
 
 clean: # the environment and what tools left behind; never your runs
-	rm -rf .venv build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	rm -rf .venv node_modules build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache

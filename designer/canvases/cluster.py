@@ -1,4 +1,4 @@
-"""The cluster on which meshes are drawn: the Python face of ``static/cluster.js``."""
+"""The cluster on which meshes are drawn: the Python face of ``static/cluster/cluster.js``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ClusterCanvas(Canvas):
     )
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
 
-    _esm = module("cluster.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("cluster.css")]
+    _esm = module("cluster/cluster.js")
+    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("cluster/cluster.css")]
     _gestures = (
         "draw", "move", "resize", "delete", "rename", "axes", "reorder",
         "tile", "try_tile", "nodes", "devices_per_node", "pane",

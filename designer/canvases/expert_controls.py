@@ -1,4 +1,4 @@
-"""Experts on the devices of a mesh: the Python face of ``static/experts.js``."""
+"""Experts on the devices of a mesh: the Python face of ``static/experts/experts.js``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts on the devices of a mesh: the Python face of ``static/experts.js``."""
+"""Experts on the devices of a mesh: the Python face of ``static/experts/experts.js``."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class ExpertsCanvas(Canvas):
 
     picture = param.Dict(default={"state": "none"}, doc="What is drawn; see picture_of().")
 
-    _esm = module("experts.js")
+    _esm = module("experts/experts.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), read_static("shell.css"), read_static("experts.css"), _load_colours(),
+        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("experts/experts.css"), _load_colours(),
     ]  # fmt: skip
     _gestures = (
         "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane",

@@ -64,8 +64,12 @@ class TransferView(Overlay):
     cases = param.List(default=[], doc="Name and title of transfers to start from.")
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
 
-    _esm = module("transfer.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("transfer.css")]
+    _esm = module("transfer/transfer.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("transfer/transfer.css"),
+    ]
     _gestures = (
         "place",
         "set",

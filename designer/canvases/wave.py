@@ -1,4 +1,4 @@
-"""The wave of stages over the meshes: the Python face of ``static/wave.js``."""
+"""The wave of stages over the meshes: the Python face of ``static/wave/wave.js``."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class WaveCanvas(Canvas):
 
     progress = param.Dict(default={}, doc="How far a computation is, and the words for it; empty for none.")
 
-    _esm = module("wave.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("wave.css"), _op_colours()]
+    _esm = module("wave/wave.js")
+    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("wave/wave.css"), _op_colours()]
     _gestures = (
         "move_layers", "try_layers", "move_stage", "try_stage", "balance", "dial", "option", "microbatches", "schedule", "compute",
     )  # fmt: skip

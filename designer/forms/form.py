@@ -38,8 +38,12 @@ class Form(Canvas):
     problems = param.Dict(default={}, doc="Path of a field to the problems shown at it.")
     turned = param.Integer(default=0, doc="Changes when another design is put in place: what was refused is forgotten.")
 
-    _esm = module("form.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("form.css")]
+    _esm = module("panels/form.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("panels/form.css"),
+    ]
     _gestures = ("change", "act")
 
     def __init__(self, session: Session, on_measured: Callable[[], None] = lambda: None, **params: Any) -> None:

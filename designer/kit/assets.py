@@ -1,9 +1,8 @@
-"""What the browser is given of ``static/``: style sheets as text, all modules in one file that has a URL."""
+"""Files of ``static/`` for the browser: style sheets as text, modules as URLs."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -12,13 +11,9 @@ from bokeh.server.urls import toplevel_patterns
 from panel.models.esm import ReactiveESM
 from tornado.web import HTTPError, RequestHandler
 
-from meshwave.engine.errors import MeshwaveError
-
 YEAR_S = 365 * 24 * 3600
-_SCRIPTS = ("theme.js", "import.js")  # no modules: they run in the head
-_IMPORT = re.compile(r'^import (\{[^}]*\}) from "static/(\w+)\.js";$', re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const) (\w+))", re.MULTILINE)
-_OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+_THEME, _NATIVE_IMPORT = "kit/theme.js", "kit/native_import.js"  # scripts of the head, not modules
+_WIDGETS = "widgets.js"  # the module that a page imports
 
 
 def _folder() -> Path:
@@ -27,86 +22,69 @@ def _folder() -> Path:
 
 
 def read_static(name: str) -> str:
-    """A file of ``static/``, as text."""
+    """Return the text of a file of ``static/``."""
     return (_folder() / name).read_text(encoding="utf-8")
 
 
-def linked(modules: Mapping[str, str]) -> str:
-    """All ``modules`` by their names as one that exports each of them under its name: a page asks for one file and
-    not for sixty, of which each costs a browser more than to compile it.
+def digest(modules: Mapping[str, bytes]) -> str:
+    """Return what names the contents of all modules; ``scripts/bundle.js`` computes the same."""
+    return hashlib.sha256(b"".join(modules[name] for name in sorted(modules))).hexdigest()[:16]
 
-    Each becomes a function that gives what it exports, after those that it imports. They say ``import { NAMES } from
-    "static/OTHER.js"`` and ``export`` before a function, a class or a const, on lines of their own.
 
-    Raises:
-        MeshwaveError: one says it otherwise, or imports itself by way of others.
+def served_modules(folder: Path) -> dict[str, bytes]:
+    """Return the modules of a folder by their paths.
+
+    A ``bundle.js`` (``npm run bundle``) of just these modules stands for all of them: a first visit then loads one
+    file, not a hundred.
     """
-    done: dict[str, str] = {}
-
-    def link(name: str, on_the_way: tuple[str, ...] = ()) -> None:
-        if name in on_the_way:
-            raise MeshwaveError(f"static/{name}.js imports itself: {' from '.join((*on_the_way, name))}")
-        if name in done:
-            return
-        text = modules[name]
-        for _, imported in _IMPORT.findall(text):
-            link(imported, (*on_the_way, name))
-        body = _EXPORT.sub("", _IMPORT.sub(_taken, text))
-        if other := _OTHER.search(body):
-            raise MeshwaveError(f"static/{name}.js: {other[0]!r} is no import or export that can be linked")
-        done[name] = f"const ${name} = (() => {{\n{body}\nreturn {{ {', '.join(_EXPORT.findall(text))} }};\n}})();\n"
-
-    for name in modules:
-        link(name)
-    return "".join(done.values()) + f"export {{ {', '.join(f'${name} as {name}' for name in done)} }};\n"
+    modules = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.js")}
+    bundle = modules.pop("bundle.js", b"")
+    if bundle.startswith(f"// {digest(modules)}\n".encode()):
+        return {_WIDGETS: bundle, _NATIVE_IMPORT: modules[_NATIVE_IMPORT]}
+    return modules
 
 
-def _taken(imported: re.Match[str]) -> str:
-    return f"const {imported[1].replace(' as ', ': ')} = ${imported[2]};"
-
-
-_MODULES: Final = {
-    path.stem: path.read_text(encoding="utf-8") for path in sorted(_folder().glob("*.js")) if path.name not in _SCRIPTS
-}
-_SERVED: Final = {"modules.js": linked(_MODULES), "import.js": read_static("import.js")}
-_VERSION: Final = hashlib.sha256("".join(_SERVED.values()).encode()).hexdigest()[:16]
+_MODULES: Final = served_modules(_folder())
+_VERSION: Final = digest(_MODULES)
 
 
 def _url(name: str) -> str:
-    """Has the version, so that a browser keeps the file for good and asks for another one after an update."""
+    """Return a URL that changes with the version of the modules, so that a browser may keep what it has for good."""
     return f"/assets/{_VERSION}/{name}"
 
 
 def module(name: str) -> str:
-    """What a widget has as its ``_esm``: the module ``static/NAME``, taken from all of them.
+    """Return the ``_esm`` of a widget: the module ``static/NAME``, by its URL.
 
-    A module that Panel is given as text is sent in every page, translated there from TypeScript, taken apart by a
-    polyfill and compiled anew; what has a URL is kept, and compiled code with it.
+    Panel sends a module that it is given as text in every page, translates it from TypeScript there, and compiles it
+    anew; a browser keeps a module that has a URL, and its compiled code.
     """
-    stem = Path(name).stem
-    if stem not in _MODULES:
-        raise FileNotFoundError(f"static/{name} is missing from this installation")
-    return f'export const {{ render }} = (await import(location.origin + "{_url("modules.js")}")).{stem};'
+    if f'"{name}"' not in read_static(_WIDGETS):
+        raise FileNotFoundError(f"static/{_WIDGETS} does not export static/{name}")
+    return f'export const render = (await import(location.origin + "{_url(_WIDGETS)}"))["{name}"];'
 
 
-HEAD: Final = (
-    f'{{% block preamble %}}<link rel="modulepreload" href="{_url("modules.js")}">{{% endblock %}}'
-    f"{{% block postamble %}}<script>{read_static('theme.js')}</script>{{% endblock %}}"
+_PRELOADED = "".join(
+    f'<link rel="modulepreload" href="{_url(name)}">' for name in _MODULES if name not in (_THEME, _NATIVE_IMPORT)
 )
-"""The template of a page: modules come while its libraries start; the theme is set before anything is painted."""
+HEAD: Final = (
+    f"{{% block preamble %}}{_PRELOADED}{{% endblock %}}"
+    f"{{% block postamble %}}<script>{read_static(_THEME)}</script>{{% endblock %}}"
+)
+"""Template of a page: modules load while its libraries start; the theme is set before anything is painted."""
 
 
 class Assets(RequestHandler):
-    """Serves the modules to whoever asks, as Panel does its own: they are public and hold nothing of a user."""
+    """Serves the modules to whoever asks, as Panel does its own: they are public and hold no data of a user."""
 
     def get(self, version: str, name: str) -> None:
-        if version != _VERSION or name not in _SERVED:
+        if version != _VERSION or name not in _MODULES:
             raise HTTPError(404)
         self.set_header("Content-Type", "text/javascript; charset=utf-8")
         self.set_header("Cache-Control", f"max-age={YEAR_S}, immutable")
-        self.finish(_SERVED[name])
+        self.finish(_MODULES[name])
 
 
 # Every server of this process has the route, as it has Panel's own, so that a widget works wherever it is shown.
-toplevel_patterns.insert(0, (r"/assets/(\w+)/(\w+\.js)", Assets))
-ReactiveESM.__javascript_raw__ = [_url("import.js")]
+toplevel_patterns.insert(0, (r"/assets/(\w+)/([\w/]+\.js)", Assets))
+ReactiveESM.__javascript_raw__ = [_url(_NATIVE_IMPORT)]

@@ -40,7 +40,7 @@ LARGEST_TRIED = 50_000  # spans; a larger step is not played anew while layers a
 
 def page(studio: Studio) -> pn.viewable.Viewable:
     """One tab."""
-    pn.config.raw_css = [read_static("app.css")]
+    pn.config.raw_css = [read_static("kit/page.css")]
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too

@@ -94,7 +94,7 @@ FIRST_CASE = "rows"
 
 def lab_page() -> pn.viewable.Viewable:
     """One tab. What it shows stands in its link, so that a reload or a friend finds the same."""
-    pn.config.raw_css = [read_static("app.css")]
+    pn.config.raw_css = [read_static("kit/page.css")]
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too

@@ -28,8 +28,12 @@ class Comparison(Overlay):
     examples = param.List(default=[], doc="Designs that can be pinned without being opened.")
     stale = param.Boolean(default=False, doc="Whether the open design's column is of an earlier one.")
 
-    _esm = module("comparison.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("comparison.css")]
+    _esm = module("panels/comparison.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("panels/comparison.css"),
+    ]
     _gestures = ("close", "unpin", "pin", "end", "example", "file")
 
     def __init__(self, session: Session, **params: Any) -> None:

@@ -77,9 +77,9 @@ class ExpertSchedules(Overlay):
     map = param.Dict(default={}, doc="See map_of_layers(); empty until somebody asks for it.")
     links = param.List(default=LINKS, constant=True, doc="Clusters on whose links the map can be priced.")
 
-    _esm = module("expert_schedules.js")
+    _esm = module("experts/schedules.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), read_static("shell.css"), read_static("expert_schedules.css"), _kind_colours(),
+        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("experts/schedules.css"), _kind_colours(),
     ]  # fmt: skip
     _gestures = ("close", "choose", "map")
 

@@ -42,9 +42,9 @@ class Gallery(Overlay):
     pinned = param.List(default=[], item_type=str, doc="Keys of the cards that are pinned, to compare with.")
     words = param.Dict(default=KINDS, constant=True, doc="What each kind of computation is called.")
 
-    _esm = module("gallery.js")
+    _esm = module("panels/gallery.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), read_static("shell.css"), read_static("gallery.css"), _op_colours(),
+        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("panels/gallery.css"), _op_colours(),
     ]  # fmt: skip
     _gestures = ("close", "choose", "pin")
 

@@ -138,7 +138,7 @@ def _change(entry: Entry, present: Entry | None) -> str:
 
 
 def picture(timeline: Timeline) -> dict[str, Any]:
-    """The computations of a step as the columns that ``static/schedules.js`` draws."""
+    """The computations of a step as the columns that ``static/kit/schedule_picture.js`` draws."""
     shown = np.flatnonzero(timeline.is_compute)
     shade = shades(timeline)[timeline.rank[shown], timeline.stage[shown]]
     passes = (shade ^ (shade >> 1)) & 1  # neighbouring passes differ: down and up, chunk and chunk

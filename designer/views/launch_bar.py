@@ -1,4 +1,4 @@
-"""The buttons that run or rehearse the open design: the Python face of ``static/launch.js``."""
+"""The buttons that run or rehearse the open design: the Python face of ``static/panels/launch.js``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LaunchBar(Canvas):
     notice = param.String(default="", doc="Why the last launch or rehearsal did not happen.")
     status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
 
-    _esm = module("launch.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("launch.css")]
+    _esm = module("panels/launch.js")
+    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/launch.css")]
     _gestures = ("launch", "rehearse", "cancel")
 
     def __init__(

@@ -247,8 +247,12 @@ class Numbers(Canvas):
     is_pinned = param.Boolean(default=False, doc="Whether the design as it stands is one of them.")
     can_pin = param.Boolean(default=False, doc="Whether the numbers are of the design as it stands.")
 
-    _esm = module("numbers.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("numbers.css")]
+    _esm = module("panels/numbers.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("panels/numbers.css"),
+    ]
     _gestures = ("pin", "compare", "end")
 
     def __init__(self, session: Session, on_compare: Callable[[], Any] | None = None, **params: Any) -> None:

@@ -52,8 +52,12 @@ class Problems(Canvas):
         "it, the share that is done, and whether there is one to use; empty where that is no question.",
     )
 
-    _esm = module("problems.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("problems.css")]
+    _esm = module("panels/problems.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("panels/problems.css"),
+    ]
     _gestures = ("focus", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:

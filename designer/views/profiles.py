@@ -66,9 +66,9 @@ class Profiles(Overlay):
     standing = param.Dict(default={}, doc="How a calibration stands: state, name, share, words.")
     usual = param.String(default=USUAL.removesuffix(".json"), constant=True, doc="The name to start from.")
 
-    _esm = module("profile.js")
+    _esm = module("panels/profile.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), read_static("shell.css"), read_static("profile.css"), _colours(),
+        read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("panels/profile.css"), _colours(),
     ]  # fmt: skip
     _gestures = ("close", "look", "use", "measure", "stop")
 

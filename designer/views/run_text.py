@@ -1,4 +1,4 @@
-"""Launch the open design and follow it: the Python face of ``static/runs.js``."""
+"""Launch the open design and follow it: the Python face of ``static/panels/runs.js``."""
 
 from __future__ import annotations
 

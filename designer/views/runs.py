@@ -1,4 +1,4 @@
-"""Launch the open design and follow it: the Python face of ``static/runs.js``."""
+"""Launch the open design and follow it: the Python face of ``static/panels/runs.js``."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class RunsPanel(Canvas):
     )
     text = param.Dict(default={}, doc="The name of the design's own text, or None, and how large one may be.")
 
-    _esm = module("runs.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("runs.css")]
+    _esm = module("panels/runs.js")
+    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/runs.css")]
     _gestures = ("open", "overlay", "use_measured", "bring_text", "default_text", "hosts")
 
     def __init__(

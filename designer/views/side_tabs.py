@@ -20,8 +20,8 @@ class Tabs(Canvas):
     badges = param.Dict(default={}, doc="What a title carries, by its place: the text and how bad it is.")
     active = param.Integer(default=0, doc="The place of the title whose page is at the front.")
 
-    _esm = module("side.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("side.css")]
+    _esm = module("panels/side.js")
+    _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/side.css")]
     _gestures = ("turn",)
 
     def _on_turn(self, gesture: Mapping[str, Any]) -> None:

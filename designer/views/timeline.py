@@ -1,4 +1,4 @@
-"""The timelines of a step, drawn: the Python face of ``static/timeline.js``."""
+"""The timelines of a step, drawn: the Python face of ``static/timeline/timeline.js``."""
 
 from __future__ import annotations
 
@@ -240,9 +240,9 @@ class TimelineChart(JSComponent):
     can_edit = param.Boolean(default=False, doc="Whether the order of the open design can be edited by hand.")
     palette = param.Dict(default=as_data(), constant=True)
 
-    _esm = module("timeline.js")
+    _esm = module("timeline/timeline.js")
     _stylesheets: ClassVar = [
-        read_static("canvas.css"), *(read_static(f"timeline{part}.css") for part in ("", "_edit", "_depth")),
+        read_static("kit/canvas.css"), *(read_static(f"timeline/{part}.css") for part in ("timeline", "edit", "depth")),
     ]  # fmt: skip
 
     def __init__(

@@ -89,8 +89,12 @@ class TopBar(Canvas):
     largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
 
-    _esm = module("topbar.js")
-    _stylesheets: ClassVar = [read_static("canvas.css"), read_static("shell.css"), read_static("topbar.css")]
+    _esm = module("panels/topbar.js")
+    _stylesheets: ClassVar = [
+        read_static("kit/canvas.css"),
+        read_static("kit/shell.css"),
+        read_static("panels/topbar.css"),
+    ]
     _gestures = (
         "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
     )  # fmt: skip

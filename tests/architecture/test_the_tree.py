@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = {".py", ".js", ".css", ".json", ".md", ".toml", ".txt", ".html", ".svg", ".csv", ".yml", ""}
-LEFT_BEHIND = {"build", "dist", "runs", "__pycache__"}
+LEFT_BEHIND = {"build", "dist", "runs", "node_modules", "__pycache__"}
 KEPT = {".ci", ".gitignore"}
 """Of the names that start with a dot; the others are left behind by tools."""
 

@@ -103,7 +103,7 @@ class Stage:
 
         from meshwave.designer.kit.assets import read_static
 
-        pn.config.raw_css = [read_static("app.css")]
+        pn.config.raw_css = [read_static("kit/page.css")]
         column = pn.Column(sizing_mode="stretch_both", margin=0)
         assert pn.state.curdoc is not None
         self._parts = column, pn.state.curdoc

@@ -343,7 +343,7 @@ def test_causes_effects_and_flows_follow_the_messages_that_skip_stages(drawn: Dr
 
     def related(stage: int, op: str) -> tuple[set[str], set[str]]:
         drawn.page.mouse.click(*drawn.block(stage, stage, 1, op))
-        drawn.until(f"chart.pinned?.stage === {stage}")
+        drawn.until(f"chart.pinned?.stage === {stage} && chart.related")  # found when it is painted
         found = drawn.ask("related")
         drawn.key("Escape")
         return set(found["causes"]), set(found["effects"])

@@ -1,52 +1,54 @@
-"""Modules of the page are linked into one file, which a browser keeps until there is another one."""
+"""Modules of the page have URLs, under which a browser keeps them until their version changes."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from meshwave.designer.kit.assets import HEAD, linked, module
+from meshwave.designer.kit.assets import HEAD, digest, module, served_modules
 from meshwave.designer.views.timeline import TimelineChart
-from meshwave.engine.errors import MeshwaveError
+
+STATIC = Path(__file__).resolve().parents[2] / "static"
+IMPORTED = re.compile(r'\bfrom "([^"]+)";')
+MODULES = {"widgets.js": b"export {};", "kit/native_import.js": b"1;", "kit/canvas.js": b"2;"}
 
 
-def test_a_module_comes_after_those_that_it_imports_and_gives_what_it_exports() -> None:
-    page = linked(
-        {
-            "page": '// Draws.\nimport { h as element, s } from "static/canvas.js";\n\nexport async function render() {}\n',
-            "canvas": 'const SVG = "known as such";\nexport const h = 1;\nexport function s() {}\n',
-        }
-    )
-
-    assert page == (
-        "const $canvas = (() => {\n"
-        'const SVG = "known as such";\nconst h = 1;\nfunction s() {}\n\n'
-        "return { h, s };\n})();\n"
-        "const $page = (() => {\n"
-        "// Draws.\nconst { h: element, s } = $canvas;\n\nasync function render() {}\n\n"
-        "return { render };\n})();\n"
-        "export { $canvas as canvas, $page as page };\n"
-    )
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "kit").mkdir()
+    for name, text in MODULES.items():
+        (tmp_path / name).write_bytes(text)
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['import h from "static/b.js";', 'import { h } from "./b.js";', "export default h;", "export let h = 1;"],
-)
-def test_what_cannot_be_linked_is_named(line: str) -> None:
-    with pytest.raises(MeshwaveError, match=re.escape(f"static/a.js: {line!r}")):
-        linked({"a": line, "b": ""})
+def test_a_widget_imports_the_url_that_the_page_preloads() -> None:
+    preloaded = re.findall(r'rel="modulepreload" href="([^"]+)"', HEAD)
 
-
-def test_modules_that_import_each_other_are_named() -> None:
-    with pytest.raises(MeshwaveError, match=re.escape("static/a.js imports itself: a from b from a")):
-        linked({"a": 'import { b } from "static/b.js";', "b": 'import { a } from "static/a.js";'})
-
-
-def test_a_widget_names_its_module_by_the_url_that_the_page_asks_for_early() -> None:
-    (early,) = re.findall(r'rel="modulepreload" href="([^"]+)"', HEAD)
-
-    assert f'location.origin + "{early}")).timeline;' in str(TimelineChart._esm)
-    with pytest.raises(FileNotFoundError, match=r"static/nothing\.js is missing"):
+    (url,) = re.findall(r'import\(location\.origin \+ "([^"]+)"\)', str(TimelineChart._esm))
+    assert url.endswith("/widgets.js") and url in preloaded
+    with pytest.raises(FileNotFoundError, match=r"widgets\.js does not export static/nothing\.js"):
         module("nothing.js")
+
+
+def test_modules_are_served_one_by_one_without_a_bundle(folder: Path) -> None:
+    assert served_modules(folder) == MODULES
+
+
+def test_a_bundle_stands_for_the_modules_that_it_was_made_of_and_for_no_others(folder: Path) -> None:
+    bundle = f"// {digest(MODULES)}\nexport {{}};".encode()
+    (folder / "bundle.js").write_bytes(bundle)
+    served = served_modules(folder)
+
+    assert served == {"widgets.js": bundle, "kit/native_import.js": b"1;"}
+    assert digest(served) != digest(MODULES), "a browser would take one for the other"
+    (folder / "kit" / "canvas.js").write_bytes(b"3;")
+    assert served_modules(folder) == MODULES | {"kit/canvas.js": b"3;"}
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.glob("*/*.js")), ids=lambda path: path.relative_to(STATIC).as_posix())
+def test_a_module_imports_from_its_own_folder_and_the_kit_only(path: Path) -> None:
+    imported = [(path.parent / name).resolve() for name in IMPORTED.findall(path.read_text(encoding="utf-8"))]
+
+    assert all(other.is_file() and other.parent in (path.parent, STATIC / "kit") for other in imported)

@@ -1,0 +1,17 @@
+import js from "@eslint/js";
+
+export default [
+  { ignores: [".venv/", "build/", "dist/", "static/bundle.js"] },
+  js.configs.recommended,
+  {
+    rules: {
+      "no-undef": "off", // tsc knows the names of a browser
+      complexity: ["error", 17], // optional chaining counts; 10 is the aim
+      eqeqeq: "error",
+      "max-len": ["error", 120],
+      "max-lines": ["error", 400],
+      "no-unused-vars": ["error", { argsIgnorePattern: "^_" }],
+      "prefer-const": ["error", { destructuring: "all" }],
+    },
+  },
+];

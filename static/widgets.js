@@ -1,0 +1,18 @@
+// Every widget by the path of its module: what a page loads, in one file where this has been bundled.
+
+export { render as "cluster/cluster.js" } from "./cluster/cluster.js";
+export { render as "experts/experts.js" } from "./experts/experts.js";
+export { render as "experts/schedules.js" } from "./experts/schedules.js";
+export { render as "panels/comparison.js" } from "./panels/comparison.js";
+export { render as "panels/form.js" } from "./panels/form.js";
+export { render as "panels/gallery.js" } from "./panels/gallery.js";
+export { render as "panels/launch.js" } from "./panels/launch.js";
+export { render as "panels/numbers.js" } from "./panels/numbers.js";
+export { render as "panels/problems.js" } from "./panels/problems.js";
+export { render as "panels/profile.js" } from "./panels/profile.js";
+export { render as "panels/runs.js" } from "./panels/runs.js";
+export { render as "panels/side.js" } from "./panels/side.js";
+export { render as "panels/topbar.js" } from "./panels/topbar.js";
+export { render as "timeline/timeline.js" } from "./timeline/timeline.js";
+export { render as "transfer/transfer.js" } from "./transfer/transfer.js";
+export { render as "wave/wave.js" } from "./wave/wave.js";

@@ -1,0 +1,161 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Grid } from "../../static/cluster/grid.js";
+import { around, layOut, nearestTile } from "../../static/cluster/layout.js";
+import { arrange as arrangeExperts } from "../../static/experts/layout.js";
+import { Frame } from "../../static/timeline/frame.js";
+import { TICKS } from "../../static/timeline/columns.js";
+import { arrange as arrangeLanes, laneKey, rowsOf } from "../../static/timeline/layout.js";
+import { readLink } from "../../static/timeline/permalink.js";
+import { laneAt, placeAt } from "../../static/timeline/place.js";
+import { away, bow, roomOver, stack } from "../../static/wave/arcs.js";
+import { arrange as arrangeWave, shifted } from "../../static/wave/layout.js";
+import { layer, tick } from "./columns.js";
+
+const WHOLE = { from: 0, to: TICKS, scroll: 0 };
+const SIZES = [
+  [300, 120],
+  [900, 400],
+  [1600, 900],
+];
+
+test("tiles of a cluster lie inside the box and beside one another", () => {
+  for (const [width, height] of SIZES)
+    for (const [nodes, perNode] of [
+      [1, 8],
+      [4, 8],
+      [32, 8],
+    ]) {
+      const { tiles, panels } = layOut(width, height, nodes, perNode);
+      assert.deepEqual([tiles.length, panels.length], [nodes * perNode, nodes]);
+      const box = around(tiles);
+      assert.ok(box.x >= 0 && box.y >= 0 && box.x + box.width <= width + 1 && box.y + box.height <= height + 1);
+      const corners = new Set(tiles.map(({ x, y }) => `${x.toFixed(3)} ${y.toFixed(3)}`));
+      assert.equal(corners.size, tiles.length);
+    }
+});
+
+test("every tile is the nearest to its own middle", () => {
+  const layout = layOut(900, 400, 4, 8);
+  layout.tiles.forEach(({ x, y, width, height }, device) => {
+    const found = nearestTile(layout, x + width / 2, y + height / 2);
+    assert.deepEqual([found.device, found.inside], [device, true]);
+  });
+  assert.equal(nearestTile(layout, -500, -500).inside, false);
+});
+
+test("rectangles of devices are recognised, moved and stretched inside the cluster", () => {
+  const grid = new Grid(3, 4);
+  assert.deepEqual(grid.rectangle([1, 2, 5, 6]), { n0: 0, n1: 1, c0: 1, c1: 2 });
+  assert.equal(grid.rectangle([1, 2, 5]), null);
+  assert.deepEqual(grid.between(6, 1), [1, 2, 5, 6]);
+  assert.deepEqual(grid.shifted([1, 2, 5, 6], 9, 9), [6, 7, 10, 11]);
+  assert.deepEqual(grid.stretched({ n0: 0, n1: 1, c0: 1, c1: 2 }, "se", 11), [1, 2, 3, 5, 6, 7, 9, 10, 11]);
+  assert.equal(grid.step(0, -1, -1), 0);
+});
+
+test("places of experts fit their board, and chips shrink before they overflow", () => {
+  for (const [width, height] of SIZES)
+    for (const [nodes, places, fullest] of [
+      [1, 4, 2],
+      [2, 8, 8],
+      [4, 8, 32],
+    ]) {
+      const found = arrangeExperts(width, height, nodes, places, fullest);
+      assert.ok(
+        found.columns * found.nodeColumns * found.width <= Math.max(width, 34 * found.columns * found.nodeColumns),
+      );
+      assert.ok(found.size >= 6 && found.size <= 64);
+    }
+});
+
+const wave = (routes, skips = []) => ({
+  meshes: [{ name: "A" }, { name: "B" }],
+  routes,
+  shares: [0.1, 0.4, 0.4, 0.1],
+  skips,
+  groups: [],
+  equal: false,
+});
+
+test("slots of the wave follow one another and wider ones hold more layers", () => {
+  const { slots, edge, y } = arrangeWave(wave([[0, 1, 1, 0]]), [1, 4, 4, 1], 800, 200);
+  assert.equal(slots[0].x, edge.left);
+  for (let at = 1; at < slots.length; at++)
+    assert.ok(Math.abs(slots[at].x - slots[at - 1].x - slots[at - 1].size) < 1e-9);
+  assert.ok(Math.abs(slots.at(-1).x + slots.at(-1).size - (800 - edge.right)) < 1e-6);
+  assert.ok(slots[1].size > slots[0].size && slots[1].height > slots[0].height);
+  assert.ok(y(0) < y(1) && y(1) < 200 - edge.bottom);
+});
+
+test("layers that move over a boundary stay as many", () => {
+  assert.deepEqual(shifted([4, 4, 4], 0, 2), [2, 6, 4]);
+  assert.deepEqual(shifted([4, 4, 4], 1, -3), [4, 7, 1]);
+});
+
+test("arcs inside others are lower, and a point is near the arc that it is on", () => {
+  const skips = [
+    { from: 0, to: 3, replica: 0 },
+    { from: 1, to: 2, replica: 0 },
+  ];
+  const routes = [[0, 1, 1, 0]];
+  const [outer, inner] = stack(skips, routes);
+  assert.deepEqual([outer.lane, inner.lane], [0, 1]);
+  assert.ok(roomOver(skips, routes).room > 0);
+  assert.deepEqual(roomOver([], routes), { room: 0, step: 0 });
+  const layout = arrangeWave(wave(routes, skips), [1, 4, 4, 1], 800, 200);
+  const arc = bow(layout, skips[0], outer, routes);
+  for (const at of [arc.a, arc.b, arc.crown]) assert.ok(away(arc, at) < 1e-3);
+  assert.ok(away(arc, { x: arc.crown.x, y: arc.crown.y + 40 }) > 5);
+  assert.equal(away(arc, { x: -100, y: 0 }), Infinity);
+});
+
+/** The plan and the frame of timelines, as the chart makes them. */
+function chart(layers, { kept = new Set(), held = [], view = WHOLE, width = 1000, height = 300 } = {}) {
+  const plan = arrangeLanes({ rows: rowsOf({ layers }, false), held, linked: null, kept, view, width, height });
+  return { plan, frame: new Frame(view, plan.size, 1, null), arrows: [] };
+}
+
+test("lanes stand below one another and inside the canvas", () => {
+  for (const height of [60, 300, 900]) {
+    const { plan } = chart([layer()], { height });
+    const [first, second] = plan.lanes;
+    assert.ok(first.y + first.height <= second.y && second.y + second.height <= height);
+    assert.equal(plan.laneOf(first.layer, 1), second);
+  }
+});
+
+test("a lane that is kept stands above the ones that are scrolled", () => {
+  const found = layer();
+  const { plan } = chart([found], { kept: new Set([laneKey(found, 1)]) });
+  const [top, scrolled] = [plan.laneOf(found, 1), plan.laneOf(found, 0)];
+  assert.ok(top.kept && top.y + top.height <= plan.split && scrolled.y >= plan.split);
+});
+
+test("a timeline that lies over another shares its row unless it is left out", () => {
+  const [below, over] = [layer(), Object.assign(layer(), { over: true })];
+  assert.deepEqual(rowsOf({ layers: [below, over] }, false), [[below, over]]);
+  assert.deepEqual(rowsOf({ layers: [below, over] }, true), [[below]]);
+});
+
+test("a point hits the block, the idle time, or the name of the lane that it is on", () => {
+  const found = layer();
+  const drawn = chart([found]);
+  const lane = drawn.plan.laneOf(found, 0);
+  const at = (seconds) => placeAt(drawn, { x: drawn.frame.x(tick(seconds)), y: lane.y + lane.height / 2 });
+  assert.equal(at(0.5).span, 0);
+  assert.equal(at(5).span, 2);
+  assert.deepEqual([at(3).span, at(3).rank], [-1, 0]);
+  assert.equal(placeAt(drawn, { x: drawn.frame.left - 5, y: lane.y + 1 }), null);
+  assert.equal(laneAt(drawn, { x: 5, y: lane.y + 1 }), lane);
+});
+
+test("a link is read without what is no number or name", () => {
+  const read = readLink("#timeline?window=1~2&pin=0~1~B~3~4&marks=5~x~1&lanes=0:1~evil&show=memory&scroll=0.5");
+  assert.deepEqual(read.window, [1, 2]);
+  assert.deepEqual(read.pin, { layer: 0, rank: 1, op: 1, stage: 3, mb: 4 });
+  assert.deepEqual([read.marks, read.lanes, read.show, read.scroll], [[1, 5], ["0:1"], ["memory"], 0.5]);
+  assert.equal(readLink("#timeline?pin=0~0~X~0~0&window=1").pin, null);
+  assert.equal(readLink("#other"), null);
+});
