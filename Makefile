@@ -28,4 +28,4 @@ gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS=
 	$(VENV)/python scripts/gpu.py $(or $(ARGS),build/gpu)
 
 clean: # the environment and what tools left behind; never your runs
-	rm -rf .venv node_modules build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	rm -rf .venv node_modules static/bundle.js build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache
