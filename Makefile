@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test check gpu clean
+.PHONY: run test check fuzz gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -17,6 +17,10 @@ check: # what a reviewer would say about form
 	@$(PYTHON) scripts/setup.py test
 	$(VENV)/python -m ruff check .
 	$(VENV)/python -m ruff format --check .
+
+fuzz: # damaged inputs of every kind: make fuzz ARGS="--minutes 5 --seed 7 --only designs,gestures"
+	@$(PYTHON) scripts/setup.py test
+	@exec $(VENV)/python -m tests.fuzz $(ARGS)
 
 gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS="FOLDER"
 	@$(PYTHON) scripts/setup.py test

@@ -19,7 +19,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.background_search import Stopped
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design
@@ -138,7 +138,7 @@ class Gallery(Overlay):
         self.pinned = [key for key, design in self._pins.items() if design in pinned]
 
     def _variant(self, gesture: Mapping[str, Any]) -> Variant:
-        found = self._search.variants.get(str(gesture["key"])) if self._search is not None else None
+        found = self._search.variants.get(value_of(gesture, "key", plain_text)) if self._search is not None else None
         if found is None:
             raise InputError("this card is of an earlier design; choose again")
         return found

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state.background_search import CODES, Outcome, Search
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design, parse_design
@@ -146,7 +146,7 @@ class Problems(Canvas):
 
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
-            self._on_path(str(gesture["where"]))
+            self._on_path(value_of(gesture, "where", plain_text))
 
 
 def _predicted(design: Design, pipeline: Mapping[str, Any]) -> Outcome:

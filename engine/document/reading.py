@@ -28,8 +28,12 @@ def read_json(text: str | bytes, what: str) -> Any:
         raise DesignError([Problem("", "json", message)]) from None
     except RecursionError:
         raise DesignError([Problem("", "json", f"the file nests its parts too deeply to be a {what}")]) from None
-    except ValueError as error:  # not the text of any encoding, or a number of thousands of digits
-        raise DesignError([Problem("", "json", f"the file is not JSON text: {error}")]) from None
+    except UnicodeDecodeError as error:
+        message = f"the file is not JSON text: byte {error.start} is not {error.encoding}; save it as UTF-8"
+        raise DesignError([Problem("", "json", message)]) from None
+    except ValueError:  # of a whole number, from more digits than Python reads
+        message = "a number has thousands of digits; write it with an exponent, such as 1e30"
+        raise DesignError([Problem("", "json", message)]) from None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
