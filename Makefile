@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test check check-js gpu clean
+.PHONY: run test check check-js fuzz gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -22,6 +22,10 @@ check-js: node_modules/.package-lock.json # format, lint, types, bundle and unit
 
 node_modules/.package-lock.json: package-lock.json
 	npm ci --silent
+
+fuzz: # damaged inputs of every kind: make fuzz ARGS="--minutes 5 --seed 7 --only designs,gestures"
+	@$(PYTHON) scripts/setup.py test
+	@exec $(VENV)/python -m tests.fuzz $(ARGS)
 
 gpu: # all that wants a GPU, checked and measured in ten minutes: make gpu ARGS="FOLDER"
 	@$(PYTHON) scripts/setup.py test

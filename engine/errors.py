@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Literal, NamedTuple
+from unicodedata import category
 
 
 class MeshwaveError(Exception):
@@ -42,6 +43,11 @@ class DesignError(InputError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def printable(text: str) -> str:
+    """Return a text from a file as it can be shown on a terminal: control characters as ``\\u001b``."""
+    return "".join(f"\\u{ord(mark):04x}" if category(mark) in ("Cc", "Cs") else mark for mark in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -24,6 +24,11 @@ def quantity(value: float, unit: str, digits: int = 3) -> str:
     return f"{text} {prefix}{unit}".rstrip()
 
 
+def speed(cost: float, unit: str, free: str = "free") -> str:
+    """Words for the reciprocal of a cost, such as seconds per byte; ``free`` where it is next to nothing."""
+    return quantity(1 / cost, unit) if cost > 1e-300 else free
+
+
 def number(value: float, digits: int = 3) -> str:
     """``13.3``, ``83,500``, ``0.02``: how many times something is, whatever there is of it."""
     text = f"{value:.{digits}g}"

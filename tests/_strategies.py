@@ -177,12 +177,13 @@ seeds = st.integers(0, 2**32 - 1)
 
 # ---- documents ----
 
-names = st.text(min_size=1, max_size=20)
+written = st.characters(exclude_categories=("Cc", "Cs"))
+names = st.text(written, min_size=1, max_size=20)
 positive = st.floats(1, 1e15)
 links = st.fixed_dictionaries({"latency_s": st.floats(0, 1), "bandwidth": positive})
 device = st.fixed_dictionaries(
     {"peak_flops": positive, "memory_bytes": positive, "memory_bandwidth": positive},
-    optional={"name": st.text(max_size=20), "efficiency": st.floats(0.01, 1)},
+    optional={"name": st.text(written, max_size=20), "efficiency": st.floats(0.01, 1)},
 )
 experts = st.fixed_dictionaries(
     {"experts": st.integers(1, 8), "top_k": st.just(1)},
@@ -270,7 +271,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             st.fixed_dictionaries(
                 {},
                 optional={
-                    "name": st.text(max_size=40),
+                    "name": st.text(written, max_size=40),
                     "training": training,
                     "transfer": transfer,
                     "cost": unit_cost | roofline,

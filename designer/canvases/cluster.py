@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit
+from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of, whole_numbers
 from meshwave.designer.state import _edit, mesh_edits
 
 NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
@@ -64,42 +64,42 @@ class ClusterCanvas(Canvas):
 
     def _on_pane(self, gesture: Mapping[str, Any]) -> None:
         if self._to_pane is not None:
-            self._to_pane(str(gesture["pane"]))
+            self._to_pane(value_of(gesture, "pane", plain_text))
 
     def _on_draw(self, gesture: Mapping[str, Any]) -> None:
-        meshes = mesh_edits.draw(self._meshes, self._cluster, _ints(gesture["devices"]))
+        meshes = mesh_edits.draw(self._meshes, self._cluster, value_of(gesture, "devices", whole_numbers))
         self._put(meshes, f"draw mesh {meshes[-1]['name']}")
         self.selected = len(self._meshes) - 1
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        rank = int(gesture["mesh"])
-        meshes = mesh_edits.move(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        rank = value_of(gesture, "mesh", int)
+        meshes = mesh_edits.move(self._meshes, self._cluster, rank, value_of(gesture, "devices", whole_numbers))
         self._put(meshes, f"move mesh {meshes[rank]['name']}")
 
     def _on_resize(self, gesture: Mapping[str, Any]) -> None:
-        rank = int(gesture["mesh"])
-        meshes = mesh_edits.resize(self._meshes, self._cluster, rank, _ints(gesture["devices"]))
+        rank = value_of(gesture, "mesh", int)
+        meshes = mesh_edits.resize(self._meshes, self._cluster, rank, value_of(gesture, "devices", whole_numbers))
         self._put(meshes, f"resize mesh {meshes[rank]['name']}")
 
     def _on_delete(self, gesture: Mapping[str, Any]) -> None:
-        rank = int(gesture["mesh"])
+        rank = value_of(gesture, "mesh", int)
         meshes = mesh_edits.delete(self._meshes, rank)
         name = self._meshes[rank]["name"]
         self.selected = -1
         self._put(meshes, f"delete mesh {name}")
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        rank = int(gesture["mesh"])
-        meshes = mesh_edits.rename(self._meshes, rank, str(gesture["name"]))
+        rank = value_of(gesture, "mesh", int)
+        meshes = mesh_edits.rename(self._meshes, rank, value_of(gesture, "name", plain_text))
         self._put(meshes, f"rename mesh {self._meshes[rank]['name']} to {meshes[rank]['name']}")
 
     def _on_axes(self, gesture: Mapping[str, Any]) -> None:
-        rank, dp, tp = (int(gesture[key]) for key in ("mesh", "dp", "tp"))
+        rank, dp, tp = (value_of(gesture, key, int) for key in ("mesh", "dp", "tp"))
         meshes = mesh_edits.set_axes(self._meshes, rank, dp, tp)
         self._put(meshes, f"mesh {meshes[rank]['name']}: dp {dp} x tp {tp}")
 
     def _on_reorder(self, gesture: Mapping[str, Any]) -> None:
-        mesh, rank = int(gesture["mesh"]), int(gesture["rank"])
+        mesh, rank = value_of(gesture, "mesh", int), value_of(gesture, "rank", int)
         meshes = mesh_edits.reorder(self._meshes, mesh, rank)
         self._put(meshes, f"mesh {meshes[rank]['name']} becomes rank {rank}")
         self.selected = rank
@@ -115,11 +115,11 @@ class ClusterCanvas(Canvas):
         self._send_msg({"type": "tile", "possible": possible, "words": words})
 
     def _on_nodes(self, gesture: Mapping[str, Any]) -> None:
-        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, int(gesture["value"]))
+        cluster, _ = mesh_edits.set_nodes(self._meshes, self._cluster, value_of(gesture, "value", int))
         self._edit("cluster.nodes", cluster["nodes"], f"{cluster['nodes']} nodes")
 
     def _on_devices_per_node(self, gesture: Mapping[str, Any]) -> None:
-        cluster, meshes = mesh_edits.set_devices_per_node(self._meshes, self._cluster, int(gesture["value"]))
+        cluster, meshes = mesh_edits.set_devices_per_node(self._meshes, self._cluster, value_of(gesture, "value", int))
         changes = {"cluster": cluster, "meshes": _listed(meshes)}
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
@@ -164,10 +164,6 @@ def _listed(meshes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**mesh, "devices": list(mesh["devices"]), "axes": dict(mesh["axes"])} for mesh in meshes]
 
 
-def _ints(values: Sequence[Any]) -> list[int]:
-    return [int(value) for value in values]
-
-
 def _tiling(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
-    pp, dp, tp = (int(gesture[key]) for key in ("pp", "dp", "tp"))
+    pp, dp, tp = (value_of(gesture, key, int) for key in ("pp", "dp", "tp"))
     return pp, dp, tp

@@ -19,7 +19,7 @@ from meshwave.designer.canvases.expert_figures import (
     terms,
 )
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit
+from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.measured_load import Routed
 from meshwave.engine.document import Design
@@ -94,7 +94,7 @@ class ExpertsCanvas(Canvas):
 
     def _on_pane(self, gesture: Mapping[str, Any]) -> None:
         if self._to_pane is not None:
-            self._to_pane(str(gesture["pane"]))
+            self._to_pane(value_of(gesture, "pane", plain_text))
 
     def _on_compare(self, gesture: Mapping[str, Any]) -> None:
         if self._compare is not None:
@@ -105,16 +105,16 @@ class ExpertsCanvas(Canvas):
 
     def _on_mesh(self, gesture: Mapping[str, Any]) -> None:
         """Look at another mesh; nothing is edited."""
-        self.rank = int(gesture["mesh"])
+        self.rank = value_of(gesture, "mesh", int)
         self.show(self._open)
 
     def _on_setting(self, gesture: Mapping[str, Any]) -> None:
-        key, value = str(gesture["key"]), gesture["value"]
+        key, value = value_of(gesture, "key", plain_text), gesture.get("value")
         if key == "load" and value not in LOADS_BY_NAME:
             self._load_as_measured(str(value))
             return
         section = edits.with_setting(self._open, key, value)
-        title = expert_schedules[value].title if key == "schedule" else "automatic" if value is None else value
+        title = expert_schedules[str(value)].title if key == "schedule" else "automatic" if value is None else value
         self._edit("experts", section, f"experts: {key} {title}")
 
     def _load_as_measured(self, run: str) -> None:
@@ -128,7 +128,7 @@ class ExpertsCanvas(Canvas):
             )
 
     def _on_move(self, gesture: Mapping[str, Any]) -> None:
-        chips, to = _chips(gesture), int(gesture["to"])
+        chips, to = _chips(gesture), value_of(gesture, "to", int)
         layer, names = self._layer, self._names
         homes = edits.move(_placed(layer), chips, to, names)
         self._place(homes, f"move {_said([expert for expert, _ in chips])} to {names[to]}")
@@ -136,14 +136,15 @@ class ExpertsCanvas(Canvas):
     def _on_replicate(self, gesture: Mapping[str, Any]) -> None:
         """To the place that is given, or each to where it serves best."""
         experts = [expert for expert, _ in _chips(gesture)]
-        homes = self._replicated(experts, gesture.get("to"))
-        where = "" if gesture.get("to") is None else f" on {self._names[int(gesture['to'])]}"
+        to = None if gesture.get("to") is None else value_of(gesture, "to", int)
+        homes = self._replicated(experts, to)
+        where = "" if to is None else f" on {self._names[to]}"
         self._place(homes, f"replicate {_said(experts)}{where}")
 
     def _replicated(self, experts: Sequence[int], to: int | None) -> Homes:
         layer = self._layer
         if to is not None:
-            return edits.replicate(_placed(layer), experts, int(to), self._names)
+            return edits.replicate(_placed(layer), experts, to, self._names)
         firsts = range(0, layer.devices, layer.esp)
         load, nodes = device_load(layer, expert_schedule(self._open).places), [layer.node(device) for device in firsts]
         return edits.replicate_hot(_placed(layer), experts, [float(load[device]) for device in firsts], nodes)
@@ -154,7 +155,7 @@ class ExpertsCanvas(Canvas):
         self._place(homes, f"remove a replica of {_said([expert for expert, _ in chips])}")
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
-        extra = int(gesture["extra"])
+        extra = value_of(gesture, "extra", int)
         layer = self._layer
         homes = balance(layer, extra, expert_schedule(self._open).places)
         if homes == _placed(layer) and self.picture["problem"] == "":  # else it is what makes them placed at all
@@ -167,7 +168,7 @@ class ExpertsCanvas(Canvas):
 
     def _on_heat(self, gesture: Mapping[str, Any]) -> None:
         """Make experts more or less often chosen, to see what that would do."""
-        experts, factor = [expert for expert, _ in _chips(gesture)], float(gesture["factor"])
+        experts, factor = [expert for expert, _ in _chips(gesture)], value_of(gesture, "factor", float)
         loads = edits.heat(self._layer.shares, experts, factor)
         self._edit("experts.load", loads, f"{_said(experts)} {'hotter' if factor > 1 else 'cooler'}")
 
@@ -175,7 +176,7 @@ class ExpertsCanvas(Canvas):
         """Say what a drop would do while the hand is over a place; nothing is edited."""
         told: dict[str, Any] = {"type": "tried", "number": gesture.get("number"), "refused": None, "words": ""}
         try:
-            layer, chips, to = self._layer, _chips(gesture), int(gesture["to"])
+            layer, chips, to = self._layer, _chips(gesture), value_of(gesture, "to", int)
             if gesture.get("copy"):
                 homes = self._replicated([expert for expert, _ in chips], to)
             else:
@@ -312,7 +313,7 @@ def _chip(layer: Layer, expert: int, served: float, hottest: float, copies: int)
 
 
 def _chips(gesture: Mapping[str, Any]) -> list[edits.Chip]:
-    return [(int(expert), int(place)) for expert, place in gesture["chips"]]
+    return value_of(gesture, "chips", lambda chips: [(int(expert), int(place)) for expert, place in chips])
 
 
 def _said(experts: Sequence[int]) -> str:

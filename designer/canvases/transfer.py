@@ -12,7 +12,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
@@ -195,21 +195,21 @@ class TransferView(Overlay):
     # one method a gesture
 
     def _on_place(self, gesture: Mapping[str, Any]) -> None:
-        side, axis, dim = str(gesture["side"]), int(gesture["axis"]), gesture["dim"]
-        dim = None if dim is None else int(dim)
-        changed = edits.with_axis(self.bench.state.document, side, axis, dim, max(0, int(gesture["at"])))
+        side, axis = value_of(gesture, "side", plain_text), value_of(gesture, "axis", int)
+        dim = None if gesture.get("dim") is None else value_of(gesture, "dim", int)
+        changed = edits.with_axis(self.bench.state.document, side, axis, dim, max(0, value_of(gesture, "at", int)))
         self.bench.edit(changed, f"{side}: axis {axis} {'replicates' if dim is None else f'cuts dim {dim}'}")
 
     def _on_set(self, gesture: Mapping[str, Any]) -> None:
-        path, text = str(gesture["path"]), str(gesture["text"])
+        path, text = value_of(gesture, "path", plain_text), value_of(gesture, "text", plain_text)
         label = f"{path} {text}"
         self.bench.edit(edits.with_text(self.bench.state.document, path, text), label[:80])
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        self.bench.choose(str(gesture["strategy"]), str(gesture["ordering"]))
+        self.bench.choose(value_of(gesture, "strategy", plain_text), value_of(gesture, "ordering", plain_text))
 
     def _on_look(self, gesture: Mapping[str, Any]) -> None:
-        shows = str(gesture["shows"])
+        shows = value_of(gesture, "shows", plain_text)
         if shows not in transfer_fields.SHOWN:
             raise InputError(f"the links are drawn {' or '.join(transfer_fields.SHOWN)}, not {shows!r}")
         self._look(shows)
@@ -232,30 +232,31 @@ class TransferView(Overlay):
         self.tell({"type": "download", "name": "transfer.json", "mime": "application/json", "content": content})
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        text = gesture["text"]
+        text = gesture.get("text")
         if not isinstance(text, str) or len(text) > LARGEST_FILE_BYTES:
             raise InputError(f"the page opens text of up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
-        with _told_where(str(gesture["file"])[:60]):
-            self.bench.load(text, f"open {str(gesture['file'])[:60]}")
+        file = value_of(gesture, "file", plain_text)[:60]
+        with _told_where(file):
+            self.bench.load(text, f"open {file}")
 
     def _on_case(self, gesture: Mapping[str, Any]) -> None:
         known = transfer_links.cases()
-        name = str(gesture["name"])
+        name = value_of(gesture, "name", plain_text)
         if name not in known:
             raise InputError(f"there is no case {name!r}")
         title, document = known[name]
         self.bench.edit(document, f"open {title}")
 
     def _on_link(self, gesture: Mapping[str, Any]) -> None:
-        found = transfer_links.read_link(str(gesture["fragment"]))
+        found = transfer_links.read_link(value_of(gesture, "fragment", plain_text))
         with _told_where("the link"):
             self.bench.load(found.text, "open a link", found.strategy, found.ordering)
         self._look(found.shows)
 
     def _on_hops(self, gesture: Mapping[str, Any]) -> None:
         """Every message behind a unit task, as long as that is what the page shows."""
-        drawing, task = self.bench.drawing, int(gesture["task"])
-        if gesture["number"] == self._number and 0 <= task < len(drawing.tasks):
+        drawing, task = self.bench.drawing, value_of(gesture, "task", int)
+        if gesture.get("number") == self._number and 0 <= task < len(drawing.tasks):
             hops = json.dumps(drawing.hops(task), separators=(",", ":"))
             self.tell({"type": "hops", "number": self._number, "task": task, "hops": hops})
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from meshwave.designer.canvases.wave_skips import skips
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit, PlainData
+from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, value_of
 from meshwave.designer.state import _edit
 from meshwave.designer.state import design_edits as edits
 from meshwave.engine.costs import Costs
@@ -100,7 +100,7 @@ class WaveCanvas(Canvas):
     def _on_move_layers(self, gesture: Mapping[str, Any]) -> None:
         if self.picture.data.get("stale"):
             raise InputError("these are the stages of the last sound design; solve its problems first")
-        boundary, count = int(gesture["boundary"]), int(gesture["count"])
+        boundary, count = value_of(gesture, "boundary", int), value_of(gesture, "count", int)
         source, target = (boundary, boundary + 1) if count > 0 else (boundary + 1, boundary)
         noun = "layer" if abs(count) == 1 else "layers"
         try:
@@ -112,7 +112,7 @@ class WaveCanvas(Canvas):
 
     def _on_try_layers(self, gesture: Mapping[str, Any]) -> None:
         """Show what the step would be while layers are dragged; nothing is edited."""
-        boundary, count = int(gesture["boundary"]), int(gesture["count"])
+        boundary, count = value_of(gesture, "boundary", int), value_of(gesture, "count", int)
         if count and not self.picture.data.get("stale"):
             self._try_layers(edits.move_layers(self._layers, boundary, count))
         else:
@@ -137,8 +137,9 @@ class WaveCanvas(Canvas):
         """Show what the step would be while a stage is carried over another mesh; nothing is edited."""
         stage, mesh, replica = carried = _carried(gesture)
         routes = self.picture.data["routes"]
+        homes = {(r, s): home for r, route in enumerate(routes) for s, home in enumerate(route)}
         try:
-            words = self._try_stage(None if routes[replica][stage] == mesh else carried)
+            words = self._try_stage(None if homes.get((replica, stage)) == mesh else carried)
         except MeshwaveError:
             self._try_stage(None)
             raise
@@ -148,7 +149,7 @@ class WaveCanvas(Canvas):
         return "" if self._on_stage_tried is None else self._on_stage_tried(carried)
 
     def _on_compute(self, gesture: Mapping[str, Any]) -> None:
-        self._does_to_computation.get(str(gesture["do"]), lambda: None)()
+        self._does_to_computation.get(value_of(gesture, "do", plain_text), lambda: None)()
 
     def _on_balance(self, gesture: Mapping[str, Any]) -> None:
         self._edit("pipeline.stages", None, "balance the stages")
@@ -158,19 +159,19 @@ class WaveCanvas(Canvas):
         found = dial(self._open)
         if found is None:
             raise InputError("this schedule has no waves or chunks to add")
-        key, value = found["key"], int(gesture["value"])
+        key, value = found["key"], value_of(gesture, "value", int)
         self._edit(f"pipeline.{key}", value, f"{value} {found['label']}")
 
     def _on_option(self, gesture: Mapping[str, Any]) -> None:
-        key, value = str(gesture["key"]), str(gesture["value"])
+        key, value = value_of(gesture, "key", plain_text), value_of(gesture, "value", plain_text)
         self._edit(f"pipeline.{key}", value, f"{key} {value}")
 
     def _on_microbatches(self, gesture: Mapping[str, Any]) -> None:
-        value = int(gesture["value"])
+        value = value_of(gesture, "value", int)
         self._edit("pipeline.microbatches", value, f"{value} microbatches")
 
     def _on_schedule(self, gesture: Mapping[str, Any]) -> None:
-        name = str(gesture["name"])
+        name = value_of(gesture, "name", plain_text)
         self._edit("pipeline", edits.choose_schedule(self._open, name), f"schedule {schedules[name].title}")
 
     @property
@@ -182,7 +183,7 @@ class WaveCanvas(Canvas):
 
 def _carried(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
     """A stage, the mesh that it is carried to, and which replica of the model it is of."""
-    return int(gesture["stage"]), int(gesture["mesh"]), int(gesture["replica"])
+    return value_of(gesture, "stage", int), value_of(gesture, "mesh", int), value_of(gesture, "replica", int)
 
 
 # what the widget is given

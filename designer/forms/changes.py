@@ -8,6 +8,7 @@ from typing import Any
 from meshwave.designer.forms import schema
 from meshwave.designer.forms.fields import EXPERTS_SWITCH, Field, cluster_presets
 from meshwave.designer.forms.values import READERS, as_text, humanised, inner
+from meshwave.designer.kit.canvas import plain_text, value_of
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import expert_edits, mesh_edits
 from meshwave.engine.costs.profile_store import USUAL, profiles
@@ -38,11 +39,13 @@ def read(field: Field, given: Any) -> Any:
     kind = field["kind"]
     if kind == "choice":
         if given not in [option["value"] for option in field["options"]]:
-            raise InputError(f"{given!r} is none of the choices")
+            raise InputError(
+                f"this is no choice here; use {' or '.join(option['title'] for option in field['options'])}"
+            )
         return given
     if kind == "switch":
         return bool(given) or (None if field["optional"] else False)
-    text = str(given).strip()
+    text = value_of({"value": given}, "value", plain_text).strip()
     if not text and field["optional"]:
         return None
     if text in [option["value"] for option in field.get("options", ())]:

@@ -10,7 +10,7 @@ import param
 from meshwave.designer.forms.changes import change
 from meshwave.designer.forms.fields import Field, fields
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, PlainData
+from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, value_of
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.errors import DesignError, InputError, Problem
 
@@ -76,10 +76,10 @@ class Form(Canvas):
 
     def _on_change(self, gesture: Mapping[str, Any]) -> None:
         """Make the edit, or say at the field why not."""
-        path = str(gesture["path"])
+        path = value_of(gesture, "path", plain_text)
         refused: str | None = "this went wrong; the terminal that started the designer says why"
         try:
-            self._change(path, gesture["value"])
+            self._change(path, gesture.get("value"))
             refused = None
         except DesignError as error:
             refused = _refusal(error, path)

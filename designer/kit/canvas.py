@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import param
 from panel.custom import JSComponent
 
-from meshwave.engine.errors import DesignError, MeshwaveError
+from meshwave.engine.errors import DesignError, InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
 
+T = TypeVar("T")
 Edit = Callable[[str, Any, str], None]
 """``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
 
@@ -71,6 +72,30 @@ class Canvas(JSComponent):
             traceback.print_exc()
             refused = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
         self._send_msg({"type": "answered", "gesture": name, "refused": refused})
+
+
+def value_of(gesture: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> T:
+    """Return a value of a gesture, read as what it should be.
+
+    Raises:
+        InputError: it is missing or something else; the page that sent it is of another version, or none of ours.
+    """
+    try:
+        return read(gesture[key])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"the page sent a gesture whose {key!r} cannot be read; reload the page") from error
+
+
+def whole_numbers(values: Any) -> list[int]:
+    """Read a list of whole numbers for :func:`value_of`."""
+    return [int(value) for value in values]
+
+
+def plain_text(value: Any) -> str:
+    """Read text, or a number as text, for :func:`value_of`."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    return str(value)
 
 
 def _sentence(error: MeshwaveError) -> str:

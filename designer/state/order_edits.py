@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwave.designer.kit.canvas import value_of
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import RUNS, Session
 from meshwave.engine.document import Design
@@ -50,9 +51,9 @@ class Drawing:
 
     def handle(self, message: Message) -> None:
         """Do what the page asks; what is refused is said, and a defect of ours too."""
-        name, number = str(message.get("do")), message.get("number")
+        number = message.get("number")
         try:
-            self._does[name](self, message)
+            value_of(message, "do", self._does.__getitem__)(self, message)
         except MeshwaveError as error:
             self._send({"type": TYPE, "told": "refused", "number": number, "words": self._named(str(error))})
         except Exception as error:
@@ -137,7 +138,7 @@ class Drawing:
     def _preview(self, message: Message) -> None:
         """What an edit would do, told as numbers for each block that is shown."""
         now = self._played()
-        after, label = edited(now.order, message["edit"])
+        after, label = edited(now.order, value_of(message, "edit", dict))
         played = order_consequences.play(self._session.design, after)
         told: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
         if played.timeline is None:
@@ -169,7 +170,7 @@ class Drawing:
 
     def _commit(self, message: Message) -> None:
         """Make an edit of the document of it: one step of undo, also where the order cannot run yet."""
-        after, label = edited(self._played().order, message["edit"])
+        after, label = edited(self._played().order, value_of(message, "edit", dict))
         self._draw(after, label, message)
 
     def _repair(self, message: Message) -> None:
@@ -287,8 +288,8 @@ def edited(now: Program, edit: Message) -> tuple[Program, str]:
     try:
         rows = rearrange.find(now, map(_action, edit["blocks"]))
         return _EDITS[str(edit["kind"])](now, rows, edit)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"the page sent an edit that cannot be read: {dict(edit)!r}") from error
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise InputError("the page sent an edit that cannot be read; reload the page") from error
 
 
 def _move(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.design_session import MOST_PINNED, Session
 from meshwave.designer.views.numbers import FIGURES, tiles
 from meshwave.designer.views.topbar import example_entries, read_upload
@@ -60,7 +60,7 @@ class Comparison(Overlay):
     # one method a gesture
 
     def _on_unpin(self, gesture: Mapping[str, Any]) -> None:
-        self._session.unpin(int(gesture["place"]))
+        self._session.unpin(value_of(gesture, "place", int))
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         self._session.pin()
@@ -70,10 +70,10 @@ class Comparison(Overlay):
         self._close()
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        self._add(load_design(example(str(gesture["name"]))))
+        self._add(load_design(example(value_of(gesture, "name", plain_text))))
 
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
-        self._add(read_upload(gesture["text"]))
+        self._add(read_upload(gesture.get("text")))
 
     def _add(self, design: Design) -> None:
         self._session.pin_design(design)

@@ -12,7 +12,7 @@ import param
 
 from meshwave.designer.canvases.expert_figures import FIGURE_HELP, Known, terms
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, at_once
@@ -118,7 +118,7 @@ class ExpertSchedules(Overlay):
     # one method a gesture
 
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
-        name, design = str(gesture["name"]), self._session.design
+        name, design = value_of(gesture, "name", plain_text), self._session.design
         section = edits.with_setting(design, "schedule", name)
         self._close()
         self._session.edit("experts", section, f"experts: schedule {expert_schedules[name].title}")
@@ -126,7 +126,7 @@ class ExpertSchedules(Overlay):
     def _on_map(self, gesture: Mapping[str, Any]) -> None:
         """Price the grid of layers on the links that were chosen, beside the page: it takes a few seconds the first
         time. A map of other links that is still being priced is given up."""
-        cluster = cluster_called(str(gesture["links"]), self._session.design)
+        cluster = cluster_called(value_of(gesture, "links", plain_text), self._session.design)
         if cluster == self._mapped:
             return
         self.end()

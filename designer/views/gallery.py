@@ -13,7 +13,7 @@ import panel as pn
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
 from meshwave.designer.views import gallery_cards
@@ -126,7 +126,7 @@ class Gallery(Overlay):
         self.pinned = [key for key, design in self._pins.items() if design in pinned]
 
     def _variant(self, gesture: Mapping[str, Any]) -> Variant:
-        found = self._variants.get(str(gesture["key"]))
+        found = self._variants.get(value_of(gesture, "key", plain_text))
         if found is None:
             raise InputError("this card is of an earlier design; choose again")
         return found

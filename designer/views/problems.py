@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state.design_session import CODES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
@@ -149,4 +149,4 @@ class Problems(Canvas):
 
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
-            self._on_path(str(gesture["where"]))
+            self._on_path(value_of(gesture, "where", plain_text))

@@ -12,18 +12,18 @@ import numpy as np
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay
+from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.background_calibration import Calibrating
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
-from meshwave.engine.costs.profile import Block, Pair, Phase, Profile
+from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, excess
 from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_store import USUAL, elsewhere, load_named, profiles
 from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS
-from meshwave.engine.units import quantity
+from meshwave.engine.units import quantity, speed
 
 COLOURS: Mapping[str, str] = {
     "forward": "F",
@@ -125,7 +125,7 @@ class Profiles(Overlay):
     # one method a gesture
 
     def _on_look(self, gesture: Mapping[str, Any]) -> None:
-        self.chosen = str(gesture["name"])
+        self.chosen = value_of(gesture, "name", plain_text)
         self._show()
 
     def _on_use(self, gesture: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Profiles(Overlay):
         )
 
     def _on_measure(self, gesture: Mapping[str, Any]) -> None:
-        name = str(gesture["name"]).strip()
+        name = value_of(gesture, "name", plain_text).strip()
         if not name:
             raise InputError(f"give what is measured a name, such as {self.usual}")
         self._calibrating.start(name)
@@ -249,7 +249,7 @@ def _row(block: Block, phase: Phase) -> Iterator[str]:
     yield quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
     for term, unit in (("products", "FLOP/s"), ("attention", "FLOP/s"), ("bytes", "B/s")):
         taken = per.get(term, 0.0)  # type: ignore[call-overload]
-        yield quantity(1 / taken, unit) if taken else "–"
+        yield speed(taken, unit, "–")
     yield f"{block.fits[phase].r2:.3f}"
     yield f"{max(block.residuals(phase), key=abs, default=0.0):+.0%}"
 
@@ -269,9 +269,9 @@ def _of_lines(key: str, title: str, unit: str, lines: Lines) -> dict[str, Any]:
         least, most = min(size for size, _ in samples), max(size for size, _ in samples)
         drawn = [[size, max(seconds(size), 1e-9)] for size in np.geomspace(least, most, DRAWN).tolist()]
         series.append({"name": name, "colour": OF_LINES[number % len(OF_LINES)], "points": points, "line": drawn})
-        speed = quantity(1 / beta, f"{unit.strip()}/s") if beta else "–"
-        worst = max((took / max(seconds(size), 1e-12) - 1 for size, took in samples), key=abs)
-        rows.append([name, quantity(alpha, "s"), speed, f"{r2:.3f}", f"{worst:+.0%}"])
+        rate = speed(beta, f"{unit.strip()}/s", "–")
+        worst = max((excess(took, seconds(size)) for size, took in samples), key=abs)
+        rows.append([name, quantity(alpha, "s"), rate, f"{r2:.3f}", f"{worst:+.0%}"])
     every = [point for each in series for point in (*each["points"], *each["line"])]
     xs, ys = ([point[at] for point in every] for at in (0, 1))
     return {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state.design_session import RUNS, Session
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.run_comparison import history_shown
@@ -139,7 +139,7 @@ class RunsPanel(Canvas):
         self.look()
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        self._show(self._followed(self._record.get(str(gesture["run"]))))
+        self._show(self._followed(self._record.get(value_of(gesture, "run", plain_text))))
         self.look()
 
     def _on_overlay(self, gesture: Mapping[str, Any]) -> None:

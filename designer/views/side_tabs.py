@@ -10,7 +10,7 @@ import param
 from panel.viewable import Viewable
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, value_of
 
 
 class Tabs(Canvas):
@@ -25,7 +25,7 @@ class Tabs(Canvas):
     _gestures = ("turn",)
 
     def _on_turn(self, gesture: Mapping[str, Any]) -> None:
-        self.active = min(max(int(gesture["to"]), 0), len(self.titles) - 1)
+        self.active = min(max(value_of(gesture, "to", int), 0), len(self.titles) - 1)
 
 
 class Side(pn.Column):

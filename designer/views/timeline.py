@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from panel.custom import JSComponent
 
 from meshwave.designer.kit.assets import module, read_static
+from meshwave.designer.kit.canvas import plain_text, value_of, whole_numbers
 from meshwave.designer.views.timeline_links import pack_links
 from meshwave.engine.costs import Costs
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -294,10 +295,10 @@ class TimelineChart(JSComponent):
     def _tell(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """What is found, or the sentence that says why nothing is."""
         try:
-            number = int(question["layer"])
+            number = value_of(question, "layer", int)
             if not 0 <= number < len(self._asked):
                 return {"refused": "that timeline is no longer shown"}
-            return {"found": QUESTIONS[str(question["what"])](*self._asked[number], question)}
+            return {"found": value_of(question, "what", QUESTIONS.__getitem__)(*self._asked[number], question)}
         except InputError as error:
             return {"refused": str(error)}
         except Exception as error:  # a defect of ours: the page must not fall silent
@@ -306,13 +307,13 @@ class TimelineChart(JSComponent):
 
 
 def _area(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    ranks = [int(rank) for rank in question["ranks"]]
-    return ask.area(float(question["start"]), float(question["end"]), ranks).as_data()
+    ranks = value_of(question, "ranks", whole_numbers)
+    return ask.area(value_of(question, "start", float), value_of(question, "end", float), ranks).as_data()
 
 
 def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
-    rank = int(question["rank"])
-    found = ask.idle(rank, float(question["at"])) if 0 <= rank < layer.timeline.ranks else None
+    rank = value_of(question, "rank", int)
+    found = ask.idle(rank, value_of(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
     return found.as_data() if found else None
 
 
@@ -326,7 +327,7 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
     if layer.played is None:
         raise InputError("only a prediction can be played anew with other costs")
     program, costs = layer.played
-    faster = float(question["faster"])
+    faster = value_of(question, "faster", float)
     if not 0 < faster < 1:
         raise InputError("something can be faster by more than nothing and less than all of its time")
     most = 8 if len(program) < LARGE else 4
@@ -334,7 +335,7 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
 
 
 def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    return ask.query(str(question["text"])).as_data()
+    return ask.query(value_of(question, "text", plain_text)).as_data()
 
 
 def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
@@ -342,9 +343,12 @@ def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
     timeline = layer.timeline
     names = ("rank", "op", "stage", "microbatch", "other")
     columns = (timeline.rank, timeline.op, timeline.stage, timeline.microbatch, timeline.other)
-    same = np.all([column == int(question[name]) for name, column in zip(names, columns, strict=True)], axis=0)
+    same = np.all(
+        [column == value_of(question, name, int) for name, column in zip(names, columns, strict=True)], axis=0
+    )
     found = [
-        ask.limit(span, float(question["start"]), float(question["end"])) for span in np.flatnonzero(same)[:1].tolist()
+        ask.limit(span, value_of(question, "start", float), value_of(question, "end", float))
+        for span in np.flatnonzero(same)[:1].tolist()
     ]
     words = (
         f"it is {limit.words}" if limit.is_held_up else "no other message slows it down" for limit in found if limit
@@ -361,9 +365,6 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 def _read_pin(message: Mapping[str, Any]) -> Pin:
-    try:
-        ends = {"other": int(message.get("other", -1))}  # of a message that skips stages
-        action = Action(Op[str(message["op"])], int(message["stage"]), int(message["microbatch"]), **ends)
-        return Pin(int(message["layer"]), int(message["rank"]), action)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the page sent a pin that names no action: {dict(message)!r}") from error
+    stage, microbatch, layer, rank = (value_of(message, key, int) for key in ("stage", "microbatch", "layer", "rank"))
+    other = value_of({"other": -1, **message}, "other", int)  # of a message that skips stages
+    return Pin(layer, rank, Action(value_of(message, "op", Op.__getitem__), stage, microbatch, other=other))

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state._edit import most
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import DesignError, InputError, Problem, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.imports.torch_csv import NO_ROOM, Imported, import_schedule
@@ -135,22 +135,22 @@ class TopBar(Canvas):
     # one method a gesture
 
     def _on_rename(self, gesture: Mapping[str, Any]) -> None:
-        self._call_it(_design_name(gesture["name"]), "rename to {}")
+        self._call_it(_design_name(value_of(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file = str(gesture["file"])
+        file = printable(value_of(gesture, "file", plain_text))
         try:
             if is_schedule(file):
-                self._import(file, read_schedule(gesture["text"], file, self._session.design))
+                self._import(file, read_schedule(gesture.get("text"), file, self._session.design))
             else:
-                self._open(read_upload(gesture["text"]), f"open {file}")
+                self._open(read_upload(gesture.get("text")), f"open {file}")
         except DesignError as error:
             self._refuse_file(file, error.problems)
         except InputError as error:
             self._refuse_file(file, [Problem("", "file", str(error))])
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
-        design = load_design(example(str(gesture["name"])))
+        design = load_design(example(value_of(gesture, "name", plain_text)))
         self._open(design, f"open the example {design.name}")
 
     def _on_save(self, gesture: Mapping[str, Any]) -> None:
@@ -160,11 +160,11 @@ class TopBar(Canvas):
         self._show()
 
     def _on_save_as(self, gesture: Mapping[str, Any]) -> None:
-        self._call_it(_design_name(gesture["name"]), "save as {}")
+        self._call_it(_design_name(value_of(gesture, "name", plain_text)), "save as {}")
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        export, prediction = exports[str(gesture["name"])], self._session.current_prediction("export")
+        export, prediction = exports[value_of(gesture, "name", plain_text)], self._session.current_prediction("export")
         file = file_name(prediction.design.name) + export.suffix
         self._download(file, export.mime, export.make(prediction))
         if lines := [{"where": "", "message": each} for each in export.left_out(prediction)]:

@@ -23,7 +23,7 @@ from meshwave.engine.runtime.calibration.machine_profile import (
     gpus,
     on_gpus,
 )
-from meshwave.engine.units import quantity
+from meshwave.engine.units import quantity, speed
 
 
 def to_text(profile: Profile) -> str:
@@ -50,7 +50,7 @@ def _block_lines(profile: Profile) -> list[str]:
     for block in profile.blocks:
         for phase in get_args(Phase):
             per, residuals = block.fits[phase].per, block.residuals(phase)
-            speeds = [quantity(1 / per[term], unit) if per.get(term) else "-" for term, unit in UNITS.items()]
+            speeds = [speed(per.get(term, 0.0), unit, "-") for term, unit in UNITS.items()]
             once = quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
             worst = max(residuals, key=abs, default=0.0)
             lines.append(
@@ -64,12 +64,12 @@ def _other_lines(profile: Profile) -> list[str]:
     lines = [f"{'also':<32}{'alpha':>10}{'1 / beta':>18}{'r2':>9}"]
     for each in profile.optimizer:
         words = f"{each.optimizer} {each.precision}{', clipped' if each.clipped else ''}"
-        speed = quantity(1 / each.s_per_parameter, "parameters/s") if each.s_per_parameter else "free"
-        lines.append(f"{words:<32}{quantity(each.alpha_s, 's'):>10}{speed:>18}{each.r2:>9.4f}")
+        rate = speed(each.s_per_parameter, "parameters/s")
+        lines.append(f"{words:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{each.r2:>9.4f}")
     for link in profile.links:
-        speed = quantity(1 / link.beta_s_per_byte, "B/s") if link.beta_s_per_byte else "free"
+        rate = speed(link.beta_s_per_byte, "B/s")
         words = PAIRS[link.pair]
-        lines.append(f"{words:<32}{quantity(link.alpha_s, 's'):>10}{speed:>18}{link.r2:>9.4f}")
+        lines.append(f"{words:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{link.r2:>9.4f}")
     for kept in profile.memory:
         lines.append(
             f"{f'kept by a block: {kept.kind} {kept.precision}':<32}{kept.ratio:>10.3f} of what the formulas say"
@@ -87,12 +87,12 @@ PAIRS: Mapping[Pair, str] = {
 def _collective_lines(profile: Profile) -> list[str]:
     lines = [f"{'collective':<16}{'group':<8}{'ranks':>5}{'alpha':>10}{'1 / beta':>13}{'r2':>9}  worst residual"]
     for each in profile.collectives:
-        layout = f" (mp {each.mp}, esp {each.esp})" if each.mp else ""
+        layout = f" (mp {each.mp}, esp {each.esp})" if each.mp and each.esp else ""
         worst = max(each.residuals, key=abs)
-        speed = quantity(1 / each.beta_s_per_byte, "B/s") if each.beta_s_per_byte else "free"
+        rate = speed(each.beta_s_per_byte, "B/s")
         size = quantity(each.samples[[*each.residuals].index(worst)][0], "B")
         lines.append(
-            f"{each.collective:<16}{each.group:<8}{each.size:>5}{quantity(each.alpha_s, 's'):>10}{speed:>13}"
+            f"{each.collective:<16}{each.group:<8}{each.size:>5}{quantity(each.alpha_s, 's'):>10}{rate:>13}"
             f"{each.r2:>9.4f}  {worst:+.0%} at {size}{layout}"
         )
     return lines

@@ -10,7 +10,6 @@ the whole buffer that goes in.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -23,11 +22,12 @@ from meshwave.engine.document.cluster import Device
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import read_whole
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, Printable
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
-Sample = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+Positive = Annotated[float, Field(gt=0, le=1e30)]
+Sample = tuple[Positive, Positive]
 """Bytes, and the seconds that they took."""
 Ranks = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -56,6 +56,15 @@ USUAL_GROUP: Mapping[str, Group] = {
 """Whose line stands for a collective where a line for all groups is asked for: Parm's use of it."""
 
 
+SHORTEST_S = 1e-12
+"""A line that says less, such as one of no cost at all, is compared with as if it said so much."""
+
+
+def excess(seconds: float, line: float) -> float:
+    """Return how much longer something took than its line says, as a share of what the line says."""
+    return seconds / max(line, SHORTEST_S) - 1
+
+
 class Machine(Part):
     """Where it was measured."""
 
@@ -63,20 +72,20 @@ class Machine(Part):
     """Processes, numbered node by node."""
     ranks_per_node: Ranks
     backend: Literal["gloo", "nccl"] = "gloo"
-    network: Annotated[str, Field(max_length=200)] = ""
+    network: Annotated[str, Field(max_length=200), Printable] = ""
     """What the messages went over, in words."""
     cores: Annotated[int, Field(ge=1)] | None = None
     """Of the host, which all processes of an emulated cluster share."""
-    processor: Annotated[str, Field(max_length=200)] = ""
+    processor: Annotated[str, Field(max_length=200), Printable] = ""
     """Whose cores these are."""
     load_before: Annotated[float, Field(ge=0)] | None = None
     """Processes that wanted a core just before: others' work makes messages slower."""
-    software: Annotated[str, Field(max_length=200)] = ""
-    device: Annotated[str, Field(max_length=200)] = ""
+    software: Annotated[str, Field(max_length=200), Printable] = ""
+    device: Annotated[str, Field(max_length=200), Printable] = ""
     """What computed."""
     made_s: Annotated[float, Field(ge=0)] | None = None
     """When; Unix seconds."""
-    run: Annotated[str, Field(max_length=200)] = ""
+    run: Annotated[str, Field(max_length=200), Printable] = ""
     """The run whose actions these are, in words."""
 
 
@@ -87,11 +96,6 @@ class ShapedRates(Part):
     """Of each process."""
     inter: Annotated[float, Field(gt=0)]
     """Of a node's uplink, which its processes share."""
-
-
-def _residual(seconds: float, line: float) -> float:
-    """The share of what a line says by which a sample took longer; infinite where the line says nothing."""
-    return seconds / line - 1 if line else math.inf
 
 
 class Measured(Part):
@@ -114,7 +118,7 @@ class Measured(Part):
     @property
     def residuals(self) -> list[float]:
         """Of each sample: how much longer it took than the line says, as a share of what the line says."""
-        return [_residual(seconds, self.seconds(size)) for size, seconds in self.samples]
+        return [excess(seconds, self.seconds(size)) for size, seconds in self.samples]
 
     def seconds(self, size: float) -> float:
         return self.alpha_s + size * self.beta_s_per_byte
@@ -211,7 +215,7 @@ class Block(Part):
 
     def residuals(self, phase: Phase) -> list[float]:
         """Of each sample of a phase: how much longer it took than the line says, as a share of what the line says."""
-        return [_residual(seconds, line) for _, seconds, line in self.points(phase)]
+        return [excess(seconds, line) for _, seconds, line in self.points(phase)]
 
     def span(self, size: str) -> tuple[float, float]:
         """The least and the most of a size, such as ``hidden`` or ``tokens``, that was measured."""

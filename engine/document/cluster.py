@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, Printable
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
 """A number of bytes, FLOP or either of them a second; within what any sum of them can still hold."""
@@ -25,7 +25,7 @@ Nics = Annotated[int, Field(ge=1, le=MOST_OF_A_NODE)]
 class Device(Part):
     """One accelerator (or CPU core) as its data sheet has it."""
 
-    name: str = "device"
+    name: Annotated[str, Printable] = "device"
     """What people call it."""
     peak_flops: Rate
     """Dense matrix FLOP/s at the training precision."""

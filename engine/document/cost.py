@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import FileName, Part
 from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
 
 Overlap = Annotated[float, Field(ge=0, le=1)]
@@ -60,7 +60,7 @@ class CalibratedCost(Part):
 
     kind: Literal["calibrated"] = "calibrated"
     """Seconds from a measured profile."""
-    profile: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")]
+    profile: FileName
     """File name of the profile, of those that are kept."""
     links: Literal["measured", "drawn"] = "measured"
     """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""

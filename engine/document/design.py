@@ -18,7 +18,7 @@ from meshwave.engine.document.training import Training
 from meshwave.engine.document.transfer import Transfer
 from meshwave.engine.document.u_net import UNet
 from meshwave.engine.document.upgrades import FORMAT
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 
 _LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # kept on one line
@@ -29,7 +29,7 @@ class Design(Part):
 
     format: Literal["meshwave/1"] = FORMAT
     """The version of this document."""
-    name: Annotated[str, Field(max_length=200)] = "untitled"
+    name: Annotated[str, Field(max_length=200), Printable] = "untitled"
     """What people call the design."""
     cluster: Cluster
     model: Annotated[Model | UNet, Field(discriminator="kind")]

@@ -104,8 +104,12 @@ def _values(path: str, one: Any, two: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
     if isinstance(value, list | tuple):
         text = ", ".join(map(_text, value))
         return text if len(text) <= LONGEST else f"{len(value)} given"

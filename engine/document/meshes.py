@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from meshwave.engine.document.cluster import MOST_DEVICES
 from meshwave.engine.errors import InputError, nearest
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, Printable
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
 """Whether the cluster has it is told where a whole design is looked at, with the numbers that there are."""
@@ -20,7 +20,7 @@ DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
 class Mesh(Part):
     """A rectangle of devices that holds one pipeline rank."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)]
+    name: Annotated[str, Field(min_length=1, max_length=60), Printable]
     """What people call it."""
     devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The devices, row-major over the axes."""

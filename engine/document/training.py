@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import FileName, Part
 
 
 class Training(Part):
@@ -31,5 +31,5 @@ class Training(Part):
     experts, blocks that are cut, and stages whose backward is split run as they are; no prediction knows of it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Names the initial weights and the order of the data."""
-    data: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$")] | None = None
+    data: FileName | None = None
     """File name of a text to train on; null: the text that comes with Meshwave."""

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from meshwave.engine.document.cluster import MOST_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
 from meshwave.engine.errors import DesignError, Problem
-from meshwave.engine.frozen import Part
+from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
 
 MOST_CUTS = 100_000
@@ -127,7 +127,7 @@ class TransferSpec(_Asked):
 class ListedTensor(TransferTensor):
     """One of several tensors, with a sharding at either end."""
 
-    name: Annotated[str, Field(max_length=200)] = ""
+    name: Annotated[str, Field(max_length=200), Printable] = ""
     """The tensor's name, such as that of a parameter."""
     source_spec: Spec
     """For each tensor dim R, or S with the mesh axes that cut it in the source."""

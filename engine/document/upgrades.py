@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from meshwave.engine.document.validation_problems import quoted
 from meshwave.engine.errors import DesignError, Problem
 
 FORMAT: Literal["meshwave/1"] = "meshwave/1"
@@ -26,7 +27,7 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
         raise _wrong(f'the document does not say its format; add "format": "{FORMAT}"')
     found = re.fullmatch(r"meshwave/([1-9][0-9]{0,8})", str(stated))
     if not found:
-        raise _wrong(f'{str(stated)[:40]!r} is no format of a design; it should be "{FORMAT}"')
+        raise _wrong(f'{quoted(stated)} is no format of a design; it should be "{FORMAT}"')
     number = int(found[1])
     if number > VERSION:
         raise _wrong(

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from meshwave.engine.errors import Problem, nearest
+from meshwave.engine.errors import Problem, nearest, printable
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
@@ -78,7 +78,7 @@ def _tag_of(detail: ErrorDetails) -> str:
 
 def path(location: Place) -> str:
     """``("meshes", 2, "devices")`` as ``meshes[2].devices``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{printable(step)}" for step in location).lstrip(".")
 
 
 def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
@@ -166,7 +166,9 @@ def _unknown_tag(detail: ErrorDetails, location: Place, document: Mapping[str, A
     context = detail["ctx"]
     known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
     what = _TAGGED.get(location[-1:], _tag_of(detail))
-    return f"there is no {what} called {context['tag']!r}. {nearest(str(context['tag']), known)}"
+    return (
+        f"there is no {what} called {quoted(detail['input'][_tag_of(detail)])}. {nearest(str(context['tag']), known)}"
+    )
 
 
 _TAGGED: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
@@ -230,13 +232,18 @@ def _bound(words: str, key: str) -> Any:
     return say
 
 
+def quoted(value: Any) -> str:
+    """Return a value that should be a name: in quotes where it is text."""
+    return repr(value[:40]) if isinstance(value, str) else _shown(value)
+
+
 def _shown(value: Any) -> str:
     """A value as it stands in the document, cut short."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = f"this {type(value).__name__}"
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return printable(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def _plain(detail: ErrorDetails) -> str:

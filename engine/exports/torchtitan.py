@@ -234,4 +234,4 @@ def _in_a_docstring(name: str) -> str:
 
 
 def _in_a_comment(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", " ")
+    return json.dumps(name, ensure_ascii=False)

@@ -149,7 +149,7 @@ def _shown(sheet: _Sheet, place: tuple[int, int] | None) -> str:
     if place is None:
         return ""
     row, column = place
-    cells = sheet.rows[row]
+    cells = ["".join(mark if mark.isprintable() else "\ufffd" for mark in cell) for cell in sheet.rows[row]]
     start = len(",".join(cells[:column])) + bool(column)
     line, size = ",".join(cells), max(len(cells[column]), 1)
     left = max(0, min(start - ROOM // 2, len(line) - ROOM))

@@ -258,7 +258,7 @@ def _fit(document: dict[str, Any], ranks: int, stages: int) -> list[str]:
             raise DesignError([Problem("", NO_ROOM, message)])
         notes.append(f"{ranks} meshes of one device each replace the {len(document['meshes'])} there were")
         document["meshes"] = _meshes(ranks)
-    if document["model"]["layers"] < stages:
+    if document["model"].get("layers", stages) < stages:  # a U-Net has the layers of its shape
         notes.append(f"the model has {stages} layers now instead of {document['model']['layers']}, one a stage")
         document["model"]["layers"] = stages
     return notes

@@ -1,4 +1,4 @@
-// Colours as numbers: what a canvas needs beside the palette itself, which Python sends (engine/exports/pictures/palette.py).
+// Colours as numbers: what a canvas needs beside the palette, which Python sends (exports/pictures/palette.py).
 
 /** @typedef {number[]} Colour red, green and blue from 0 to 255 */
 

@@ -1,5 +1,5 @@
 // Ports below the lanes and on their axis: a lane is as high as what its port can carry, and each message that passes
-// it stands there with its part. Python says which, from when to when (designer/views/timeline_links.py); this file draws.
+// it stands there with its part. Python says which and when (designer/views/timeline_links.py); this file draws.
 
 import { css, mix } from "../kit/palette.js";
 import { TITLE } from "./paint.js";

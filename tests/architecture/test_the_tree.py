@@ -40,7 +40,7 @@ def matches(pattern: re.Pattern[str], *folders: str) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in files(*folders)
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1)
         if pattern.search(line)
     ]
 

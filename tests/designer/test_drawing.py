@@ -217,8 +217,14 @@ def test_a_stage_that_leaves_a_shared_slot_says_so() -> None:
     assert re.fullmatch(r"move stage 1 to mesh m0; \d+ slots are parted", told["label"])
 
 
-def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Page().ask("no such thing")["words"].startswith("That went wrong inside Meshwave")
+def test_what_another_version_of_the_page_asks_is_refused() -> None:
+    assert Page().ask("no such thing")["words"] == "the page sent a gesture whose 'do' cannot be read; reload the page"
+
+
+def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.designer.state.order_edits.complete", lambda order, microbatches: {}["defect"])
+
+    assert Page().ask("repair")["words"].startswith("That went wrong inside Meshwave")
     assert "KeyError" in capsys.readouterr().err
 
 

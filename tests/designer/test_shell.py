@@ -184,7 +184,7 @@ def test_an_input_becomes_one_edit(path: str, typed: Any, edit: Any, design: Des
         ("training.lr", "nan", "this number is too large; write one such as 80e9"),
         ("model.layers", "2.5", "2.5 is not a whole number; use 2 or 3"),
         ("model.layers", "1e40", "this number is too large; write one such as 80e9"),
-        ("training.optimizer", "lion", "'lion' is none of the choices"),
+        ("training.optimizer", "lion", "this is no choice here; use AdamW or SGD"),
     ],
 )
 def test_what_is_no_value_is_refused_in_words(path: str, typed: Any, words: str, design: Design) -> None:

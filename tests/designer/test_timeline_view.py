@@ -14,6 +14,7 @@ from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
+from meshwave.engine.predict.questions import Inspector
 from meshwave.engine.program.action import Action, Op, backward, forward, overlapped
 from meshwave.engine.program.program import build
 from meshwave.engine.program.simulation import simulate
@@ -178,7 +179,7 @@ def test_a_pin_names_its_action() -> None:
 def test_a_pin_that_names_nothing_is_refused() -> None:
     chart = TimelineChart(on_pin=lambda pin: None)
 
-    with pytest.raises(InputError, match="names no action"):
+    with pytest.raises(InputError, match="a gesture whose 'op' cannot be read"):
         chart._handle_msg({"type": "pin", "layer": 0, "rank": 2, "op": "Q", "stage": 2, "microbatch": 5})
 
 
@@ -262,10 +263,21 @@ def test_a_question_without_an_answer_is_refused_in_words(question: dict[str, An
     assert told_words in told[0]["refused"]
 
 
-def test_a_defect_of_ours_is_said_and_not_swallowed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_of_another_version_of_the_page_is_refused() -> None:
     chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
 
     ask(chart, "no such question")
+
+    assert told[0]["refused"] == "the page sent a gesture whose 'what' cannot be read; reload the page"
+
+
+def test_a_defect_of_ours_is_said_and_not_swallowed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
+    monkeypatch.setattr(Inspector, "query", lambda ask, text: {}["defect"])
+
+    ask(chart, "find", text="stage 1")
 
     assert "went wrong inside Meshwave" in told[0]["refused"]
     assert "KeyError" in capsys.readouterr().err

@@ -189,7 +189,7 @@ def test_residuals_are_shares_of_the_line() -> None:
 
     assert measured.residuals == [0.5, 0.0]
     free = measured.model_copy(update={"alpha_s": 0.0, "beta_s_per_byte": 0.0})
-    assert free.residuals == [math.inf, math.inf], "the line says that it takes no time"
+    assert all(1e3 < residual < math.inf for residual in free.residuals), "the line says that it takes no time"
 
 
 @pytest.mark.parametrize(

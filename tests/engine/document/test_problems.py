@@ -322,7 +322,7 @@ FORMATS = [
     (drop("", "format"), "format", 'the document does not say its format; add "format": "meshwave/1"'),
     (put("format", "other/1"), "format", "'other/1' is no format of a design; it should be \"meshwave/1\""),
     (put("format", "meshwave/0"), "format", "'meshwave/0' is no format of a design; it should be \"meshwave/1\""),
-    (put("format", 1), "format", "'1' is no format of a design; it should be \"meshwave/1\""),
+    (put("format", 1), "format", '1 is no format of a design; it should be "meshwave/1"'),
 ]
 
 MESHES = [

@@ -35,7 +35,7 @@ def constants(text: str) -> dict[str, str]:
     return {each.targets[0].id: ast.literal_eval(each.value) for each in tree.body if isinstance(each, ast.Assign)}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["two waves", '"""\nimport os', "'''+exit()+'''", "\\", "''" * 4, '"'])
+@pytest.mark.parametrize("name", ["two waves", '"""; import os', "'''+exit()+'''", "\\", "''" * 4, '"'])
 def test_it_holds_the_design_and_its_program_whatever_they_are_called(name: str) -> None:
     prediction = predict(WAVES.design(name=name))
 

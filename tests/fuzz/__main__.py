@@ -1,0 +1,38 @@
+"""``make fuzz``: read damaged inputs of every kind for some minutes, and say what failed."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+
+from tests.fuzz.campaign import fuzz, replay, table
+from tests.fuzz.target import NAMES
+
+
+def main(arguments: list[str]) -> int:
+    """Run; returns the exit status: 0 nothing failed, 1 something did."""
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="for all targets together; default: 5")
+    parser.add_argument("--seed", type=int, help="of the random numbers; default: another one each time")
+    parser.add_argument("--only", metavar="TARGET,...", default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--replay", metavar="FILE", type=Path, help="read one input again; its folder names the target")
+    options = parser.parse_args(arguments)
+    if options.replay:
+        return replay(options.replay)
+    names = options.only.split(",")
+    if unknown := sorted({*names} - {*NAMES}):
+        parser.error(f"unknown target: {', '.join(unknown)} (known: {', '.join(NAMES)})")
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    print(f"seed {seed}, {options.minutes:g} min for {', '.join(names)}", flush=True)
+    tallies = [fuzz(name, 60 * options.minutes / len(names), seed) for name in names]
+    print(f"\n{table(tallies)}")
+    return 1 if any(tally.failures for tally in tallies) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,137 @@
+"""Fuzz a target for some time: count, and keep each new failure small, with the command that replays it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from random import Random
+
+from tests.fuzz.oracle import ROOT
+from tests.fuzz.reduce import reduced
+from tests.fuzz.target import Target, target_called
+from tests.fuzz.worker import Finding, Report, Worker
+
+FOLDER = ROOT / "build" / "fuzz"
+SEEDS = Path(__file__).parent / "seeds"
+"""Inputs that failed once, by target; the test suite reads them."""
+REDUCING_S = 60.0
+"""Seconds in which all failures of a target are made small."""
+SLOW_S = 5.0
+"""Seconds of processor time from which on a call is slow; it is no failure before the limit."""
+
+
+@dataclass
+class Tally:
+    """What came of a target."""
+
+    target: str
+    inputs: int = 0
+    accepted: int = 0
+    calls: int = 0
+    slow: int = 0
+    slowest_s: float = 0.0
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def count(self, report: Report) -> None:
+        self.inputs += 1
+        self.accepted += report.accepted
+        self.calls += report.calls
+        self.slow += report.seconds >= SLOW_S
+        self.slowest_s = max(self.slowest_s, report.seconds)
+
+
+def fuzz(name: str, seconds: float, seed: int, folder: Path = FOLDER) -> Tally:
+    """Read damaged inputs of a target for ``seconds``, after those that failed once; then make those that fail small."""
+    tally, target, chance = Tally(name), target_called(name), Random(f"{seed} {name}")
+    end = time.monotonic() + seconds
+    kept: dict[Path, Finding] = {}
+    with Worker(name) as worker:
+        for content in _inputs(target, name, chance):
+            if time.monotonic() > end:
+                break
+            report = worker.examine(content)
+            tally.count(report)
+            for finding in report.findings:
+                tally.failures[finding.signature] += 1
+                if tally.failures[finding.signature] == 1:
+                    path = folder / name / f"{_slug(finding)}{target.suffix}"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+                    kept[path] = finding
+                    _tell(finding, path)
+        for path, finding in kept.items():
+            path.write_bytes(smallest(worker, path.read_bytes(), finding, REDUCING_S / len(kept)))
+    return tally
+
+
+def _inputs(target: Target, name: str, chance: Random) -> Iterator[bytes]:
+    seeds = [*target.seeds()]
+    damaged = (target.mutate(chance, seeds) for _ in iter(int, 1))
+    chance.shuffle(seeds)
+    return chain((path.read_bytes() for path in kept_seeds(name)), damaged)
+
+
+def kept_seeds(name: str) -> list[Path]:
+    """Return the inputs of a target that failed once."""
+    return sorted((SEEDS / name).glob("*")) if (SEEDS / name).exists() else []
+
+
+def smallest(worker: Worker, content: bytes, finding: Finding, seconds: float) -> bytes:
+    """Return the smallest input found that fails as ``finding`` says; one that takes long stays as it is."""
+
+    def fails(candidate: bytes) -> bool:
+        return any(each.signature == finding.signature for each in worker.examine(candidate).findings)
+
+    return content if finding.rule in ("hangs", "time limit") else reduced(content, fails, seconds)
+
+
+def _slug(finding: Finding) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{finding.call} {finding.rule}".lower()).strip("-")[:100]
+
+
+def _tell(finding: Finding, path: Path | None = None) -> None:
+    print(f"\nFAILED {finding.call}: {finding.rule}\n{finding.detail.rstrip()[-1500:]}", flush=True)
+    if path is not None:
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        print(f"replay: {Path(sys.executable).name} -m tests.fuzz --replay {shown}", flush=True)
+
+
+def replay(path: Path) -> int:
+    """Read one input again; its folder names the target."""
+    with Worker(path.resolve().parent.name) as worker:
+        report = worker.examine(path.read_bytes())
+    for finding in report.findings:
+        _tell(finding)
+    print(f"{path}: {report.calls} calls, {len(report.findings)} failures, slowest call {report.seconds:.1f} s")
+    return 1 if report.findings else 0
+
+
+def table(tallies: Iterable[Tally]) -> str:
+    """Return the summary: a row for each target, a line for each failure."""
+    rows: list[Sequence[object]] = [("target", "inputs", "accepted", "calls", "failures", "slow", "slowest s")]
+    tallies = list(tallies)
+    for each in tallies:
+        rows.append(
+            (
+                each.target,
+                each.inputs,
+                each.accepted,
+                each.calls,
+                len(each.failures),
+                each.slow,
+                f"{each.slowest_s:.1f}",
+            )
+        )
+    lines = ["".join(f"{cell!s:<16}" if not at else f"{cell!s:>10}" for at, cell in enumerate(row)) for row in rows]
+    lines += [
+        f"{each.target}: {call}: {rule} ({count} inputs)"
+        for each in tallies
+        for (call, rule), count in each.failures.most_common()
+    ]
+    return "\n".join(lines)

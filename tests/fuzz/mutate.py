@@ -1,0 +1,180 @@
+"""Damage to documents: structure, types, extreme numbers, nesting, odd characters, bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from random import Random
+from typing import Any
+
+Place = tuple[str | int, ...]
+
+NUMBERS = (
+    0, 1, 2, 3, 4, 5, 7, 8, 16, 64, 100, -1, 0.5, 1.5, -0.0, 5e-324, 1e-300, 1e-9, 1e9, 1e300, 1.7e308, -1e300,
+    2**31 - 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 10**400, float("nan"), float("inf"), float("-inf"),
+)  # fmt: skip
+STRINGS = (
+    "", " ", "a", "auto", "0", "0F0", "1e9", "a" * 300, "\x1b[31mred\x1b[0m", "\x00", "\x0c", "\x9b5m", "\r\n", "\u2028",
+    "\u202eabc", "e\u0301\u0301\u0301", "\U0001d4b3", "\ud800", "../../etc/passwd", "<script>alert(1)</script>", "%s{0}",
+    "'\"`;--", "=1+1", "]]>&amp;", "gpt", "1f1b", "a/b\\c",
+)  # fmt: skip
+OTHERS = (None, True, False, [], {}, [[]], [None], {"": None}, [0, 1], {"a": {"b": []}})
+DEEP = "@deep@"
+"""A text that stands for a nest of lists until the document is written."""
+DEPTHS = (3, 100, 990, 100_000)
+
+
+def mutate_json(chance: Random, seeds: Sequence[bytes]) -> bytes:
+    """Return a damaged copy of one JSON document of ``seeds``, in which parts of another may stand."""
+    document, other = (json.loads(chance.choice(seeds)) for _ in range(2))
+    for _ in range(1 + int(chance.expovariate(0.7))):
+        document = damaged(chance, document, other)
+    return written(chance, document)
+
+
+def written(chance: Random, document: Any) -> bytes:
+    """Return a document as a file; one in eight is damaged as bytes too."""
+    text = json.dumps(document)
+    for _ in range(text.count(f'"{DEEP}"')):
+        depth = chance.choice(DEPTHS)
+        text = text.replace(f'"{DEEP}"', "[" * depth + "]" * depth, 1)
+    content = text.encode()
+    return mutate_bytes(chance, content) if chance.random() < 0.125 else content
+
+
+def damaged(chance: Random, document: Any, other: Any) -> Any:
+    """Return a document with one place changed."""
+    document = deepcopy(document)
+    every = list(places(document))
+    if not every:
+        return chance.choice(OTHERS)
+    place = chance.choice(every)
+    parent = part_at(document, place[:-1])
+    chance.choice(_CHANGES)(chance, parent, place[-1], other)
+    return document
+
+
+def places(value: Any, at: Place = ()) -> Iterator[Place]:
+    """Yield the place of every part of a document but the whole."""
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, part in steps:
+        yield (*at, step)
+        yield from places(part, (*at, step))
+
+
+def part_at(document: Any, place: Place) -> Any:
+    for step in place:
+        document = document[step]
+    return document
+
+
+# ---- one change of document[...][step] ----
+
+
+def _nudge(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Change a number a little, so that the document may stay sound."""
+    value = parent[step]
+    if type(value) not in (int, float) or value - value != 0:  # no number, or not a finite one
+        return _graft(chance, parent, step, other)
+    with suppress(OverflowError):  # of a whole number of hundreds of digits
+        parent[step] = chance.choice(
+            (value + 1, value - 1, value * 2, value // 2, value * 10, -value, float(value), value / 1e6, str(value))
+        )
+    return None
+
+
+def _extreme(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    parent[step] = chance.choice(NUMBERS)
+
+
+def _text(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    value = parent[step]
+    text = chance.choice(STRINGS)
+    parent[step] = f"{value}{text}" if isinstance(value, str) and chance.random() < 0.5 else text
+
+
+def _retype(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    parent[step] = chance.choice((*OTHERS, [parent[step]], {"": parent[step]}, DEEP))
+
+
+def _drop(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    del parent[step]
+
+
+def _graft(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Put a part of another document here, one under the same key where there is one."""
+    every = list(places(other))
+    alike = [place for place in every if place[-1] == step and isinstance(step, str)]
+    if every:
+        parent[step] = deepcopy(part_at(other, chance.choice(alike or every)))
+
+
+def _key(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Give a part another name, or a neighbour of an unknown one."""
+    if not isinstance(parent, dict):
+        return _list(chance, parent, step, other)
+    name = chance.choice((f"{step}s", str(step).upper(), *STRINGS, *_keys(other)))
+    parent[name] = parent.pop(step) if chance.random() < 0.5 else deepcopy(parent[step])
+    return None
+
+
+def _keys(document: Any) -> list[str]:
+    return [place[-1] for place in places(document) if isinstance(place[-1], str)]
+
+
+def _list(chance: Random, parent: Any, step: Any, other: Any) -> None:
+    """Repeat, reorder or cut a list."""
+    members = parent if isinstance(parent, list) else parent[step]
+    if not isinstance(members, list) or not members:
+        return _nudge(chance, parent, step, other)
+    at = chance.randrange(len(members))
+    match chance.randrange(5):
+        case 0:
+            members.insert(at, deepcopy(members[at]))
+        case 1:
+            chance.shuffle(members)
+        case 2:
+            del members[at:]
+        case 3:
+            members.reverse()
+        case 4:
+            members.extend(deepcopy(members) * chance.choice((1, 3, 20)))
+    return None
+
+
+Change = Callable[[Random, Any, Any, Any], None]
+_CHANGES: Sequence[Change] = (
+    *(_nudge,) * 6, *(_graft,) * 5, *(_list,) * 3, *(_extreme,) * 3, _text, _text, _retype, _retype, _drop, _drop, _key,
+)  # fmt: skip
+
+
+# ---- bytes ----
+
+PIECES = (
+    b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xc3", b"\r", b"\n", b"\x1b[31m", b"{", b"}", b"[", b"]", b'"', b",",
+    b":", b"-", b"\\u0000", b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 5000, b"//", b"'",
+)  # fmt: skip
+
+
+def mutate_bytes(chance: Random, content: bytes) -> bytes:
+    """Return a damaged copy of a file of any form."""
+    found = bytearray(content)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at, end = sorted(chance.randrange(len(found) + 1) for _ in range(2))
+        end = min(end, at + chance.choice((1, 1, 4, 30, 1000)))
+        match chance.randrange(6):
+            case 0:
+                del found[at:end]
+            case 1:
+                found[at:end] = found[at:end] * 2
+            case 2:
+                found[at:at] = chance.choice(PIECES)
+            case 3:
+                found[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
+            case 4:
+                del found[at:]
+            case 5:
+                found[:] = bytes(found).decode("latin-1").encode(chance.choice(("utf-16", "utf-8", "utf-32-le")))
+    return bytes(found)

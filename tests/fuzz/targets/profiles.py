@@ -1,0 +1,70 @@
+"""Calibration profiles: printed, kept, used by designs, charted on the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from meshwave.designer.views.profiles import charts, listed, machine_words
+from meshwave.engine.costs.profile import load_profile
+from meshwave.engine.costs.profile_store import USUAL, keep
+from meshwave.engine.files import example
+from tests.engine.costs.profiles import block, contention, known, of_a_run
+from tests.engine.costs.test_profile import document as collectives
+from tests.fuzz.oracle import Act, Complaint, Ended, about_command, about_json, about_text
+from tests.fuzz.target import Target
+
+PRICED = ("03-gpt-on-two-cores", "14-tensor-parallel", "17-experts-on-two-cores", "21-u-net")
+"""Designs that are priced by a profile: plain, with tp, with experts, with skips."""
+
+OVERLAP = {"collective": "overlap", "mp": 4, "esp": 4}
+
+
+class Profiles(Target):
+    """A profile is refused at its place, or everything that uses it has finite numbers."""
+
+    def seeds(self) -> list[bytes]:
+        whole = known(blocks=tuple(map(block, ("layer", "experts", "joining", "embedding", "head"))))
+        contended = known(contention=(contention(), contention("same_node")))
+        run = of_a_run({"op": "F"}, {"op": "B", "first": True}, {"op": "I"}, {"op": "W", "tp": 2}, {"op": "STEP"})
+        return [
+            *(made.to_json().encode() for made in (whole, contended, run)),
+            json.dumps(collectives({}, {"collective": "all_gather", "group": "mp", "size": 4}, OVERLAP)).encode(),
+        ]
+
+    def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
+        ended: list[Ended] = []
+        file = str(path)
+        yield "calibrate --profile --json", lambda: about_command("calibrate", "--profile", file, "--json", ended=ended)
+        if not ended or ended[0].status:
+            return
+        yield "calibrate --profile", lambda: about_command("calibrate", "--profile", file, ended=ended)
+        yield "calibrate --profile --fit", lambda: about_command("calibrate", "--profile", file, "--fit")
+        keep(load_profile(path), USUAL)
+        yield "page", lambda: _on_the_page(path)
+        for name in PRICED:
+            yield f"simulate {name}", partial(_priced, name, path.with_name("priced.json"))
+
+
+def _priced(name: str, place: Path) -> Iterator[Complaint]:
+    document = json.loads(example(name).read_bytes())
+    document["cost"] = {"kind": "calibrated", "profile": USUAL}
+    place.write_text(json.dumps(document))
+    ended: list[Ended] = []
+    yield from about_command("check", str(place), ended=ended)
+    yield from about_command("simulate", str(place), "--json", ended=ended)
+    yield from about_command("simulate", str(place))
+    if ended[0].status != ended[1].status:
+        yield Complaint("check and simulate disagree", f"{ended[0].out.decode()} {ended[1].err}")
+
+
+def _on_the_page(path: Path) -> Iterator[Complaint]:
+    profile = load_profile(path)
+    yield from about_json(json.dumps([charts(profile), listed([USUAL], "")]))
+    if words := machine_words(profile):
+        yield from about_text("\n".join(words))
+
+
+TARGET = Profiles()

@@ -1,0 +1,29 @@
+"""Transfer documents, one tensor or several, through ``meshwave reshard`` and the transfer lab."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from meshwave.designer.state import transfer_links as edits
+from tests.engine.document.test_extremes import TRANSFER, TRANSFERS
+from tests.fuzz.oracle import Act, Ended, about_command
+from tests.fuzz.target import Target
+
+
+class Transfers(Target):
+    """Every plan of a transfer, as data and in words."""
+
+    def seeds(self) -> list[bytes]:
+        cases = [document for _, document in edits.cases().values()]
+        return [json.dumps(document).encode() for document in (TRANSFER, TRANSFERS, *cases)]
+
+    def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
+        ended: list[Ended] = []
+        yield "reshard --json", lambda: about_command("reshard", str(path), "--json", ended=ended)
+        if ended and ended[0].status == 0:
+            yield "reshard", lambda: about_command("reshard", str(path))
+
+
+TARGET = Transfers()

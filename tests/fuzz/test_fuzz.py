@@ -1,0 +1,178 @@
+"""Inputs that failed once stay mended, and the fuzzer itself finds what it is there to find."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from meshwave.engine.errors import InputError
+from tests.fuzz.__main__ import main
+from tests.fuzz.campaign import kept_seeds
+from tests.fuzz.mutate import damaged, mutate_bytes, mutate_json
+from tests.fuzz.oracle import Complaint, about_text, complaints_about
+from tests.fuzz.reduce import reduced
+from tests.fuzz.target import NAMES, target_called
+from tests.fuzz.targets.orders import fault_of
+from tests.fuzz.worker import Finding, Limits, Worker
+
+# ---- every target ----
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sound_inputs_are_accepted_and_what_failed_once_does_not_fail_again(name: str) -> None:
+    """A target whose sound inputs are refused would only ever look at the entrance."""
+    target = target_called(name)
+    sound = next(iter(target.seeds()))
+
+    with Worker(name) as worker:
+        report = worker.examine(sound)
+        found = {path.name: worker.examine(path.read_bytes()).findings for path in kept_seeds(name)}
+
+    assert report.accepted
+    assert report.findings == ()
+    assert {file: findings for file, findings in found.items() if findings} == {}
+
+
+# ---- the walk that judges orders ----
+
+
+@pytest.mark.parametrize(
+    ("orders", "fault"),
+    [
+        ([["0F0", "0B0"], ["1F0", "1B0"]], ""),
+        ([["0F0", "0I0", "0W0"]], ""),
+        ([["0F0", "0B0"], []], "a mesh has no action"),
+        ([["0F0", "0I0"]], "stage 0 runs microbatch 0 so often: (1, 0, 1, 0)"),
+        ([["0F0", "0B0", "0B0"]], "stage 0 runs microbatch 0 so often: (1, 2, 0, 0)"),
+        ([["0F0"], ["0B0"]], "stage 0 runs microbatch 0 on two meshes"),
+        ([["0B0", "0F0"]], "deadlock at"),
+        ([["0F0", "0B0", "0F1", "0B1"], ["1F1", "1B1", "1F0", "1B0"]], "deadlock at"),
+    ],
+)
+def test_the_walk_knows_a_sound_order_from_others(orders: list[list[str]], fault: str) -> None:
+    found = fault_of(orders)
+
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
+
+
+# ---- what is a failure ----
+
+
+def raising(error: BaseException) -> list[Complaint]:
+    def act() -> Iterator[Complaint]:
+        raise error
+        yield
+
+    return complaints_about(act)
+
+
+def test_a_refusal_in_words_is_no_failure_and_every_other_exception_is() -> None:
+    assert raising(InputError("mesh A has no device; draw it over one")) == []
+    (complaint,) = raising(KeyError("x"))
+    assert complaint.rule.startswith("KeyError in ")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "KeyError('x') was raised",
+        "stages should be None",
+        "\x1b[31mred",
+        "x" * 3_000,
+        "{'kind': 'gpt'} is unknown",
+        "nan s",
+    ],
+)
+def test_what_is_no_sentence_for_people_is_a_failure(message: str) -> None:
+    assert raising(InputError(message))
+
+
+def test_names_and_json_in_a_message_are_no_failure() -> None:
+    assert [
+        *about_text("1 problem: {\"a\": null} should be a number (Nantes, Infra, 'None')".replace("'None'", "none"))
+    ] == []
+
+
+def test_a_warning_of_numbers_is_a_failure() -> None:
+    def act() -> Iterator[Complaint]:
+        warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
+        yield from ()
+
+    assert [complaint.rule for complaint in complaints_about(act)] == ["warning in tests/fuzz/test_fuzz.py"]
+
+
+# ---- workers ----
+
+
+def test_what_hangs_takes_all_memory_or_ends_the_process_is_found_and_the_next_input_read() -> None:
+    inputs = (b"busy", b"large", b"exit", b"nothing")
+
+    with Worker("trouble", Limits(seconds=1, memory_bytes=10**9)) as worker:
+        busy, large, exited, nothing = (worker.examine(each).findings for each in inputs)
+
+    assert [finding.signature for finding in busy] == [("busy", "time limit")]
+    assert [finding.rule.partition(" in ")[0] for finding in large] == ["MemoryError"]
+    assert exited == (Finding("exit", "process ended", "exit code 3"),)
+    assert nothing == ()
+
+
+# ---- damage, and making it small ----
+
+
+def test_the_same_seed_makes_the_same_inputs() -> None:
+    seeds = [json.dumps({"a": [1, 2, {"b": "c"}], "d": None}).encode(), b'{"a": 1}']
+
+    made = [[mutate_json(chance, seeds) for _ in range(50)] for chance in (Random(7), Random(7))]
+
+    assert made[0] == made[1]
+    assert len(set(made[0])) > 25
+
+
+def test_damage_leaves_the_document_as_it_was() -> None:
+    document = {"a": [1, 2, 3]}
+
+    for number in range(50):
+        damaged(Random(number), document, {"x": 1})
+
+    assert document == {"a": [1, 2, 3]}
+
+
+def test_empty_files_can_be_damaged_too() -> None:
+    assert all(isinstance(mutate_bytes(Random(number), b""), bytes) for number in range(50))
+
+
+def test_a_failing_document_is_reduced_to_what_fails() -> None:
+    content = json.dumps({"a": [1, {"wrong": 3, "right": 4}], "b": {"c": list(range(20))}}).encode()
+
+    assert reduced(content, lambda candidate: b"wrong" in candidate, 60.0) == b'{"a": [{"wrong": 3}]}'
+
+
+def test_a_failing_text_is_reduced_to_what_fails() -> None:
+    assert reduced(b"0F0,0B0\n1F0,1X0\n" * 9, lambda candidate: b"X" in candidate, 60.0) == b"X"
+
+
+# ---- the command ----
+
+
+def test_the_command_runs_one_target_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--minutes", "0.02", "--seed", "1", "--only", "orders"]) == 0
+
+    said = capsys.readouterr().out
+    assert "seed 1, 0.02 min for orders" in said
+    assert "\norders " in said
+
+
+def test_a_kept_input_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "orders" / "sound.json"
+    path.parent.mkdir()
+    path.write_text('[["0F0", "0B0"]]')
+
+    assert main(["--replay", str(path)]) == 0
+    assert "2 calls, 0 failures" in capsys.readouterr().out
