@@ -71,7 +71,7 @@ class PageClient:
 
     async def _event(self, name: str, entries: list[list[Any]]) -> None:
         data = {"type": "event", "name": name, "values": {"type": "map", "entries": entries}}
-        sent = {"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": data}
+        sent: Any = {"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": data}
         await self._send(patch_doc(patch_doc.create_header(), {}, {"events": [sent]}))
 
     async def _send(self, message: Message[Any]) -> None:

@@ -54,7 +54,7 @@ class TokenAccess(AuthProvider):
         super().__init__()
 
     @property
-    def get_user(self) -> Callable[[Any], str | None]:
+    def get_user(self) -> Callable[[Any], str | None]:  # type: ignore[override]  # Bokeh takes a name as well
         return self._user
 
     def _user(self, handler: Any) -> str | None:

@@ -62,7 +62,7 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
         flush=True,
     )
     if show and has_screen():
-        followed = server._tornado.auth_provider.link_followed
+        followed = access_of(server).link_followed
         threading.Thread(target=open_browser, args=(link, followed), daemon=True).start()
     _end_on_signals(server)
     server.io_loop.add_callback(warm_up, studio, read_design(None))  # while the browser starts
@@ -75,10 +75,17 @@ def serve(design: str | None = None, *, port: int | None = None, home: str | Non
     return 0
 
 
+def access_of(server: pn.io.server.Server) -> TokenAccess:
+    """Return who lets people in to a server that :func:`start` made."""
+    access = server._tornado.auth_provider
+    assert isinstance(access, TokenAccess)
+    return access
+
+
 def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SESSION_LIFETIME_S) -> pn.io.server.Server:
     """Start a server whose loop the caller runs."""
     access = TokenAccess(token, port)
-    server = pn.serve(
+    server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
         {"/": lambda: page(studio), "/transfer": lambda: lab_page()},  # Panel takes plain functions only
         port=port,
         address=ADDRESS,

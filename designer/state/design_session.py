@@ -72,7 +72,7 @@ class Session(param.Parameterized):
     def __init__(self, design: Design, later: Later | None = None, predictions: Predictions | None = None) -> None:
         """With ``later`` a long computation holds nobody up: its result comes when it is there. ``predictions`` are
         shared with other sessions."""
-        super().__init__(design=design)
+        super().__init__(design=design)  # type: ignore[no-untyped-call]  # param has no types there
         self._past: Steps = []
         self._future: Steps = []
         self._later = later

@@ -103,7 +103,8 @@ class Transformer(Family):
 
     @property
     def window(self) -> int:
-        return self.shape.sequence + self.lookahead
+        window: int = self.shape.sequence + self.lookahead
+        return window
 
     @abstractmethod
     def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:

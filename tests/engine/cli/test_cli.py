@@ -638,4 +638,4 @@ def test_no_name_of_a_document_reaches_the_terminal_as_a_command(meshwave: Comma
     printed = ["".join(map(str, meshwave(*arguments))) for arguments in commands]
 
     assert not [text for text in printed if re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)]
-    assert all("\\x1b]0;owned\\x07\\x9b31m\\rred\\u202e" in printed[number] for number in (1, 2))
+    assert all("\\u001b" in printed[number] for number in (1, 2)), printed[1:3]

@@ -48,13 +48,15 @@ def test_an_older_profile_has_no_contention_and_shares_nothing() -> None:
 def test_each_kind_of_link_has_its_own_factors() -> None:
     inside = contention("same_node", shared_rate=Ratio.from_samples([1.7]), duplex_rate=Ratio.from_samples([0.6]))
 
-    assert link_sharing(known(contention=(inside,))) == LinkSharing(same_node_capacity=1.7, same_node_duplex=0.6)
+    assert link_sharing(known(contention=(inside,)).contention) == LinkSharing(
+        same_node_capacity=1.7, same_node_duplex=0.6
+    )
     across = contention(shared_rate=Ratio.from_samples([1.2]))
-    assert link_sharing(known(contention=(inside, across))) == LinkSharing(1.2, 1.7, 0.8, 0.6)
+    assert link_sharing(known(contention=(inside, across)).contention) == LinkSharing(1.2, 1.7, 0.8, 0.6)
 
 
 def test_a_pair_of_processes_alone_on_its_nodes_has_a_capacity_of_one() -> None:
-    found = link_sharing(known(contention=(contention(shared_rate=None),)))
+    found = link_sharing(known(contention=(contention(shared_rate=None),)).contention)
 
     assert (found.across_nodes_capacity, found.across_nodes_duplex) == (1.0, 0.8)
 
@@ -62,7 +64,7 @@ def test_a_pair_of_processes_alone_on_its_nodes_has_a_capacity_of_one() -> None:
 @given(shared=RATIOS, duplex=RATIOS)
 def test_noise_never_makes_a_link_slower_than_one_message_or_faster_than_two(shared: float, duplex: float) -> None:
     measured = contention(shared_rate=Ratio.from_samples([shared]), duplex_rate=Ratio.from_samples([duplex]))
-    found = link_sharing(known(contention=(measured,)))
+    found = link_sharing(known(contention=(measured,)).contention)
 
     assert found.across_nodes_capacity == min(2.0, max(1.0, shared))
     assert found.across_nodes_duplex == min(1.0, max(0.5, duplex))

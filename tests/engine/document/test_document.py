@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwave.engine.document import Design, load_design, parse_design, save_design
-from meshwave.engine.document import design as document_module
+from meshwave.engine.document import Design, load_design, loading, parse_design, save_design
 from meshwave.engine.errors import DesignError, InputError
 from meshwave.engine.files import examples
 from meshwave.engine.schedules import schedules
@@ -251,7 +250,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, told: str
 
 
 def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_module, "LARGEST_FILE_BYTES", 1000)
+    monkeypatch.setattr(loading, "LARGEST_FILE_BYTES", 1000)
 
     with pytest.raises(InputError, match="/dev/zero is larger than a design can be"):
         load_design("/dev/zero")

@@ -65,10 +65,10 @@ HOSTILE = "".join(map(chr, [*range(32), *range(127, 160), 0xFDD0, 0xFFFE, 0xFFFF
 
 @pytest.mark.parametrize("form", ["svg", "html"])
 def test_names_of_control_characters_make_no_broken_file(form: str) -> None:
-    design = WAVES.design(name=HOSTILE)
+    design = WAVES.design()  # documents refuse such names; a program that uses the engine may have them all the same
     meshes = tuple(mesh.model_copy(update={"name": f"{mesh.name} {HOSTILE}"}) for mesh in design.meshes)
 
-    made = exports[form].make(predict(design.model_copy(update={"meshes": meshes}))).decode()
+    made = exports[form].make(predict(design.model_copy(update={"name": HOSTILE, "meshes": meshes}))).decode()
 
     drawing = made if form == "svg" else made[made.index("<svg") : made.index("</svg>") + len("</svg>")]
     ElementTree.fromstring(drawing)
