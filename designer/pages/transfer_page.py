@@ -11,6 +11,7 @@ from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.state import transfer_links as edits
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.jobs import Later
 from meshwave.designer.state.transfer_session import Bench
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
@@ -31,7 +32,7 @@ class Crossings:
         self._session = session
         nothing = parse_transfer(json.dumps(edits.case([1], [1], [1], ("R", "R"))))
         self.view = TransferView(
-            Bench(nothing),
+            Bench(nothing, later=session.later),
             on_take=self._take,
             mode="over",
             shown=False,
@@ -98,10 +99,15 @@ def lab_page() -> pn.viewable.Viewable:
     document = pn.state.curdoc
     assert document is not None, "a page is made for a session"
     document.template = HEAD  # type: ignore[assignment]  # Bokeh takes the text of a template too
-    return pn.Column(lab(), sizing_mode="stretch_both", margin=0, styles={"height": "100vh", "width": "100vw"})
+    return pn.Column(
+        lab(document.add_next_tick_callback),
+        sizing_mode="stretch_both",
+        margin=0,
+        styles={"height": "100vh", "width": "100vw"},
+    )
 
 
-def lab() -> TransferView:
+def lab(later: Later | None = None) -> TransferView:
     """The lab with its first transfer."""
     _, first = edits.cases()[FIRST_CASE]
-    return TransferView(Bench(parse_transfer(json.dumps(first))), sizing_mode="stretch_both", margin=0)
+    return TransferView(Bench(parse_transfer(json.dumps(first)), later=later), sizing_mode="stretch_both", margin=0)

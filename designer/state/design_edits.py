@@ -19,7 +19,7 @@ from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.schedules import Schedule, schedules
 
 BY_HAND = ("stages", "placement")  # what a person may set a stage, or leave to the schedule
-LARGEST_BY_HAND = 300_000  # actions; an order of more is no longer drawn by hand, and slow to send
+LARGEST_BY_HAND = 200_000  # actions; an order of more is no longer drawn by hand: an edit of its document takes 0.5 s
 
 
 # the pipeline

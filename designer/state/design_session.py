@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import param
 
 from meshwave.designer.state import expert_edits
-from meshwave.designer.state.jobs import Done, Failed, Later, Listener, News, Progress
+from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome, Predictions, predicted
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
@@ -25,6 +26,9 @@ STOPPED = Problem("", "stopped", "the computation was stopped; compute again, un
 CODES = {RUNS.code: "runs", STOPPED.code: "stopped"}
 """Problems that are none: what follows from the design is not known yet."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+T = TypeVar("T")
 
 
 class Step(NamedTuple):
@@ -79,6 +83,7 @@ class Session(param.Parameterized):
         self.predictions = predictions or Predictions()
         self._job: Listener | None = None
         self._pinning: Listener | None = None
+        self._file: Listener | None = None
         self._show(design, *self._outcome(design))
 
     @property
@@ -205,6 +210,33 @@ class Session(param.Parameterized):
             self._pinning.stop()
             self._pinning = None
 
+    # ---- files ----
+
+    def beside(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
+        """Do the work of a file now, or beside the page, which shows ``words`` meanwhile; then hand its result on."""
+        self._end_file()
+        if at_once or self._later is None:
+            then(work())
+            return
+        self.notice = words
+        self._file = Job(work).listen(self._later, partial(self._hear_file, then))
+
+    def _hear_file(self, then: Callable[[T], None], news: News) -> None:
+        if not isinstance(news, Done | Failed):
+            return
+        self._end_file()
+        try:
+            if isinstance(news, Failed):
+                raise InputError(news.words)
+            then(news.value)
+        except InputError as error:
+            self.notice = str(error)
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self._file.stop()
+            self._file, self.notice = None, ""
+
     def unpin(self, place: int) -> None:
         """Take a pinned prediction off; those behind it move up."""
         self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
@@ -285,6 +317,7 @@ class Session(param.Parameterized):
     def end(self) -> None:
         """Give up all computations, as when the tab is gone."""
         self._end_pinning()
+        self._end_file()
         self._end_job()
 
     def _end_job(self) -> None:

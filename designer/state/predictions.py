@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from meshwave.designer.state.design_edits import LARGEST_BY_HAND
 from meshwave.designer.state.jobs import Done, Hear, Job, Later, Listener
 from meshwave.engine.costs.models.calibrated import profile_of
 from meshwave.engine.document import Design
@@ -21,6 +22,8 @@ SMALL = 70_000
 """Work, see :func:`work_of`, that is done in the page's own turn: it takes as long as 0.3 s, and others wait for it."""
 DEVICE_WORK = 32
 """Computations that take as long to price as the links of one device."""
+RANK_STAGES = 6
+"""Pairs of a rank and a stage that take as long as one computation."""
 LARGEST = 500_000
 """Computations of the largest step on the page: 5 s and 600 MB in a job, and then 0.3 s to draw it."""
 KEPT_ROWS = 1_000_000
@@ -130,15 +133,16 @@ def _key(design: Design) -> bytes:
 
 def limits(design: Design) -> list[Problem]:
     """Return why a step is too large for the page; cheap, whatever the document holds."""
-    computations = computations_of(design)
-    if computations <= LARGEST:
+    drawn = design.pipeline.actions is not None
+    computations, most = computations_of(design), LARGEST_BY_HAND if drawn else LARGEST
+    if computations <= most:
         return []
+    step = "an order" if drawn else "a step"
     message = (
-        f"a step of {computations:,} computations is too large for the page, which computes up to {LARGEST:,}; "
+        f"{step} of {computations:,} computations is too large for the page, which computes up to {most:,}; "
         "use fewer microbatches or stages, or the command line: meshwave simulate"
     )
-    where = "pipeline.microbatches" if design.pipeline.actions is None else "pipeline.actions"
-    return [Problem(where, "page_limit", message)]
+    return [Problem("pipeline.actions" if drawn else "pipeline.microbatches", "page_limit", message)]
 
 
 def computations_of(design: Design) -> int:
@@ -150,7 +154,8 @@ def computations_of(design: Design) -> int:
 
 def work_of(design: Design) -> int:
     """Estimate the work of a prediction, in computations of a step."""
-    return computations_of(design) + DEVICE_WORK * sum(len(mesh.devices) for mesh in design.meshes)
+    devices = sum(len(mesh.devices) for mesh in design.meshes)
+    return computations_of(design) + DEVICE_WORK * devices + design.ranks * design.stages // RANK_STAGES
 
 
 def is_small(design: Design) -> bool:

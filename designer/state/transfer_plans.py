@@ -1,16 +1,40 @@
-"""The plans of a transfer by every strategy with every ordering, one after another: a job beside the page."""
+"""Plans of a transfer: one that is drawn, and those by every strategy with every ordering, as jobs beside the page."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
+from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.predict.transfer_comparison import compared
+from meshwave.engine.progress import tell
+from meshwave.engine.resharding import boxes
 from meshwave.engine.units import quantity
 
 TOLD_EVERY_S = 0.15
+SMALL = 1_500
+"""Pairs of pieces, one of each side, that are planned in the page's own turn: in 0.15 s."""
+
+
+def is_small(spec: TransferSpec) -> bool:
+    """Return whether a plan is made at once."""
+    sides = (spec.source, spec.destination)
+    return prod(len(set(boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL
+
+
+def drawing(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
+    """Plan a transfer and play it.
+
+    Raises:
+        InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
+    """
+    found = Drawing.of(spec, strategy, ordering)
+    tell(0.5, "playing the plan")
+    found.played  # noqa: B018  it is drawn
+    return found
 
 
 def planned_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, NamedTuple
 
 import param
 
 from meshwave.designer.state import transfer_fields, transfer_links
+from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News
 from meshwave.designer.state.transfer_drawing import Drawing
+from meshwave.designer.state.transfer_plans import drawing, is_small
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import DesignError, InputError, Problem
 from meshwave.engine.resharding import orderings, strategies
@@ -40,8 +43,13 @@ class Bench(param.Parameterized):
     problems = param.List(default=[], item_type=Problem)
     history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
 
-    def __init__(self, spec: TransferSpec, strategy: str = "broadcast", ordering: str = "ensemble") -> None:
+    def __init__(
+        self, spec: TransferSpec, strategy: str = "broadcast", ordering: str = "ensemble", later: Later | None = None
+    ) -> None:
+        """With ``later`` a plan that takes long holds nobody up: its drawing comes when it is there."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._later = later
+        self._job: Listener | None = None
         self.open(spec, strategy, ordering)
 
     def open(self, spec: TransferSpec, strategy: str, ordering: str) -> None:
@@ -52,8 +60,18 @@ class Bench(param.Parameterized):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the drawing is of an earlier document, since this one is wrong."""
-        return bool(self.problems)
+        """Whether the drawing is of an earlier document, since this one is wrong or is being planned."""
+        return bool(self.problems) or self.is_planning
+
+    @property
+    def is_planning(self) -> bool:
+        return self._job is not None
+
+    def end(self) -> None:
+        """Give up a plan that is being made, as when the page is gone."""
+        if self._job is not None:
+            self._job.stop()
+            self._job = None
 
     def edit(self, document: transfer_fields.Document, label: str) -> None:
         """Put another document in place, as one step of undo."""
@@ -103,7 +121,10 @@ class Bench(param.Parameterized):
         self._show(state)
 
     def _show(self, state: State) -> None:
-        problems, drawing = _planned(state)
+        self.end()
+        self._tell(state, *self._planned(state))
+
+    def _tell(self, state: State, problems: list[Problem], drawing: Drawing | None) -> None:
         with param.parameterized.batch_call_watchers(self):
             self.state = state
             self.problems = problems
@@ -114,6 +135,30 @@ class Bench(param.Parameterized):
                 self._future[-1].label if self._future else "",
             )
 
+    def _planned(self, state: State) -> tuple[list[Problem], Drawing | None]:
+        """What is known of a state at once; a large plan is made beside the page."""
+        try:
+            spec = parse_transfer(json.dumps(state.document))
+            if self._later is None or is_small(spec):
+                return [], Drawing.of(spec, state.strategy, state.ordering)
+            _known(state)
+        except InputError as error:
+            return _refused(error), None
+        work = partial(drawing, spec, state.strategy, state.ordering)
+        self._job = Job(work).listen(self._later, self._hear)
+        return [], None
+
+    def _hear(self, news: News) -> None:
+        if isinstance(news, Done | Failed):
+            self._job = None
+            found = news.value if isinstance(news, Done) else None
+            problems = [Problem("", "plan", news.words)] if isinstance(news, Failed) else []
+            self._tell(self.state, problems, found)
+
+
+def _refused(error: InputError) -> list[Problem]:
+    return list(error.problems) if isinstance(error, DesignError) else [Problem("", "plan", str(error))]
+
 
 def _known(state: State) -> None:
     """
@@ -121,12 +166,3 @@ def _known(state: State) -> None:
         InputError: there is no such strategy or ordering.
     """
     strategies[state.strategy], orderings[state.ordering]
-
-
-def _planned(state: State) -> tuple[list[Problem], Drawing | None]:
-    try:
-        return [], Drawing.of(parse_transfer(json.dumps(state.document)), state.strategy, state.ordering)
-    except DesignError as error:
-        return list(error.problems), None
-    except InputError as error:
-        return [Problem("", "plan", str(error))], None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import param
@@ -10,8 +11,9 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.design_session import MOST_PINNED, Session
+from meshwave.designer.state.file_jobs import SMALL_BYTES, read_upload
 from meshwave.designer.views.numbers import FIGURES, tiles
-from meshwave.designer.views.topbar import example_entries, read_upload
+from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.document.differences import differences
 from meshwave.engine.files import example
@@ -73,7 +75,11 @@ class Comparison(Overlay):
         self._add(load_design(example(value_of(gesture, "name", plain_text))))
 
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
-        self._add(read_upload(gesture.get("text")))
+        text = gesture.get("text")
+        is_small = isinstance(text, str) and len(text) <= SMALL_BYTES
+        self._session.beside(
+            "Reading a file to compare with …", partial(read_upload, text), self._add, at_once=is_small
+        )
 
     def _add(self, design: Design) -> None:
         self._session.pin_design(design)

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state._edit import most
 from meshwave.designer.state.design_session import Session
-from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import DesignError, InputError, Problem, printable
+from meshwave.engine.document import Design, load_design
+from meshwave.engine.errors import InputError, Problem, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
-from meshwave.engine.imports.torch_csv import NO_ROOM, Imported, import_schedule
 from meshwave.engine.schedules import schedules
 
-LARGEST_FILE_BYTES = 12_000_000  # the page's socket takes messages of 20 MB
 LONGEST_NAME = most(Design, "name")
 SHOWN_PROBLEMS = 9  # a schedule tells of eight, and how many more there are
-_UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 
 
 class Shortcut(NamedTuple):
@@ -86,7 +83,7 @@ class TopBar(Canvas):
     shortcuts = param.List(default=[], doc="Group, keys and what they do.")
     notice = param.String(default="", doc="What a person should know although nothing was refused; empty for nothing.")
     longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Letters that a design's name may have.")
-    largest = param.Integer(default=LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
+    largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
     theme: Any = param.Selector(default="light", objects=["light", "dark"], doc="What is shown, as the browser tells.")
 
     _esm = module("panels/topbar.js")
@@ -138,16 +135,20 @@ class TopBar(Canvas):
         self._call_it(_design_name(value_of(gesture, "name", plain_text)), "rename to {}")
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
-        file = printable(value_of(gesture, "file", plain_text))
-        try:
-            if is_schedule(file):
-                self._import(file, read_schedule(gesture.get("text"), file, self._session.design))
-            else:
-                self._open(read_upload(gesture.get("text")), f"open {file}")
-        except DesignError as error:
-            self._refuse_file(file, error.problems)
-        except InputError as error:
-            self._refuse_file(file, [Problem("", "file", str(error))])
+        file, text = printable(value_of(gesture, "file", plain_text)), gesture.get("text")
+        work = partial(files.opened, file, text, self._session.design, LONGEST_NAME)
+        size = len(text) if isinstance(text, str) else 0
+        self._session.beside(
+            f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_BYTES
+        )
+
+    def _show_opened(self, file: str, found: files.Opened) -> None:
+        if found.design is None:
+            self._refuse_file(file, found.problems)
+        elif files.is_schedule(file):
+            self._import(file, found.design, found.notes)
+        else:
+            self._open(found.design, f"open {file}")
 
     def _on_example(self, gesture: Mapping[str, Any]) -> None:
         design = load_design(example(value_of(gesture, "name", plain_text)))
@@ -155,7 +156,7 @@ class TopBar(Canvas):
 
     def _on_save(self, gesture: Mapping[str, Any]) -> None:
         design = self._session.design
-        self._download(f"{file_name(design.name)}.json", "application/json", design.to_json().encode())
+        self._download(f"{files.file_name(design.name)}.json", "application/json", design.to_json().encode())
         self._saved = design
         self._show()
 
@@ -164,10 +165,15 @@ class TopBar(Canvas):
         self._on_save(gesture)
 
     def _on_export(self, gesture: Mapping[str, Any]) -> None:
-        export, prediction = exports[value_of(gesture, "name", plain_text)], self._session.current_prediction("export")
-        file = file_name(prediction.design.name) + export.suffix
-        self._download(file, export.mime, export.make(prediction))
-        if lines := [{"where": "", "message": each} for each in export.left_out(prediction)]:
+        name, prediction = value_of(gesture, "name", plain_text), self._session.current_prediction("export")
+        file = files.file_name(prediction.design.name) + exports[name].suffix
+        is_small = len(prediction.program) <= files.SMALL_ROWS
+        work, then = partial(files.exported, name, prediction), partial(self._show_exported, file, exports[name].mime)
+        self._session.beside(f"Writing {file} …", work, then, at_once=is_small)
+
+    def _show_exported(self, file: str, mime: str, found: files.Exported) -> None:
+        self._download(file, mime, found.content)
+        if lines := [{"where": "", "message": each} for each in found.left_out]:
             self._tell(f"{file} has not all of the design", lines, "notes")
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
@@ -202,17 +208,17 @@ class TopBar(Canvas):
         self._session.replace(design, label)
         self._show()
 
-    def _import(self, file: str, imported: Imported) -> None:
+    def _import(self, file: str, design: Design, notes: Sequence[str]) -> None:
         """Put a schedule into the open design; what it is saved as stays, as after any edit."""
-        self._session.replace(imported.design, f"import {file}")
-        if imported.notes:
-            self._tell(f"{file} is open", [{"where": "", "message": note} for note in imported.notes], "notes")
+        self._session.replace(design, f"import {file}")
+        if notes:
+            self._tell(f"{file} is open", [{"where": "", "message": note} for note in notes], "notes")
 
     def _call_it(self, name: str, label: str) -> None:
         if name != self._session.design.name:
             self._session.edit("name", name, label.format(name))
 
-    def _refuse_file(self, file: str, problems: list[Problem] | tuple[Problem, ...]) -> None:
+    def _refuse_file(self, file: str, problems: Sequence[Problem]) -> None:
         lines = [{"where": problem.where, "message": problem.message} for problem in problems[:SHOWN_PROBLEMS]]
         more = len(problems) - len(lines)
         if more > 0:
@@ -238,57 +244,6 @@ def example_entries() -> tuple[Mapping[str, str], ...]:
 def _entry(name: str, document: Mapping[str, Any]) -> Mapping[str, str]:
     schedule, meshes = schedules[document["pipeline"]["schedule"]].title, len(document["meshes"])
     return {"name": name, "title": document["name"], "note": f"{schedule}, {meshes} mesh{'es' if meshes > 1 else ''}"}
-
-
-def read_upload(text: Any) -> Design:
-    """A design of the text of a file; one whose parts do not fit each other opens as a draft.
-
-    Raises:
-        DesignError: it is no design.
-        InputError: it is too large.
-    """
-    return parse_design(_upload(text), draft=True)
-
-
-def is_schedule(file: str) -> bool:
-    """Whether a file's name is that of a schedule rather than of a design."""
-    return file.lower().endswith((".csv", ".tsv"))
-
-
-def read_schedule(text: Any, file: str, design: Design) -> Imported:
-    """The open design with the schedule of a CSV; a design of its own where the cluster is too small for it.
-
-    Raises:
-        DesignError: it is no sound schedule.
-        InputError: it is too large.
-    """
-    text, name = _upload(text), file.rpartition(".")[0][:LONGEST_NAME] or "schedule"
-    try:
-        return import_schedule(text, name, design, draft=True)
-    except DesignError as error:
-        if not any(problem.code == NO_ROOM for problem in error.problems):
-            raise
-        made, notes = import_schedule(text, name)
-        return Imported(made, (f"{error.problems[0].message}: this is one; undo goes back", *notes))
-
-
-def _upload(text: Any) -> str:
-    """The text of a file that a page sent.
-
-    Raises:
-        InputError: it is no text, or too large.
-    """
-    if not isinstance(text, str):
-        raise InputError("the file is not text")
-    size = len(text.encode("utf-8", "replace"))
-    if size > LARGEST_FILE_BYTES:
-        raise InputError(f"it has {size / 1e6:.3g} MB, and the page opens up to {LARGEST_FILE_BYTES / 1e6:.3g} MB")
-    return text
-
-
-def file_name(name: str) -> str:
-    """A design's name as a file's, on any system."""
-    return " ".join(_UNFIT.sub(" ", name).split())[:100].strip(". ") or "design"
 
 
 def _design_name(given: Any) -> str:

@@ -182,6 +182,7 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
+@_telling
 def _import(options: argparse.Namespace) -> int:
     from meshwave.engine.imports.torch_csv import load_schedule
 

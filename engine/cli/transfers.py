@@ -12,9 +12,10 @@ from meshwave.engine.units import quantity
 
 if TYPE_CHECKING:
     pass
-from meshwave.engine.cli.output import _looked_into, _print
+from meshwave.engine.cli.output import _looked_into, _print, _telling
 
 
+@_telling
 def _reshard(options: argparse.Namespace) -> int:
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.transfer_document import parse_transfers

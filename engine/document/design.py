@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,6 +19,7 @@ from meshwave.engine.document.training import Training
 from meshwave.engine.document.transfer import Transfer
 from meshwave.engine.document.u_net import UNet
 from meshwave.engine.document.upgrades import FORMAT
+from meshwave.engine.errors import DesignError, Problem
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 
@@ -68,3 +70,11 @@ class Design(Part):
             _LIST_OF_SCALARS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
             + "\n"
         )
+
+
+def _refuse_many_meshes(document: Mapping[str, Any]) -> None:
+    """Refuse a list that is too long before each of its meshes is looked at."""
+    meshes = document.get("meshes")
+    if isinstance(meshes, list) and len(meshes) > MOST_DEVICES:
+        message = f"there are {len(meshes):,} meshes, and a design has at most {MOST_DEVICES:,}; remove some"
+        raise DesignError([Problem("meshes", "too_long", message)])

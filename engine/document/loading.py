@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.design import Design
+from meshwave.engine.document.design import Design, _refuse_many_meshes
 from meshwave.engine.document.problems import problems, problems_beside, told
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.document.upgrades import upgrade
@@ -33,6 +33,7 @@ def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = Fal
         document = read_json(document, "design")
     if not isinstance(document, Mapping):
         raise DesignError([Problem("", "type", "a design is a JSON object with cluster, model, meshes and pipeline")])
+    _refuse_many_meshes(document)
     try:
         current = upgrade(document)
         text = json.dumps(current)  # strict numbers, but lists where the design has tuples

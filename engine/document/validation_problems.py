@@ -18,12 +18,18 @@ from meshwave.engine.schedules import schedules
 Place = tuple[str | int, ...]
 """Where in a document: ``("meshes", 2, "devices")``."""
 
+MOST_ERRORS = 100_000
+"""Errors of a file that are looked at one by one; pydantic takes a second to list so many."""
 MOST_READ = 2_000
 """Errors of one kind that are put into words; a file that is wrong throughout has millions."""
 
 
 def from_validation(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
     """Every error of a validation as a problem of the document, which is a ``root``."""
+    if error.error_count() > MOST_ERRORS:
+        return [
+            Problem("", "too_many", f"{error.error_count():,} values are wrong; check that the file is the right one")
+        ]
     kinds: Counter[str] = Counter()
     details = []
     for detail in error.errors(include_url=False):

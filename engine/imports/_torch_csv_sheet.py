@@ -19,7 +19,12 @@ from typing import NamedTuple
 
 from meshwave.engine.errors import DesignError, InputError, Problem
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
+from meshwave.engine.progress import tell
 
+MOST_CELLS = 1_500_000
+"""Cells that are read: in half a minute and 1.5 GB."""
+READ, CHECKED = 0.4, 0.9
+"""The shares of an import that are done once the cells are read, and once they are checked."""
 TOLD = 8
 """So many errors are told at once; the rest is counted."""
 NAMED = 8  # cells of one action that are named at most
@@ -48,12 +53,17 @@ class _Sheet:
     """Rows of cells, and what the cells that can be read mean."""
 
     def __init__(self, text: str) -> None:
+        cells = sum(map(text.count, ",\t;\n"))
+        if cells > MOST_CELLS:
+            message = f"the file has about {cells:,} cells, and up to {MOST_CELLS:,} are read; use fewer microbatches"
+            raise DesignError([Problem("", "csv_size", message)])
         self.rows = _split(text.removeprefix("\ufeff"))
         self.orders: list[list[Action]] = [[] for _ in self.rows]
         self.places: dict[Action, list[tuple[int, int]]] = defaultdict(list)  # an action's cells, its slot put aside
         self.faults: list[_Fault] = []
         self.empty: list[tuple[int, int]] = []  # cells between others
         for row, cells in enumerate(self.rows):
+            tell(READ * row / len(self.rows), "reading cells")
             for column, cell in enumerate(cells):
                 self._read(row, column, cell)
         if not self.rows:

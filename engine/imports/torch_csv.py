@@ -26,7 +26,9 @@ from meshwave.engine.imports._torch_csv_sheet import (
     _COMPUTATIONS,
     _MESSAGES,
     _RANK,
+    CHECKED,
     NAMED,
+    READ,
     TOLD,
     _cell_name,
     _Fault,
@@ -39,6 +41,7 @@ from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.program.program import build
 from meshwave.engine.program.verification import complete, verify
+from meshwave.engine.progress import tell
 from meshwave.engine.schedules.custom import LARGEST_TABLE
 
 LARGEST_FILE_BYTES = 64_000_000
@@ -103,9 +106,11 @@ def read_schedule(text: str) -> tuple[list[list[Action]], list[str]]:
         DesignError: as above.
     """
     sheet = _Sheet(text)
+    tell(READ, "checking the orders")
     _raise(sheet, sheet.faults)
     _raise(sheet, _gaps(sheet))
     _raise(sheet, _wrong(sheet))
+    tell(CHECKED, "making the design")
     return [[a for a in order if a.op <= Op.W] for order in sheet.orders], list(_remarks(sheet))
 
 

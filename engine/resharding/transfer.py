@@ -8,6 +8,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Self
 
+from meshwave.engine.progress import tell
 from meshwave.engine.resharding.boxes import Box
 from meshwave.engine.resharding.links import Links
 from meshwave.engine.resharding.moves import moves
@@ -135,7 +136,9 @@ def every_transfer(
         SpecError: a spec does not fit its mesh or its tensor.
         InputError: there is no such strategy or ordering.
     """
-    for strategy in only or strategies:
+    cut_by, put_by = list(only or strategies), list(ordered or orderings)
+    for number, strategy in enumerate(cut_by):
         tasks = tuple(tasks_of(loads, strategy))
-        for ordering in ordered or orderings:
+        for place, ordering in enumerate(put_by):
+            tell((number + place / len(put_by)) / len(cut_by), f"planning {strategy}, {ordering}")
             yield Transfer(tuple(loads), tasks, links, plan_tasks(tasks, links, strategy, ordering, chunks))

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from meshwave.designer.state import predictions
+from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
+from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.files import home
 from meshwave.engine.predict import gallery
 from meshwave.engine.predict.expert_map import GridCluster
@@ -32,6 +34,11 @@ def hold() -> None:
 def held(design: Design) -> predictions.Computed:
     hold()
     return computed(design)
+
+
+def drawing(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
+    hold()
+    return Drawing.of(spec, strategy, ordering)
 
 
 def broken(design: Design) -> NoReturn:

@@ -9,17 +9,10 @@ import pytest
 
 from meshwave.designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, is_schedule, read_upload
 from meshwave.designer.views.numbers import Numbers, staleness, tiles
 from meshwave.designer.views.problems import Problems, listed
-from meshwave.designer.views.topbar import (
-    LARGEST_FILE_BYTES,
-    SHORTCUTS,
-    TopBar,
-    example_entries,
-    file_name,
-    is_schedule,
-    read_upload,
-)
+from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import DesignError, InputError, Problem
 from meshwave.engine.exports import exports
@@ -683,7 +676,7 @@ def test_a_schedule_goes_into_a_draft_that_has_errors(bar: TopBar, session: Sess
 
 
 def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
-    with pytest.raises(InputError, match="the page opens up to 12 MB"):
+    with pytest.raises(InputError, match="the page opens up to 6 MB; use the command line"):
         read_upload(" " * (LARGEST_FILE_BYTES + 1))
     with pytest.raises(InputError, match="not text"):
         read_upload(None)

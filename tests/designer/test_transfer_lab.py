@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import queue
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from meshwave.designer.canvases.transfer import TransferView
 from meshwave.designer.pages.transfer_page import Crossings
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
+from meshwave.designer.state import transfer_plans as plans
+from meshwave.designer.state import transfer_session as lab_bench
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.transfer_session import Bench
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
@@ -27,6 +32,8 @@ from meshwave.engine.files import example
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.resharding import playback as _played
+from tests.conftest import PATIENCE_S
+from tests.designer import held
 from tests.designer.timelines import one_f_one_b
 
 
@@ -53,6 +60,32 @@ class Opened:
     def spec(self) -> list[str]:
         found: list[str] = self.bench.state.document["source"]["spec"]
         return found
+
+
+# plans that take long
+
+
+def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: queue.Queue[Callable[[], None]] = queue.Queue()
+    bench = Bench(parse_transfer(json.dumps(rows())), later=turns.put)
+    view = TransferView(bench)
+    before = bench.drawing
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(plans, "SMALL", 0)
+    monkeypatch.setattr(lab_bench, "drawing", held.drawing)
+
+    bench.choose("send-recv", "naive")
+    assert bench.is_planning
+    assert (bench.drawing, view.stale) == (before, True)
+    assert view.troubles == {"": "This transfer is being planned; until then the last one is drawn."}
+    held.let_go()
+    while bench.is_planning:
+        turns.get(timeout=PATIENCE_S)()
+
+    assert bench.drawing.plan.strategy == "send-recv"
+    assert (view.stale, view.troubles) == (False, {})
 
 
 # fields

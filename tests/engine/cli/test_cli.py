@@ -617,6 +617,23 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("simulate", "11-eight-by-32"), "computing: 40 %, pricing actions"),
+        (("reshard", "14-tensor-parallel", "--boundary", "A:B"), "computing: 3 %, planning broadcast, ensemble"),
+    ],
+)
+def test_work_that_takes_long_tells_its_progress_on_standard_error(
+    command: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "SAID_EVERY_S", 0.0)
+
+    assert cli.main(command) == 0
+
+    assert words in capsys.readouterr().err
+
+
 def test_the_version_is_printed() -> None:
     from meshwave import __version__
 

@@ -256,6 +256,25 @@ def test_a_file_without_an_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch
         load_design("/dev/zero")
 
 
+def test_too_many_meshes_are_told_before_each_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "from_validation", lambda *given: pytest.fail("they were looked at"))
+    text = json.dumps({**document({"schedule": "1f1b", "microbatches": 4}, 4), "meshes": [{}] * 5_000})
+
+    with pytest.raises(
+        DesignError, match=r"meshes: there are 5,000 meshes, and a design has at most 4,096; remove some"
+    ):
+        parse_design(text, draft=True)
+
+
+def test_a_file_that_is_wrong_throughout_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.engine.document.validation_problems.MOST_ERRORS", 100)
+    made = document({"schedule": "1f1b", "microbatches": 4}, 4)
+    made["meshes"][0]["devices"] = ["x"] * 200
+
+    with pytest.raises(DesignError, match="201 values are wrong; check that the file is the right one"):
+        parse_design(made)
+
+
 # ---- what strangers may hand in ----
 
 JSON = st.recursive(

@@ -12,7 +12,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import DesignError, InputError
 from meshwave.engine.exports import exports, torch_csv, torch_csv_comms
 from meshwave.engine.imports._torch_csv_sheet import TOLD
-from meshwave.engine.imports.torch_csv import import_schedule, load_schedule
+from meshwave.engine.imports.torch_csv import import_schedule, load_schedule, read_schedule
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
@@ -336,6 +336,14 @@ def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
         load_schedule(tmp_path / "x.csv")
     with pytest.raises(InputError, match="cannot read .*none.csv: No such file"):
         load_schedule(tmp_path / "none.csv")
+
+
+def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwave.engine.imports._torch_csv_sheet.MOST_CELLS", 3)
+    monkeypatch.setattr("meshwave.engine.imports._torch_csv_sheet._split", lambda text: pytest.fail("they were read"))
+
+    with pytest.raises(DesignError, match="the file has about 5 cells, and up to 3 are read; use fewer microbatches"):
+        read_schedule("0F0,0F1,0B0,0B1,\n")
 
 
 def test_a_large_schedule_comes_in_within_seconds() -> None:
