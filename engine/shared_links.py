@@ -71,7 +71,7 @@ class Network:
     use_ptr: Ints  # [kinds + 1]
     use_port: Ints  # [uses] the ports that each kind passes
     use_weight: Floats  # [uses] bytes that pass the port for each byte of the flow
-    row_kind: Ints  # [rows] of a SEND or REDUCE_GRAD, or of the exchanges inside a computation; -1 for none
+    row_kind: Ints  # [rows] of a SEND or REDUCE_GRAD, or of the exchanges inside a slot, at its first row; -1 for none
     exchange_s: Floats  # [rows] of a computation, the part of its seconds that its exchanges take alone
     parts: Ints  # [rows] in how many parts exchanges and computing alternate inside a computation; else 1
     units: Ints  # [ports] how many flows may pass at once where each has the port for itself; -1 where they share it

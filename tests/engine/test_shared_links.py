@@ -38,7 +38,7 @@ def network_of(program: Program, seed: int, *, ranks_per_node: int = 2, exchange
             row_kind[row] = kinds.setdefault((op, rank, peer), len(kinds))
         elif op == Op.REDUCE_GRAD:
             row_kind[row] = kinds.setdefault((op, rank), len(kinds))
-        elif exchanges and op in (Op.F, Op.B) and rank % 2:
+        elif exchanges and op in (Op.F, Op.B) and rank % 2 and not program.fused[row]:  # of a slot, its first row
             row_kind[row] = kinds.setdefault((op, rank, -1, int(program.stage[row])), len(kinds))
     nodes = -(-program.ranks // ranks_per_node)
     ports = [Port(side, node) for side in ("nic-out", "nic-in") for node in range(nodes)]  # type: ignore[arg-type]
