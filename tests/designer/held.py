@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from meshwave.designer.state import predictions
@@ -18,6 +18,7 @@ from meshwave.engine.progress import tell
 
 computed, judged = predictions.computed, gallery_cards.judged
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
+IN_BROWSER = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 
 
 def let_go() -> None:
@@ -57,8 +58,18 @@ def endless(*given: object) -> Iterator[list[Any]]:
 
 def judge_few(design: Design) -> Iterator[gallery_cards.Cards]:
     """The gallery without the schedules that search their order."""
+    return judge(design, FEW)
+
+
+def judge_for_browser(design: Design) -> Iterator[gallery_cards.Cards]:
+    """The gallery of the schedules that the browser tests look at."""
+    return judge(design, IN_BROWSER)
+
+
+def judge(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Cards]:
+    """The gallery of some schedules alone; the process ends with it, so that nothing is put back."""
     every = gallery.variants
-    gallery.variants = lambda design: [each for each in every(design) if each.schedule in FEW]
+    gallery.variants = lambda design: [each for each in every(design) if each.schedule in schedules]
     yield from judged(design)
 
 
