@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import panel as pn
@@ -86,6 +87,7 @@ class Widgets:
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
         self.timeline = TimelineChart(can_edit=True, on_open=self._look_into, **fill)
         self._block: Pin | None = None  # into which one looks
+        self._drawn: tuple[Any, ...] = ()  # of what the layers of the timeline were made
         self.drawing = Drawing(session, self.timeline.tell)
         self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
@@ -196,9 +198,19 @@ class Widgets:
         stale = self._stale
         inner = self._inside()
         if inner is not None:
+            self._drawn = ()
             self.timeline.show(inner[0], stale, inner[1])
+        elif self._are_drawn():
+            self.timeline.stale = stale
         else:
             self.timeline.show(self._layers(), stale)
+
+    def _are_drawn(self) -> bool:
+        """Whether the layers are those that were drawn last; they are, from now on."""
+        session, chart = self.session, self.timeline
+        before = self._drawn
+        self._drawn = (session.prediction, session.measured, *session.pinned, chart.show_links, chart.show_device_links)
+        return len(before) == len(self._drawn) and all(map(is_, before, self._drawn))
 
     def _layers(self, tried: Prediction | None = None) -> list[Layer]:
         chart = self.timeline
@@ -260,6 +272,7 @@ class Widgets:
         if tried is None:
             self._show_timeline()
         elif self._block is None:
+            self._drawn = ()
             self.timeline.show(self._layers(tried))
 
     def _focus(self, path: str) -> None:

@@ -6,10 +6,12 @@ killed. Processes are forked from one that has imported the engine already (:mod
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isgenerator
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.progress import watched
@@ -158,11 +160,12 @@ class Job:
 
     def _follow(self) -> News:
         here, there = _processes.Pipe(duplex=False)
-        with here:
+        arrays, path = _shared_file()
+        with here, arrays:
             with there:
-                self._start(there)
+                self._start(there, path)
             try:
-                while not isinstance(news := _receive(here), Done | Failed):
+                while not isinstance(news := _receive(here, arrays), Done | Failed):
                     self._tell(news)
             except (EOFError, OSError):
                 self._process.join()
@@ -170,8 +173,8 @@ class Job:
         self._process.join()
         return news
 
-    def _start(self, there: Connection) -> None:
-        process = _processes.Process(target=_serve, args=(there, _home(), self._work), daemon=True)
+    def _start(self, there: Connection, path: str) -> None:
+        process = _processes.Process(target=_serve, args=(there, path, _home(), self._work), daemon=True)
         process.start()
         with self._lock:
             self._process = process
@@ -210,11 +213,11 @@ def _home() -> str | None:
 # ---- in the process of a job ----
 
 
-def _serve(connection: Connection, home: str | None, work: Callable[[], Any]) -> None:
+def _serve(connection: Connection, path: str, home: str | None, work: Callable[[], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     os.environ.pop("MESHWAVE_HOME", None)
     os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
-    voice = _Voice(connection)
+    voice = _Voice(connection, open(path, "wb"))  # noqa: SIM115  this process ends with it
     threading.Thread(target=voice.tell_progress, daemon=True).start()
     with watched(voice.watch):
         voice.send(_worked(work, voice))
@@ -238,8 +241,8 @@ def _worked(work: Callable[[], Any], voice: _Voice) -> News:
 class _Voice:
     """The end of the pipe at which a job talks."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, arrays: BinaryIO) -> None:
+        self._connection, self._arrays = connection, arrays
         self._lock = threading.Lock()
         self._progress: Progress | None = None
 
@@ -258,20 +261,43 @@ class _Voice:
         os._exit(1)
 
     def send(self, news: News) -> None:
-        """Send news, its arrays as they lie in memory."""
+        """Send news; its arrays go into the shared file, as they lie in memory."""
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(news, protocol=5, buffer_callback=buffers.append)
         with self._lock:
-            self._connection.send([buffer.raw().nbytes for buffer in buffers])
-            self._connection.send_bytes(data)
-            for buffer in buffers:
-                self._connection.send_bytes(buffer.raw())
+            places = [self._write(buffer.raw()) for buffer in buffers]
+            self._arrays.flush()
+            self._connection.send((data, places))
+
+    def _write(self, raw: memoryview) -> tuple[int, int]:
+        """Append a buffer to the shared file; return where it begins and ends."""
+        self._arrays.write(b"\0" * (-self._arrays.tell() % ALIGNED))
+        begin = self._arrays.tell()
+        self._arrays.write(raw)
+        return begin, begin + raw.nbytes
 
 
-def _receive(connection: Connection) -> News:
-    buffers = [bytearray(size) for size in connection.recv()]
-    data = connection.recv_bytes()
-    for buffer in buffers:
-        connection.recv_bytes_into(buffer)
-    news: News = pickle.loads(data, buffers=buffers)
+# ---- between both ----
+
+ALIGNED = 64
+"""Bytes of which the place of every array is a multiple."""
+
+
+def _shared_file() -> tuple[IO[bytes], str]:
+    """Open a file that is nowhere but in memory, where there are such files, and that a job opens by its path."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("meshwave-job")
+        return open(number, "rb"), f"/proc/{os.getpid()}/fd/{number}"
+    file = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed with the job
+    return file, file.name
+
+
+def _receive(connection: Connection, arrays: IO[bytes]) -> News:
+    """Receive news; its arrays are mapped from the shared file, and are copied only where they are written to."""
+    data, places = connection.recv()
+    if not places:
+        news: News = pickle.loads(data)
+        return news
+    whole = memoryview(mmap.mmap(arrays.fileno(), 0, access=mmap.ACCESS_COPY))
+    news = pickle.loads(data, buffers=[whole[begin:end] for begin, end in places])
     return news

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from meshwave.designer.main import main
-from meshwave.designer.pages.design_page import warm_up
+from meshwave.designer.pages.design_page import Widgets, warm_up
 from meshwave.designer.pages.studio import DRAFTS_KEPT_S, Draft, Studio
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import timeline
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.runs.launchers import launchers
@@ -113,6 +115,20 @@ def test_a_full_disk_refuses_no_edit_but_is_told(studio: Studio, monkeypatch: py
     rename(draft, "kept")
     assert draft.session.notice == ""
     assert studio.open(GIVEN).name == "kept"
+
+
+def test_a_timeline_that_stays_is_not_packed_again(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(load_design(example("02-two-waves")))
+    widgets = Widgets(session, studio)
+    monkeypatch.setattr(timeline, "pack", lambda *given: pytest.fail("it is drawn already"))
+
+    session.edit("model.layers", 3, "fewer layers than stages")
+
+    assert session.stale
+    assert "16 stages need at least 16 layers" in widgets.timeline.stale
+    session.undo()
+    assert widgets.timeline.stale == ""
+    widgets.end()
 
 
 def test_drafts_that_nobody_came_back_to_are_removed(folder: Path) -> None:
