@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.cli import main as cli
+from meshwave.engine.cli import output
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.exports import exports
 from meshwave.engine.files import examples
@@ -627,7 +628,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_work_that_takes_long_tells_its_progress_on_standard_error(
     command: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "SAID_EVERY_S", 0.0)
+    monkeypatch.setattr(output, "SAID_EVERY_S", 0.0)
 
     assert cli.main(command) == 0
 
