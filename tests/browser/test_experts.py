@@ -372,6 +372,7 @@ def test_x_turns_the_pane_to_the_experts_and_back(whole: Whole) -> None:
 def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the map with seconds that are found at once; tests/designer/test_experts.py has the true ones."""
     from meshwave.designer.views import expert_map, expert_schedules
+    from meshwave.engine.document import parse_design
     from meshwave.engine.predict import expert_map as expert_grid
 
     points = np.array(list(product(*expert_grid.GRID.values())))
@@ -380,7 +381,8 @@ def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {name: 1e-3 + (np.arange(len(points)) + number) % len(names) for number, name in enumerate(names)}
     quick = expert_grid.Grid(axes, seconds, seconds)
     monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
-    known = {cluster: expert_map.map_of_layers(cluster) for cluster in expert_grid.CLUSTERS.values()}
+    own = expert_grid.cluster_of(parse_design(experts_document(dp=4, tp=2, ep=4, esp=2)))
+    known = {cluster: expert_map.map_of_layers(cluster) for cluster in (*expert_grid.CLUSTERS.values(), own)}
     monkeypatch.setattr(expert_schedules, "_maps", known)
 
 

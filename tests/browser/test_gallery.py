@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.gallery import Gallery
 from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.predict import gallery as engine_gallery
 from tests.browser.gestures import eventually, focused
+from tests.designer import held
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Stage
@@ -77,10 +79,7 @@ class Shown:
 def shown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     import panel as pn
 
-    every = engine_gallery.variants
-    monkeypatch.setattr(
-        engine_gallery, "variants", lambda design: [each for each in every(design) if each.schedule in FEW]
-    )
+    monkeypatch.setattr(gallery_cards, "judged", partial(held.judge, FEW))
     session = Session(load_design(example("02-two-waves")))
     overlays: list[Any] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from meshwave.designer.state import predictions
@@ -17,7 +17,6 @@ from meshwave.engine.predict.expert_map import GridCluster
 from meshwave.engine.progress import tell
 
 computed, judged = predictions.computed, gallery_cards.judged
-FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
 
 
 def let_go() -> None:
@@ -55,10 +54,10 @@ def endless(*given: object) -> Iterator[list[Any]]:
     hold()
 
 
-def judge_few(design: Design) -> Iterator[gallery_cards.Cards]:
-    """The gallery without the schedules that search their order."""
+def judge(names: Sequence[str], design: Design) -> Iterator[gallery_cards.Cards]:
+    """The gallery of some schedules alone."""
     every = gallery.variants
-    gallery.variants = lambda design: [each for each in every(design) if each.schedule in FEW]
+    gallery.variants = lambda design: [each for each in every(design) if each.schedule in names]
     yield from judged(design)
 
 

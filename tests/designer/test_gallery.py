@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,13 +21,14 @@ from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 from tests.designer import held
 
+FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
 SEARCHED_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that search their order have tests of their own."""
-    monkeypatch.setattr(gallery_cards, "judged", held.judge_few)
+    monkeypatch.setattr(gallery_cards, "judged", partial(held.judge, FEW))
 
 
 @pytest.fixture
