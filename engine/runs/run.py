@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import ConfigDict
 
-from meshwave.engine.errors import RunError
+from meshwave.engine.errors import RunError, printable
 from meshwave.engine.run_files import (
     Count,
     Follower,
@@ -185,7 +185,7 @@ class Run:
     def log(self, lines: int = 200) -> list[LogLine]:
         """The last ``lines`` lines of each process, process by process."""
         return [
-            LogLine(process, text)
+            LogLine(process, printable(text.expandtabs()))
             for process, path in numbered_files(self.folder, "rank", ".log").items()
             for text in last_lines(path, lines)
         ]

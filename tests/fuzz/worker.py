@@ -63,7 +63,7 @@ class Worker:
 
     def _begin(self) -> None:
         self._connection, end = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=serve, args=(end, self._target, self._limits), daemon=True)
+        self._process = CONTEXT.Process(target=serve, args=(end, self._target, self._limits))  # it may have jobs
         self._process.start()
         end.close()
         if not self._connection.poll(BEGIN_S) or self._connection.recv() != "ready":
