@@ -44,7 +44,9 @@ class WaveCanvas(Canvas):
     ``pipeline``, or with one key of it where nothing else has to change.
     """
 
-    picture = param.String(default=PlainData({}), doc="The path and what can be changed; see stages() and controls().")
+    picture: Any = param.String(
+        default=PlainData({}), doc="The path and what can be changed; see stages() and controls()."
+    )
     choices = param.String(default=PlainData([]), doc="Schedules to choose from; see choices().")
     pictures = param.String(default=PlainData({}), doc="The small picture of each schedule by its name; set once.")
 

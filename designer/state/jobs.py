@@ -31,7 +31,7 @@ TOLD_EVERY_S = 0.25
 _CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
 _slots = threading.BoundedSemaphore(AT_ONCE)
-_processes = multiprocessing.get_context("forkserver" if _CAN_FORK else "spawn")
+_processes: Any = multiprocessing.get_context("forkserver" if _CAN_FORK else "spawn")
 _processes.set_forkserver_preload(["meshwave.designer.pages.warm_up"])
 
 

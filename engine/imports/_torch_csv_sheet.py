@@ -53,9 +53,9 @@ class _Sheet:
     """Rows of cells, and what the cells that can be read mean."""
 
     def __init__(self, text: str) -> None:
-        cells = sum(map(text.count, ",\t;\n"))
-        if cells > MOST_CELLS:
-            message = f"the file has about {cells:,} cells, and up to {MOST_CELLS:,} are read; use fewer microbatches"
+        size = sum(map(text.count, ",\t;\n"))
+        if size > MOST_CELLS:
+            message = f"the file has about {size:,} cells, and up to {MOST_CELLS:,} are read; use fewer microbatches"
             raise DesignError([Problem("", "csv_size", message)])
         self.rows = _split(text.removeprefix("\ufeff"))
         self.orders: list[list[Action]] = [[] for _ in self.rows]
