@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NotRequired, TypedDict, get_args
 
 from meshwave.designer.forms import schema
@@ -17,6 +18,8 @@ from meshwave.engine.experts import expert_schedules
 from meshwave.engine.resharding import orderings, strategies
 
 SECTIONS = ("model", "experts", "training", "pipeline", "transfer", "cluster", "cost")
+ALONE = ("model", "training", "transfer", "cluster")
+"""Sections whose fields follow from what stands in them, and which most edits leave as they are."""
 LONGEST_LIST = 2_000  # entries; a longer one is no longer read by a person and stays out of the form
 EXPERTS_SWITCH = "model.moe"
 PROFILE = "cost.profile"
@@ -76,15 +79,27 @@ MEASURE = Action(
 def fields(design: Design) -> list[Section]:
     """The sections of the form with their fields and values, in the order of the page."""
     document = design.model_dump(mode="json")
-    return [_section(design, document, key) for key in SECTIONS]
+    return [
+        _known_section(key, json.dumps(document[key])) if key in ALONE else _section(key, document, design)
+        for key in SECTIONS
+    ]
 
 
-def _section(design: Design, document: Json, key: str) -> Section:
+@lru_cache(maxsize=64)
+def _known_section(key: str, values: str) -> Section:
+    return _section(key, {key: json.loads(values)})
+
+
+def _section(key: str, document: Json, design: Design | None = None) -> Section:
     node, values = schema.whole()["properties"][key], document[key]
     part = schema.part(node, values)
     found = [_preset_field(values)] if key == "cluster" else []
     found += _tag_fields(key, node, values)
-    found += _expert_fields(design, document) if key == "experts" else _fields(part, values, key, "", schema.tag(node))
+    found += (
+        _expert_fields(design, document)
+        if design and key == "experts"
+        else _fields(part, values, key, "", schema.tag(node))
+    )
     found.sort(key=lambda field: field["kind"] in LISTS)  # what is wide and seldom used comes last
     section = Section(key=key, title=titled(key), help=line(part.get("description", "")), fields=found)
     return {**section, "action": MEASURE} if key == "cost" else section

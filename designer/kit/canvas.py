@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 import param
+from bokeh.settings import settings
 from panel.custom import JSComponent
 
 from meshwave.engine.errors import DesignError, InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
 
 T = TypeVar("T")
+
+settings.perform_error_diagnostics = False
+"""Panel asks Bokeh's models for names that they lack, and Bokeh looks for similar ones: a sixth of an edit's time."""
+
 Edit = Callable[[str, Any, str], None]
 """``on_edit(path, value, label)``: one gesture, one edit, one step of undo."""
 
