@@ -279,6 +279,8 @@ class _Voice:
 
 # ---- between both ----
 
+MAPPED_BYTES = 1 << 20
+"""From this size on arrays are mapped."""
 ALIGNED = 64
 """Bytes of which the place of every array is a multiple."""
 
@@ -293,11 +295,16 @@ def _shared_file() -> tuple[IO[bytes], str]:
 
 
 def _receive(connection: Connection, arrays: IO[bytes]) -> News:
-    """Receive news; its arrays are mapped from the shared file, and are copied only where they are written to."""
+    """Receive news. Large arrays are mapped from the shared file, and are copied only where they are written to; small
+    ones are read, since every mapping holds an open file for as long as its arrays are kept."""
     data, places = connection.recv()
     if not places:
         news: News = pickle.loads(data)
         return news
-    whole = memoryview(mmap.mmap(arrays.fileno(), 0, access=mmap.ACCESS_COPY))
+    end = places[-1][1]
+    if end < MAPPED_BYTES:
+        whole = memoryview(bytearray(os.pread(arrays.fileno(), end, 0)))
+    else:
+        whole = memoryview(mmap.mmap(arrays.fileno(), 0, access=mmap.ACCESS_COPY))
     news = pickle.loads(data, buffers=[whole[begin:end] for begin, end in places])
     return news
