@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
 from unicodedata import category
 
 
@@ -18,31 +17,6 @@ class InputError(MeshwaveError):
 
 class RunError(MeshwaveError):
     """A run that was started could not finish: a command line ends with status 1."""
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong with a design.
-
-    ``where`` is a path into the document such as ``meshes[2].devices``; ``code`` is a short
-    stable name for forms and tests; an *error* is refused, a *warning* is only listed.
-    """
-
-    where: str
-    code: str
-    message: str
-    severity: Literal["error", "warning"] = "error"
-
-    def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return f"{'' if self.severity == 'error' else 'warning: '}{place}{self.message}"
-
-
-class DesignError(InputError):
-    """A document that cannot be used, with every problem that was found in it."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
 
 
 def printable(text: str) -> str:

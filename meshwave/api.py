@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import Problem, RunError
+from meshwave.engine.errors import RunError
 from meshwave.engine.exports.svg import svg
 from meshwave.engine.files import example as example_file
 from meshwave.engine.files import find_design
+from meshwave.engine.findings import Problem
 from meshwave.engine.predict import prediction as predictions
 from meshwave.engine.runs import Options, Record, State
 from meshwave.engine.runs import Run as LaunchedRun

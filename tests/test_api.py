@@ -12,7 +12,8 @@ import pytest
 
 import meshwave as mw
 from meshwave import api
-from meshwave.engine.errors import DesignError, InputError, RunError
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.findings import DesignError
 
 NAME = "02-two-waves"
 

@@ -19,7 +19,8 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part
 from meshwave.designer.state.transfer_plans import planned_rows
 from meshwave.designer.state.transfer_session import Bench
 from meshwave.engine.document.transfer_document import TransferSpec
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.resharding import MOST_PLAYED, orderings, strategies
 from meshwave.engine.units import quantity
 

@@ -12,7 +12,8 @@ from meshwave.designer.forms.fields import Field, fields
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, PlainData, plain_text, value_of
 from meshwave.designer.state.design_session import Session
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 
 
 def field_of(where: str, paths: Collection[str]) -> str | None:

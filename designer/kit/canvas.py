@@ -11,8 +11,9 @@ import param
 from bokeh.settings import settings
 from panel.custom import JSComponent
 
-from meshwave.engine.errors import DesignError, InputError, MeshwaveError
+from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
+from meshwave.engine.findings import DesignError
 
 T = TypeVar("T")
 

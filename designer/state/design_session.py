@@ -14,7 +14,8 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, New
 from meshwave.designer.state.predictions import Outcome, Predictions, predicted
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.lower import order
 from meshwave.engine.predict import order_consequences as rearrange
 from meshwave.engine.predict.prediction import Prediction
@@ -332,7 +333,7 @@ class Session(param.Parameterized):
             self._show_stopped(STOPPED.message)
 
     def _show_stopped(self, words: str) -> None:
-        self._show(self.design, [*problems(self.design), STOPPED._replace(message=words)], None)
+        self._show(self.design, [*problems(self.design), STOPPED.replace(params=words)], None)
 
     def compute_again(self) -> None:
         """Compute anew what was stopped."""

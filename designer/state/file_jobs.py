@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from meshwave.designer.state.predictions import limits
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.imports.torch_csv import NO_ROOM, Imported, import_schedule
 from meshwave.engine.predict.prediction import Prediction
 

@@ -13,7 +13,8 @@ from meshwave.designer.state.jobs import Done, Hear, Job, Later, Listener
 from meshwave.engine.costs.models.calibrated import profile_of
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.progress import tell

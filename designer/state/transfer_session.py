@@ -13,7 +13,8 @@ from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, New
 from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.designer.state.transfer_plans import drawing, is_small
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.resharding import orderings, strategies
 
 LONGEST_HISTORY = 500

@@ -13,7 +13,8 @@ from meshwave.designer.state.design_session import CODES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Problem
 from meshwave.engine.predict.gallery import searched
 from meshwave.engine.predict.gallery_notes import of_search
 

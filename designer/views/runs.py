@@ -17,7 +17,8 @@ from meshwave.designer.views.run_comparison import history_shown
 from meshwave.designer.views.run_data import SHOWN_RUNS, _Shown
 from meshwave.designer.views.run_text import _manner, _stages
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import InputError, MeshwaveError, Problem
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.findings import Problem
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened

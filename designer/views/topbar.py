@@ -15,9 +15,10 @@ from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state._edit import most
 from meshwave.designer.state.design_session import Session
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.errors import InputError, Problem, printable
+from meshwave.engine.errors import InputError, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.findings import Problem
 from meshwave.engine.schedules import schedules
 
 LONGEST_NAME = most(Design, "name")

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 
 if TYPE_CHECKING:
-    from meshwave.engine.errors import Problem
+    from meshwave.engine.findings import Problem
     from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.cli.output import _print, _print_json, _telling, _write
 
@@ -30,7 +31,7 @@ def _check(options: argparse.Namespace) -> int:
     found = {name: _problems(name, options) for name in dict.fromkeys(options.designs)}
     several = len(found) > 1
     if options.json:
-        said = [(name, problem._asdict()) for name, problems in found.items() for problem in problems]
+        said = [(name, problem.to_json()) for name, problems in found.items() for problem in problems]
         _print_json({"problems": [{"design": name, **problem} if several else problem for name, problem in said]})
     else:
         for name, problems in found.items():
@@ -42,7 +43,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
     """All problems of one design, warnings too."""
-    from meshwave.engine.errors import Problem
+    from meshwave.engine.findings import Problem
     from meshwave.engine.predict.prediction import check
 
     try:

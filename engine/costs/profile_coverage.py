@@ -15,7 +15,7 @@ from meshwave.engine.costs.profile import Block, BlockKind, Profile
 from meshwave.engine.costs.profile_prices import _blocks
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CalibratedCost
-from meshwave.engine.errors import Problem
+from meshwave.engine.findings import Problem
 
 # ---- what was not measured ----
 

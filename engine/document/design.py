@@ -19,7 +19,7 @@ from meshwave.engine.document.training import Training
 from meshwave.engine.document.transfer import Transfer
 from meshwave.engine.document.u_net import UNet
 from meshwave.engine.document.upgrades import FORMAT
-from meshwave.engine.errors import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 

@@ -11,8 +11,9 @@ from meshwave.engine.document.cluster import MOST_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
 from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
 from meshwave.engine.document.reading import read_part
-from meshwave.engine.errors import DesignError, Problem, nearest
+from meshwave.engine.errors import nearest
 from meshwave.engine.experts import Layer, Line, Links, shares
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from meshwave.engine.document.expert_layers import expert_layer, expert_schedule, folded, group_sizes, resolved
 from meshwave.engine.document.experts import load_problems
-from meshwave.engine.errors import Problem
 from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules
+from meshwave.engine.findings import Problem
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
@@ -138,7 +138,7 @@ def _other_groups_of_tokens(design: Design) -> Iterator[Problem]:
 def _load(design: Design) -> Iterator[Problem]:
     assert design.model.moe is not None
     for problem in load_problems(design.experts.load, design.model.moe.experts):
-        yield problem._replace(where=f"experts.{problem.where}")
+        yield problem.replace(where=f"experts.{problem.where}")
 
 
 def _homes(design: Design) -> Iterator[Problem]:
@@ -220,7 +220,7 @@ def _of_the_schedule(design: Design) -> Iterator[Problem]:
         for problem in found:
             where = FIELDS.get(problem.where, f"meshes[{number}].axes.tp")
             if problem.message not in told:
-                yield problem._replace(where=where)
+                yield problem.replace(where=where)
         told |= {problem.message for problem in found}
         if found:
             continue

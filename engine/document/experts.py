@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from meshwave.engine.errors import Problem
 from meshwave.engine.experts import by_age
+from meshwave.engine.findings import Problem
 from meshwave.engine.frozen import Part
 
 Share = Annotated[float, Field(ge=0, le=1e30)]

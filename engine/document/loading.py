@@ -14,8 +14,8 @@ from meshwave.engine.document.problems import problems, problems_beside, told
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.document.upgrades import upgrade
 from meshwave.engine.document.validation_problems import from_validation
-from meshwave.engine.errors import DesignError, Problem
 from meshwave.engine.files import read_whole, write_whole
+from meshwave.engine.findings import DesignError, Problem
 
 LARGEST_FILE_BYTES = 64_000_000
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwave.engine.document.upgrades import FORMAT
 from meshwave.engine.document.validation_problems import tensor_parallel
-from meshwave.engine.errors import Problem
+from meshwave.engine.findings import Problem
 
 _LINK = {"latency_s": 0.0, "bandwidth": 1.0}
 

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.document.partial_validation import stood_in
 from meshwave.engine.document.validation_problems import heads_beside
-from meshwave.engine.errors import InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op, parse_cell, parse_cells
 from meshwave.engine.schedules import schedules
 
@@ -65,7 +66,7 @@ def told(found: Iterable[Problem]) -> list[Problem]:
     for code, problem in first.items():
         if kinds[code] > MOST_TOLD:
             where, more = problem.where.partition("[")[0], kinds[code] - MOST_TOLD
-            shown.append(problem._replace(where=where, message=f"and {more:,} more like this"))
+            shown.append(problem.replace(where=where, params=f"and {more:,} more like this"))
     return shown
 
 

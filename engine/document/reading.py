@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from meshwave.engine.document.validation_problems import from_validation
-from meshwave.engine.errors import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part
 
 P = TypeVar("P", bound=Part)

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document.cluster import MOST_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
-from meshwave.engine.errors import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import folded, group_sizes
-from meshwave.engine.errors import Problem
+from meshwave.engine.findings import Problem
 
 SMALLEST_VOCAB = {"gpt": 256, "bert": 257, "u-transformer": 257}
 """Texts are read as bytes; who fills in masked ones has one more token, the mask."""

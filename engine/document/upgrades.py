@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from meshwave.engine.document.validation_problems import quoted
-from meshwave.engine.errors import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem
 
 FORMAT: Literal["meshwave/1"] = "meshwave/1"
 VERSION = 1

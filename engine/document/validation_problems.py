@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from meshwave.engine.errors import Problem, nearest, printable
+from meshwave.engine.errors import nearest, printable
+from meshwave.engine.findings import Problem
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
@@ -59,9 +60,9 @@ def _either(problem: Problem, other: Problem) -> Problem:
     """Say of a value that no member of a union takes what each would: "3 should be none, full or a list"."""
     start, _, wish = other.message.partition(" should be ")
     if wish and problem.message.startswith(f"{start} should be "):
-        return problem._replace(message=f"{problem.message} or {wish}")
+        return problem.replace(params=f"{problem.message} or {wish}")
     if wish and problem.code == "literal_error":
-        return problem._replace(message=f"{problem.message.removesuffix('.')}; or {wish}.")
+        return problem.replace(params=f"{problem.message.removesuffix('.')}; or {wish}.")
     return problem
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from inspect import cleandoc
 from typing import ClassVar, NamedTuple
 
-from meshwave.engine.errors import Problem
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
+from meshwave.engine.findings import Problem
 from meshwave.engine.registry import Registry
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import Problem
+from meshwave.engine.findings import Problem
 
 Floats = NDArray[np.float64]
 Load = Literal["uniform", "zipf"] | Sequence[float] | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from meshwave.engine.errors import Problem
 from meshwave.engine.experts._base import (
     ExpertSchedule,
     exchange,
@@ -17,6 +16,7 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
+from meshwave.engine.findings import Problem
 
 
 @expert_schedules.register("expert-parallel")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from meshwave.engine.errors import Problem
 from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, expert_schedules
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
+from meshwave.engine.findings import Problem
 from meshwave.engine.units import quantity
 
 WHY = {

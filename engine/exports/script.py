@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import runnable
-from meshwave.engine.errors import DesignError
 from meshwave.engine.exports._base import Export, exports
+from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import to_json
 from meshwave.engine.units import quantity, units
 

@@ -17,7 +17,8 @@ from itertools import islice, product
 from string import ascii_uppercase
 from typing import NamedTuple
 
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.program.action import Action, Op, format_cells, parse_cell
 from meshwave.engine.progress import tell
 

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.pipeline import Section
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import read_whole
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.imports._torch_csv_sheet import (
     _ACTION,
     _COMPUTATIONS,

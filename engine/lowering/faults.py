@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import Problem
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op, parse_action, parse_cells
 
 Cell = tuple[int, int]

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import renaming
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.faults import as_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
 from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_of, skips_of

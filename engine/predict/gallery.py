@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate

@@ -18,8 +18,9 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.document.problems import problems
 from meshwave.engine.document.unsupported import runnable
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
 from meshwave.engine.experts import dropped
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
@@ -240,4 +241,4 @@ def _warnings(design: Design) -> Iterator[Problem]:
         message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
         yield Problem("meshes", "unused_devices", message, "warning")
     yield from _equal_shares(design)
-    yield from (problem._replace(severity="warning") for problem in runnable(design))
+    yield from (problem.replace(severity="warning") for problem in runnable(design))

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import write_private
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.program import Program, ProgramFile, to_json
 from meshwave.engine.run_files import RunFolderError, damaged, read_document

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import home, write_whole
+from meshwave.engine.findings import DesignError, Problem
 
 LARGEST_UPLOAD_BYTES = 8_000_000
 LONGEST_NAME_BYTES = 120

@@ -9,8 +9,9 @@ import pytest
 from meshwave.designer.state import predictions
 from meshwave.designer.state.design_session import LONGEST_HISTORY, Session
 from meshwave.engine.document import Design, load_design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
+from meshwave.engine.findings import DesignError
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from meshwave.designer.views.numbers import Numbers, staleness, tiles
 from meshwave.designer.views.problems import Problems, listed
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import quantity

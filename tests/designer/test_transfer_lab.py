@@ -27,8 +27,9 @@ from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.cost import RooflineCost
 from meshwave.engine.document.transfer_document import parse_transfer
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
+from meshwave.engine.findings import DesignError
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.resharding import playback as _played

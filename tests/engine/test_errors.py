@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshwave.engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError, nearest
+from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
+from meshwave.engine.findings import DesignError, Problem
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import numpy as np
 from meshwave.engine.bench.papers import table
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import DesignError
 from meshwave.engine.experts import Layer, Line, Links, Rates, StepOp, price
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.block_timeline import inside
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op

@@ -26,7 +26,8 @@ from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.cost import CalibratedCost
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network

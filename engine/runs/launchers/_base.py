@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from meshwave.engine.costs import PeakMemory, estimate, peak_memory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable, runnable
-from meshwave.engine.errors import DesignError, InputError, MeshwaveError, Problem, RunError
+from meshwave.engine.errors import InputError, MeshwaveError, RunError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.program.program import Program
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved

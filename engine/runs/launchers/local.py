@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal
 import meshwave.engine
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
-from meshwave.engine.errors import Problem, RunError
+from meshwave.engine.errors import RunError
 from meshwave.engine.files import import_path, write_private
+from meshwave.engine.findings import Problem
 from meshwave.engine.machine import has_gpu, memory_bytes
 from meshwave.engine.runs.emulation.hosts import network, ready
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 from meshwave.engine.costs import Costs, PeakMemory, estimate
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable
-from meshwave.engine.errors import MeshwaveError, Problem
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
+from meshwave.engine.findings import Problem
 from meshwave.engine.runs.dry_run import Lengths, Stopped, Waits, in_words
 from meshwave.engine.runs.dry_run_threads import play
 from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import rehearsable, runnable
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import RunFile, read_document
 from meshwave.engine.runs.dry_run import ASKED, Rehearsal

@@ -93,7 +93,7 @@ def test_check_as_json(meshwave: Command, wrong: Path) -> None:
     problems = json.loads(out)["problems"]
     assert status == 2
     assert [problem["where"] for problem in problems] == ["model.heads", "pipeline.microbatches"]
-    assert all(problem.keys() == {"where", "code", "message", "severity"} for problem in problems)
+    assert all(problem.keys() == {"where", "code", "params", "message", "severity", "fixes"} for problem in problems)
 
 
 def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_prices import Slowness, distance, measured, work_of
 from meshwave.engine.costs.profile_store import keep, load_named, profiles
 from meshwave.engine.document import Design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import check, predict
 from meshwave.engine.program.action import Op

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.costs.contention import ROWS, LinkSharing, PairOrder, Ratio, describe_contention, link_sharing
 from meshwave.engine.costs.profile import Profile, parse_profile
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from tests.engine.costs.profiles import contention, known
 
 RATIOS = st.floats(1e-3, 1e3)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from meshwave.engine.costs.line_fits import fit_line
 from meshwave.engine.costs.profile import Machine, Measured, Profile, group_sizes, load_profile, members, parse_profile
 from meshwave.engine.costs.profile_store import put_aside, save_profile
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 
 SIZES = [4096.0 * 4**n for n in range(6)]
 MEASURED = {

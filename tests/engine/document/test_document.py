@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, load_design, loading, parse_design, save_design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import examples
+from meshwave.engine.findings import DesignError
 from meshwave.engine.schedules import schedules
 from tests._strategies import document, documents
 from tests.engine.document.schema import faults

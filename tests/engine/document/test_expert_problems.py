@@ -9,8 +9,8 @@ import pytest
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.expert_layers import expert_layer, group_sizes, priced_layer, resolved
 from meshwave.engine.document.problems import problems
-from meshwave.engine.errors import DesignError
 from meshwave.engine.experts import expert_schedules
+from meshwave.engine.findings import DesignError
 
 BASE: dict[str, Any] = {
     "format": "meshwave/1",

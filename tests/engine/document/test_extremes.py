@@ -13,8 +13,9 @@ import pytest
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.expert_layer_document import ExpertLayerSpec, parse_expert_layer
 from meshwave.engine.document.transfer_document import TransferListSpec, TransferSpec, parse_transfer, parse_transfers
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict import expert_comparison as moe_comparison
 from meshwave.engine.predict import transfer_comparison as reshard
 from meshwave.engine.predict.prediction import check, predict

@@ -11,7 +11,8 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.problems import problems
-from meshwave.engine.errors import DesignError, InputError, Problem
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.schedules import schedules
 
 Change = Callable[[dict[str, Any]], Any]

@@ -10,7 +10,7 @@ import pytest
 from meshwave.engine.costs.profile import parse_profile
 from meshwave.engine.document.expert_layer_document import parse_expert_layer
 from meshwave.engine.document.transfer_document import parse_transfer
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
 SIDE = {"shape": [2], "ranks": [0, 1], "hosts": [0, 0], "spec": ["R"]}

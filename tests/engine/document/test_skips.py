@@ -8,7 +8,7 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import runnable
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from tests._strategies import GPT, document
 
 Document = dict[str, Any]

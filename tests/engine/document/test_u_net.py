@@ -9,9 +9,10 @@ import pytest
 from meshwave.engine.costs.boundary_transfers import tensor_of
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.unsupported import runnable
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.exports.torchtitan import files
 from meshwave.engine.files import example
+from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import from_json, to_json
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.engine.document import parse_design, upgrades
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from tests._strategies import document
 
 

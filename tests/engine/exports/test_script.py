@@ -10,9 +10,9 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.cost import CalibratedCost
-from meshwave.engine.errors import DesignError
 from meshwave.engine.exports import exports
 from meshwave.engine.exports.script import unpacked
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.program import to_json
 from tests._strategies import Drawn

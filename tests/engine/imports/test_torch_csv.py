@@ -9,8 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports, torch_csv, torch_csv_comms
+from meshwave.engine.findings import DesignError
 from meshwave.engine.imports._torch_csv_sheet import TOLD
 from meshwave.engine.imports.torch_csv import import_schedule, load_schedule, read_schedule
 from meshwave.engine.lowering.lower import lower

@@ -15,9 +15,10 @@ from meshwave.engine.cli.main import main
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.document.expert_layer_document import ExpertLayerSpec, parse_expert_layer
 from meshwave.engine.document.expert_layers import priced_layer, resolved
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
 from meshwave.engine.experts import play
 from meshwave.engine.files import example, examples
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.expert_comparison import answer, answer_of, expert_mesh
 
 SPEC: dict[str, Any] = {

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import check, predict
 from meshwave.engine.schedules import schedules
 from tests._strategies import Drawn, document, pipelines

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.cli.main import main
 from meshwave.engine.document.transfer_document import TransferListSpec, parse_transfer, parse_transfers
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.transfer_comparison import answer
 from meshwave.engine.resharding import Link, Links, Load, Mesh, Tensor, orderings, strategies, transfer_many
 from tests.engine.resharding.test_moves import sides

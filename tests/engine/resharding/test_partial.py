@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.engine.cli.main import main
 from meshwave.engine.document.transfer_document import parse_transfer
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.resharding import (
     Link,
     Links,

@@ -16,7 +16,8 @@ from meshwave.engine.bench.launch_latency import launch_times
 from meshwave.engine.cli import main as cli
 from meshwave.engine.cli.launch import Progress
 from meshwave.engine.costs import layers_per_stage
-from meshwave.engine.errors import DesignError, RunError
+from meshwave.engine.errors import RunError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from meshwave.engine.document import Design
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.document.training import Training
-from meshwave.engine.errors import DesignError, InputError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.runs.training_texts import find_text, keep_text, plain_name, text_of, texts_folder
 from tests.engine.runs.play import draw
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.errors import DesignError
+from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import check, predict
 from meshwave.engine.program.program import format_program
 from tests._strategies import compute_programs, document

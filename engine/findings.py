@@ -1,0 +1,99 @@
+"""Findings: what is wrong with a document or a program, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from meshwave.engine.errors import InputError
+from meshwave.engine.messages import render
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A named edit of the document that removes a problem.
+
+    ``code`` and ``params`` name it as a message of the catalogue ("use 12 microbatches"); ``edits`` are pairs of a
+    path into the document, such as ``pipeline.microbatches``, and its new value.
+    """
+
+    code: str
+    params: Mapping[str, Any]
+    edits: tuple[tuple[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        """The text of a button that applies the edit."""
+        return render(self.code, self.params)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fix for ``--json``."""
+        edits = [{"path": path, "value": value} for path, value in self.edits]
+        return {"code": self.code, "params": dict(self.params), "label": self.label, "edits": edits}
+
+
+@dataclass(frozen=True, init=False)
+class Problem:
+    """One thing that is wrong with a document or a program.
+
+    ``where`` is a path into the document such as ``meshes[2].devices``, empty for the whole of it; ``code`` is a short
+    stable name and ``params`` are the numbers and names of the message; an *error* is refused, a *warning* is only
+    listed; ``fixes`` are edits of the document that remove the problem.
+    """
+
+    where: str
+    code: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    severity: Severity = "error"
+    fixes: tuple[Fix, ...] = ()
+
+    def __init__(
+        self,
+        where: str,
+        code: str,
+        params: Mapping[str, Any] | str = "",
+        severity: Severity = "error",
+        fixes: Iterable[Fix] = (),
+    ) -> None:
+        held = {"text": params} if isinstance(params, str) else params  # a text until all messages are in the catalogue
+        values = {"where": where, "code": code, "params": held, "severity": severity, "fixes": tuple(fixes)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, and what to do, as one sentence."""
+        return str(self.params["text"]) if "text" in self.params else render(self.code, self.params)
+
+    def __hash__(self) -> int:
+        return hash((self.where, self.code))
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{'' if self.severity == 'error' else 'warning: '}{place}{self.message}"
+
+    def replace(self, **changes: Any) -> Problem:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem for ``--json``."""
+        return {
+            "where": self.where,
+            "code": self.code,
+            "params": dict(self.params),
+            "message": self.message,
+            "severity": self.severity,
+            "fixes": [fix.to_json() for fix in self.fixes],
+        }
+
+
+class DesignError(InputError):
+    """A document that cannot be used, with every problem that was found in it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))

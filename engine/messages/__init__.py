@@ -1,0 +1,107 @@
+"""The catalogue of messages: the text of every finding, by its code.
+
+A finding is data (:mod:`meshwave.engine.findings`): a code, a location and parameters. Its text is rendered here, for
+the command line, the page and JSON alike. Each module of this package holds the messages of one subject in a
+dictionary ``MESSAGES``; a member of a seam adds its own with :func:`add`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from string import Formatter
+from typing import Any
+
+from meshwave.engine.units import quantity
+
+Message = str | Callable[..., str]
+"""A template in the syntax of :func:`str.format`, or a function of the parameters that returns the text."""
+
+LONGEST_LIST = 6
+"""Items of a list that a message shows."""
+
+_added: dict[str, Message] = {}
+
+
+def add(**messages: Message) -> None:
+    """Add the messages of a member of a seam, such as a schedule, under their codes.
+
+    Raises:
+        ValueError: the code has another message.
+    """
+    for code, message in messages.items():
+        if _added.setdefault(code, message) != message or code in _catalogue():
+            raise ValueError(f"the message {code!r} exists already")
+
+
+def render(code: str, params: Mapping[str, Any]) -> str:
+    """Return the text of a finding.
+
+    Beside the format specifications of Python a template can use, after the colon: ``list`` and ``or`` ("0, 1 and 3",
+    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), and ``rank``
+    ("rank 2", or the name of the mesh where the parameters hold ``meshes``).
+
+    Raises:
+        KeyError: the catalogue has no such code, or the parameters lack one that the message names.
+    """
+    message = _added[code] if code in _added else _catalogue()[code]
+    if callable(message):
+        return message(**params)
+    return _MessageFormatter(params.get("meshes", ())).vformat(message, (), params)
+
+
+@cache
+def _catalogue() -> dict[str, Message]:
+    found: dict[str, Message] = {}
+    for module in pkgutil.iter_modules(__path__):
+        messages = importlib.import_module(f"{__name__}.{module.name}").MESSAGES
+        if repeated := found.keys() & messages.keys():
+            raise ValueError(f"two messages for {', '.join(sorted(repeated))}")
+        found.update(messages)
+    return found
+
+
+class _MessageFormatter(Formatter):
+    """The format specifications of :func:`render`."""
+
+    def __init__(self, meshes: Sequence[str]) -> None:
+        self._meshes = meshes
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        kind, _, rest = format_spec.partition("|")
+        match kind:
+            case "list":
+                return enumerated(value, "and")
+            case "or":
+                return enumerated(value, "or")
+            case "plural":
+                one, _, many = rest.partition("|")
+                return one if _count(value) == 1 else many
+            case "quantity":
+                return quantity(value, rest)
+            case "rank":
+                return self._place(value)
+        return str(super().format_field(value, format_spec))
+
+    def _place(self, rank: int | Sequence[int]) -> str:
+        """Return "rank 2" or "ranks 0 and 2"; with the names of meshes "mesh C" or "meshes A and C"."""
+        ranks = [rank] if isinstance(rank, int) else list(rank)
+        noun = "mesh" if self._meshes else "rank"
+        plural = {"mesh": "meshes", "rank": "ranks"}[noun]
+        names = [self._meshes[each] if each < len(self._meshes) else each for each in ranks]
+        return f"{noun if len(ranks) == 1 else plural} {enumerated(names, 'and')}"
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else len(value)
+
+
+def enumerated(items: Sequence[Any], conjunction: str) -> str:
+    """Return "0, 1 and 3"; of a long list the first :data:`LONGEST_LIST` items, then "..."."""
+    words = [str(item) for item in items]
+    if len(words) > LONGEST_LIST:
+        return f"{', '.join(words[:LONGEST_LIST])}, ..."
+    *others, last = words or [""]
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
