@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
@@ -97,3 +97,22 @@ class DesignError(InputError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class FindingError(MeshwaveError):
+    """An error that is one finding."""
+
+    def __init__(self, code: str, params: Mapping[str, Any] | None = None, where: str = "") -> None:
+        super().__init__(code, params, where)
+        self.problem = Problem(where, code, params or {})
+
+    def __str__(self) -> str:
+        return str(self.problem)
+
+
+class Refusal(FindingError, InputError):
+    """Input that is refused for one reason; ``where`` may be an option of the command line, such as ``--steps``."""
+
+
+class RunRefusal(FindingError, RunError):
+    """A run that cannot be started, or not be finished, for one reason."""

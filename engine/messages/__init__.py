@@ -37,19 +37,26 @@ def add(**messages: Message) -> None:
 
 
 def render(code: str, params: Mapping[str, Any]) -> str:
-    """Return the text of a finding.
-
-    Beside the format specifications of Python a template can use, after the colon: ``list`` and ``or`` ("0, 1 and 3",
-    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), and ``rank``
-    ("rank 2", or the name of the mesh where the parameters hold ``meshes``).
+    """Return the text of a finding; a message that is a function calls :func:`fill` for its parts.
 
     Raises:
         KeyError: the catalogue has no such code, or the parameters lack one that the message names.
     """
     message = _added[code] if code in _added else _catalogue()[code]
-    if callable(message):
-        return message(**params)
-    return _MessageFormatter(params.get("meshes", ())).vformat(message, (), params)
+    text = message(**params) if callable(message) else fill(message, **params)
+    return f"{text}\n{params['excerpt']}" if "excerpt" in params else text
+
+
+def fill(template: str, **params: Any) -> str:
+    """Return a template with its parameters filled in.
+
+    Beside the format specifications of Python a template can use, after the colon: ``list`` and ``or`` ("0, 1 and 3",
+    "4 or 8"), ``plural|mesh|meshes`` (the noun for a number), ``quantity|B`` (a number with its unit), ``rank``
+    ("rank 2", "ranks 0 and 2") and ``action`` ("2F0"). Where the parameters hold the names of ``meshes``, a rank is
+    shown as its mesh. Where they hold the ``cells`` of a table by action, an action is shown with its cell and a rank
+    as its row.
+    """
+    return _MessageFormatter(params.get("meshes", ()), params.get("cells")).vformat(template, (), params)
 
 
 @cache
@@ -64,12 +71,13 @@ def _catalogue() -> dict[str, Message]:
 
 
 class _MessageFormatter(Formatter):
-    """The format specifications of :func:`render`."""
+    """The format specifications of :func:`fill`."""
 
-    def __init__(self, meshes: Sequence[str]) -> None:
-        self._meshes = meshes
+    def __init__(self, meshes: Sequence[str], cells: Mapping[str, str] | None) -> None:
+        self._meshes, self._cells = meshes, cells
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as its specification asks for."""
         kind, _, rest = format_spec.partition("|")
         match kind:
             case "list":
@@ -83,15 +91,22 @@ class _MessageFormatter(Formatter):
                 return quantity(value, rest)
             case "rank":
                 return self._place(value)
+            case "action":
+                return f"{value} ({self._cells[value]})" if self._cells and value in self._cells else str(value)
         return str(super().format_field(value, format_spec))
 
     def _place(self, rank: int | Sequence[int]) -> str:
-        """Return "rank 2" or "ranks 0 and 2"; with the names of meshes "mesh C" or "meshes A and C"."""
+        """Return "rank 2" or "ranks 0 and 2"; "mesh C" with names of meshes, "row 3" in a table."""
         ranks = [rank] if isinstance(rank, int) else list(rank)
-        noun = "mesh" if self._meshes else "rank"
-        plural = {"mesh": "meshes", "rank": "ranks"}[noun]
-        names = [self._meshes[each] if each < len(self._meshes) else each for each in ranks]
-        return f"{noun if len(ranks) == 1 else plural} {enumerated(names, 'and')}"
+        nouns = (
+            ("row", "rows") if self._cells is not None else ("mesh", "meshes") if self._meshes else ("rank", "ranks")
+        )
+        return f"{nouns[len(ranks) != 1]} {enumerated([self._name(each) for each in ranks], 'and')}"
+
+    def _name(self, rank: int) -> str:
+        if self._cells is not None:
+            return str(rank + 1)
+        return self._meshes[rank] if rank < len(self._meshes) else str(rank)
 
 
 def _count(value: Any) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, Refusal, RunRefusal
+from meshwave.engine.messages import fill
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,27 @@ def test_wrong_input_and_failed_runs_are_told_apart() -> None:
     assert issubclass(InputError, MeshwaveError)
     assert issubclass(RunError, MeshwaveError)
     assert not issubclass(RunError, InputError)
+    assert issubclass(Refusal, InputError)
+    assert issubclass(RunRefusal, RunError)
+
+
+@pytest.mark.parametrize("kind", [Refusal, RunRefusal])
+def test_an_error_of_one_finding_keeps_it_when_it_is_pickled(kind: type[Refusal | RunRefusal]) -> None:
+    error = pickle.loads(pickle.dumps(kind("unknown_action", {"cell": "0X0"}, "pipeline.actions[0][2]")))
+
+    assert error.problem == Problem("pipeline.actions[0][2]", "unknown_action", {"cell": "0X0"})
+    assert str(error).startswith("pipeline.actions[0][2]: '0X0' is not an action")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({}, "1F0 of rank 1, ranks 0 and 2"),
+        ({"meshes": ["A", "B"]}, "1F0 of mesh B, meshes A and 2"),
+        ({"cells": {"1F0": "C2"}}, "1F0 (C2) of row 2, rows 1 and 3"),
+    ],
+)
+def test_ranks_and_actions_are_shown_by_the_names_that_the_parameters_hold(names: dict[str, Any], text: str) -> None:
+    template = "{action:action} of {rank:rank}, {others:rank}"
+
+    assert fill(template, action="1F0", rank=1, others=[0, 2], **names) == text

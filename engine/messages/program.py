@@ -1,0 +1,119 @@
+"""Messages about actions, programs and orders drawn by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwave.engine.messages import Message, fill
+
+
+def _repeated_action(action: str, count: int, ranks: Sequence[int], **names: Any) -> str:
+    where = fill(" ({ranks:rank})", ranks=ranks, **names) if len(ranks) > 1 else ""
+    return fill(
+        "{action:action} occurs {count} times{where}; keep one", action=action, count=count, where=where, **names
+    )
+
+
+def _deadlock(cycle: Sequence[dict[str, Any]], **names: Any) -> str:
+    """Follow the cycle from rank to rank, and name the change that opens it."""
+    first, last = cycle[0], cycle[-1]
+    parts = [fill("deadlock: {rank:rank} waits at {at:action}, which needs {needs:action}", **first, **names)]
+    for before, wait in zip(cycle, cycle[1:], strict=False):
+        runs_later = "{rank:rank} runs {needed:action} only after {at:action}, which needs {needs:action}"
+        stands_there = "{rank:rank} cannot run {at:action} before {needs:action}"
+        template = stands_there if before["needs"] == wait["at"] else runs_later
+        parts.append(fill(template, needed=before["needs"], **wait, **names))
+    if last["needs"] != first["at"]:
+        later = "{rank:rank} runs {needed:action} only after {at:action}"
+        parts.append(fill(later, needed=last["needs"], rank=first["rank"], at=first["at"], **names))
+    if "split" in names:
+        return f"{'; '.join(parts)}. Split the slot {names['split']}"
+    return f"{'; '.join(parts)}. {fill('Move {move:action} after {after:action}', **names)}"
+
+
+def _unlisted(count: int | None = None) -> str:
+    return "more problems of this kind are not listed" if count is None else f"{count:,} more like this"
+
+
+MESSAGES: dict[str, Message] = {
+    # cells
+    "unknown_action": (
+        "{cell!r} is not an action; write stage, kind and microbatch, such as 0F0 (forward), 0B0 (backward), "
+        "0I0 (input gradient) or 0W0 (weight gradient)"
+    ),
+    "wrong_slot": "{cell!r} overlaps {first} with {second}; a slot holds a forward, then a backward",
+    # lists of problems
+    "unlisted_problems": _unlisted,
+    # computations
+    "no_computations": "the program has no computations; give every mesh its actions, such as 0F0 0B0",
+    "unknown_stage": (
+        "stage {stage} of {action:action} does not exist: there {stages:plural|is|are} {stages} "
+        "{stages:plural|stage|stages}, numbered from 0; remove it"
+    ),
+    "unknown_microbatch": (
+        "microbatch {microbatch} of {action:action} does not exist: there {microbatches:plural|is|are} {microbatches} "
+        "{microbatches:plural|microbatch|microbatches}, numbered from 0; remove it"
+    ),
+    "slot_without_forward": (
+        "{action:action} overlaps with no forward before it; a slot holds a forward, then a backward"
+    ),
+    "slot_of_one_microbatch": (
+        "{action:action} and {backward:action} cannot overlap: the backward needs that forward; run one after the other"
+    ),
+    "missing_action": "{action:action} is missing; every stage runs every microbatch forward and backward",
+    "repeated_action": _repeated_action,
+    "backward_and_half": "stage {stage} runs {action:action} and also {half:action}, a half of it; keep one of the two",
+    "missing_half": "{action:action} is missing; {half:action} is only half of the backward",
+    "wrong_rank": (
+        "{action:action} is on {rank:rank}, but {home:rank} holds stage {stage} of microbatch {microbatch}; "
+        "a stage runs forward and backward of a microbatch on one rank"
+    ),
+    "idle_rank": "{rank:rank} computes nothing; give it actions such as 0F0 0B0, or remove its mesh",
+    # messages between ranks
+    "unnecessary_message": "{action:action} is not needed: both stages are on one rank; remove it",
+    "missing_message": (
+        "the tensor of microbatch {microbatch} from stage {source} to stage {target} is never sent; "
+        "add {action:action} and {receive:action}"
+    ),
+    "missing_receive": "{action:action} is never received; add {receive:action} on the other rank",
+    "missing_send": "{action:action} is never sent; add {send:action} on the other rank",
+    "repeated_message": (
+        "{action:action} occurs {sends} {sends:plural|time|times} and {receive:action} {receives} "
+        "{receives:plural|time|times}; keep one of each"
+    ),
+    "unknown_skip": "{action:action} has no other end: no tensor skips between these stages; remove it",
+    "message_of_first_stage": "{action:action} has no other end: no stage comes before the first; remove it",
+    "message_of_last_stage": "{action:action} has no other end: no stage comes after the last; remove it",
+    "message_on_wrong_rank": (
+        "{action:action} is on {rank:rank}; it belongs on {home:rank}, which runs {computation:action}"
+    ),
+    "wrong_peer": "{action:action} of {rank:rank} names {peer:rank}; its other end is on {expected:rank}",
+    "early_send": (
+        "{rank:rank} runs {action:action} before {computation:action}, which makes its tensor; move it after that"
+    ),
+    "late_receive": (
+        "{rank:rank} runs {computation:action} before {action:action}, which brings its input; "
+        "move the receive before it"
+    ),
+    "receive_order": (
+        "{rank:rank} sends {action:action} to {peer:rank}, which receives {receive:action} in its place; "
+        "receives from one rank have the order of its sends"
+    ),
+    # updates
+    "step_count": "{rank:rank} has {count} STEP actions; it needs one, at its end",
+    "early_step": "{rank:rank} runs STEP before {action:action}; move STEP to its end",
+    "unknown_reduction": "{rank:rank} runs {action:action}, but holds no copy of stage {stage}; remove it",
+    "repeated_reduction": "{rank:rank} runs {action:action} more than once; keep one",
+    "early_reduction": "{rank:rank} runs {action:action} before {computation:action}; move it after that",
+    "missing_reduction": (
+        "{rank:rank} never runs {action:action}, but {ranks:rank} hold copies of stage {stage}; "
+        "add it after the last backward of the stage"
+    ),
+    "reduction_order": (
+        "{rank:rank} reduces stage {before} before stage {after}, and ranks that share these stages use another order; "
+        "reduce shared stages in ascending order on every rank"
+    ),
+    # deadlocks
+    "deadlock": _deadlock,
+}
