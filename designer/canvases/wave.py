@@ -193,13 +193,13 @@ def _carried(gesture: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def controls(design: Design) -> dict[str, Any]:
     """What the pipeline is set to, and what it can be set to; of drafts too."""
-    name = _name(design)
+    name = design.pipeline.schedule
     return {
         "schedule": name,
         "title": schedules[name].title,
-        "microbatches": _pipeline(design).microbatches,
-        "most_microbatches": _edit.most(type(_pipeline(design)), "microbatches"),
-        "balanced": _pipeline(design).stages is None,
+        "microbatches": design.pipeline.microbatches,
+        "most_microbatches": _edit.most(type(design.pipeline), "microbatches"),
+        "balanced": design.pipeline.stages is None,
         "dial": dial(design),
         "toggles": _toggles(design),
     }
@@ -227,7 +227,7 @@ NO_STAGES: Mapping[str, Any] = {
 
 def _is_priced_equal(design: Design, costs: Costs) -> bool:
     """Whether stages cost the same although their layers differ: unit costs cut the model evenly."""
-    return costs.unit != "s" and _pipeline(design).stages is None and len(set(costs.layers)) > 1
+    return costs.unit != "s" and design.pipeline.stages is None and len(set(costs.layers)) > 1
 
 
 def stage_shares(program: Program, costs: Costs) -> list[float]:
@@ -240,7 +240,7 @@ def stage_shares(program: Program, costs: Costs) -> list[float]:
 
 def dial(design: Design) -> dict[str, Any] | None:
     """The option by which a schedule cuts the model finer (waves, chunks), if it has one."""
-    name, pipeline = _name(design), _dumped(design)
+    name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     for key, now in edits.schedule_options(name, pipeline).items():
         if not isinstance(now, int) or isinstance(now, bool):
             continue
@@ -288,20 +288,6 @@ def thumbnail(name: str) -> dict[str, Any] | None:
 # schedules and their options
 
 
-def _pipeline(design: Design) -> Any:
-    """The section as what it is: the model that was made for its schedule."""
-    return design.pipeline
-
-
-def _dumped(design: Design) -> dict[str, Any]:
-    pipeline: dict[str, Any] = _pipeline(design).model_dump(mode="json")
-    return pipeline
-
-
-def _name(design: Design) -> str:
-    return str(_pipeline(design).schedule)
-
-
 def _stages_with(name: str, pipeline: Mapping[str, Any], changes: Mapping[str, Any], ranks: int) -> int | None:
     try:
         return edits.schedule_with(name, pipeline, **changes).stage_count(ranks)
@@ -323,7 +309,7 @@ def _groups(found: Mapping[str, Any] | None, stages: int) -> list[dict[str, Any]
 
 def _toggles(design: Design) -> list[dict[str, Any]]:
     """The options of a schedule that are one word of several."""
-    name, pipeline = _name(design), _dumped(design)
+    name, pipeline = design.pipeline.schedule, design.pipeline.model_dump(mode="json")
     toggles = []
     for key, field in schedules[name].model_fields.items():
         words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -341,6 +327,6 @@ def _toggles(design: Design) -> list[dict[str, Any]]:
 
 
 def _idle(key: str, design: Design) -> str | None:
-    if key == "grouping" and _pipeline(design).microbatches <= design.ranks:
+    if key == "grouping" and design.pipeline.microbatches <= design.ranks:
         return f"grouping matters with more microbatches than the {design.ranks} meshes"
     return None

@@ -11,7 +11,7 @@ from meshwave.designer.forms.values import READERS, as_text, humanised, inner
 from meshwave.designer.kit.canvas import plain_text, value_of
 from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state import expert_edits, mesh_edits
-from meshwave.engine.costs.profile_store import USUAL, profiles
+from meshwave.engine.costs import cost_models
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_problems import expert_problems
 from meshwave.engine.errors import InputError
@@ -98,7 +98,7 @@ def _cost_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     node = schema.whole()["properties"]["cost"]
     known = schema.part(node, {"kind": value})["properties"]
     kept = {key: each for key, each in design.cost.model_dump(mode="json").items() if key in known}
-    first = {"profile": _usual_profile()} if value == "calibrated" else {}
+    first = cost_models[value].initial_values()
     return "cost", {**first, **kept, "kind": value}, f"{value} costs"
 
 
@@ -120,14 +120,6 @@ def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
 
 USUAL_MODEL = {"layers": 12, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
 """Sizes of a small model, for what the new kind does not take over from the old one."""
-
-
-def _usual_profile() -> str:
-    """That of this machine, or another that is kept."""
-    names = profiles()
-    if not names:
-        raise InputError("no profile is kept yet; measure this machine first")
-    return USUAL if USUAL in names else names[0]
 
 
 def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:

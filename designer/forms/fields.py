@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Any, NotRequired, TypedDict, get_args
+from typing import Any, NotRequired, TypedDict
 
 from meshwave.designer.forms import schema
 from meshwave.designer.forms.schema import LISTS, Json, Kind, line
 from meshwave.designer.forms.values import as_text, humanised, named, titled, word
 from meshwave.designer.state import expert_edits
 from meshwave.engine.costs.presets import presets
-from meshwave.engine.costs.profile_store import profiles
 from meshwave.engine.document import Design
+from meshwave.engine.document.cost import CostSection, cost_models
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.resharding import orderings, strategies
+from meshwave.engine.schedules import schedules
 
 SECTIONS = ("model", "experts", "training", "pipeline", "transfer", "cluster", "cost")
 ALONE = ("model", "training", "transfer", "cluster")
 """Sections whose fields follow from what stands in them, and which most edits leave as they are."""
 LONGEST_LIST = 2_000  # entries; a longer one is no longer read by a person and stays out of the form
 EXPERTS_SWITCH = "model.moe"
-PROFILE = "cost.profile"
 
 
 class Option(TypedDict):
@@ -100,6 +100,8 @@ def _section(key: str, document: Json, design: Design | None = None) -> Section:
         if design and key == "experts"
         else _fields(part, values, key, "", schema.tag(node))
     )
+    if design and key == "cost":
+        found = [_with_choices(field, design.cost) for field in found]
     found.sort(key=lambda field: field["kind"] in LISTS)  # what is wide and seldom used comes last
     section = Section(key=key, title=titled(key), help=line(part.get("description", "")), fields=found)
     return {**section, "action": MEASURE} if key == "cost" else section
@@ -161,7 +163,7 @@ def _field(name: str, node: Json, value: Any, path: str, group: str) -> Iterator
     if path in _MEMBERS:
         field["wide"], field["hint"] = True, ""
         field["help"] = next((option["help"] for option in field["options"] if option["value"] == value), help)
-    yield _of_profiles(field) if path == PROFILE else field
+    yield field
 
 
 def _too_long(kind: Kind, value: Any) -> bool:
@@ -189,11 +191,13 @@ _MEMBERS: Mapping[str, Mapping[str, Any]] = {
 """The folders that choices are made from."""
 
 
-def _of_profiles(field: Field) -> Field:
-    """A choice among the profiles that are kept, and the one that is named though it is not."""
-    names = dict.fromkeys((*profiles(), field["value"]))
-    options = [Option(value=name, title=name.removesuffix(".json"), help="") for name in names]
-    return {**field, "kind": "choice", "options": options, "text": ""}
+def _with_choices(field: Field, cost: CostSection) -> Field:
+    """A field of the cost model, as a choice where its values are what this machine has."""
+    options = [
+        Option(value=name, title=name.removesuffix(".json"), help="")
+        for name in cost.choices(field["path"].removeprefix("cost."))
+    ]
+    return {**field, "kind": "choice", "options": options, "text": ""} if options else field
 
 
 def _nested(name: str, node: Json, value: Any, path: str, optional: bool) -> Iterator[Field]:
@@ -214,28 +218,27 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
     if not tag:
         return
     chosen = values[tag]
-    title = _titles(key, tag)
     options = [
-        Option(value=name, title=title(name), help=line(member.get("description", "")))
+        Option(value=name, title=_title(key, name), help=line(member.get("description", "")))
         for name, member in members.items()
         if name == chosen
         or key == "model"  # what a kind needs and another has not, its change fills in
-        or _can_be_made(member, values, tag)
-        or (name == "calibrated" and profiles())
+        or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
     ]
     yield _choice(f"{key}.{tag}", titled(tag), chosen, options, line(members[chosen].get("description", "")))
 
 
-def _can_be_made(member: Json, values: Json, tag: str) -> bool:
-    """Whether what the document holds is enough for another member; its other keys have defaults."""
-    return set(member.get("required", ())) <= {tag, *values}
+def _initial_values(key: str, name: str) -> Json:
+    """What a member of a union has for the keys that the document may lack."""
+    return cost_models[name].initial_values() if key == "cost" else {}
 
 
-def _titles(key: str, tag: str) -> Callable[[str], str]:
-    """What the members of a union are called: their own title where they have one."""
-    classes = get_args(Design.model_fields[key].annotation)
-    own = {member.model_fields[tag].default: getattr(member, "title", None) for member in classes}
-    return lambda name: own.get(name) or word(name)
+def _title(key: str, name: str) -> str:
+    """What a member of a union is called: its own title where it has one."""
+    return getattr(_UNIONS.get(key, {}).get(name), "title", None) or word(name)
+
+
+_UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "cost": cost_models}
 
 
 def _preset_field(cluster: Json) -> Field:

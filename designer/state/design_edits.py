@@ -50,7 +50,7 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
     Raises:
         InputError: the schedule cannot order this pipeline.
     """
-    pipeline = _pipeline(design)
+    pipeline = design.pipeline.model_dump(mode="json")
     if reason := schedule_refusal(design, name):
         raise InputError(reason)
     if name == pipeline["schedule"]:
@@ -77,14 +77,14 @@ def by_hand(design: Design, order: Program) -> dict[str, Any]:
     if len(order) > LARGEST_BY_HAND:
         most = f"up to {LARGEST_BY_HAND:,} can be drawn by hand"
         raise InputError(f"this order has {len(order):,} blocks, and {most}; use fewer microbatches")
-    pipeline = _pipeline(design)
+    pipeline = design.pipeline.model_dump(mode="json")
     kept = {key: pipeline[key] for key in ("microbatches", "stages", "recompute")}
     return {"schedule": "custom", **kept, "actions": format_program(order)}
 
 
 def schedule_refusal(design: Design, name: str) -> str | None:
     """Why a schedule cannot be chosen for these meshes, microbatches and layers, in a sentence; None if it can."""
-    pipeline = _pipeline(design)
+    pipeline = design.pipeline.model_dump(mode="json")
     if name == pipeline["schedule"]:
         return None
     if name == "custom":
@@ -105,12 +105,6 @@ def schedule_options(name: str, pipeline: Mapping[str, Any]) -> dict[str, Any]:
 def schedule_with(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Schedule:
     """A schedule with the values that a pipeline has for its options."""
     return schedules[name](**{**schedule_options(name, pipeline), **changes})
-
-
-def _pipeline(design: Design) -> dict[str, Any]:
-    section: Any = design.pipeline
-    dumped: dict[str, Any] = section.model_dump(mode="json")
-    return dumped
 
 
 def _unfit_to_draw(design: Design) -> str | None:

@@ -10,7 +10,6 @@ from weakref import WeakValueDictionary
 
 from meshwave.designer.state.design_edits import LARGEST_BY_HAND
 from meshwave.designer.state.jobs import Done, Hear, Job, Later, Listener
-from meshwave.engine.costs.models.calibrated import profile_of
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
@@ -127,9 +126,9 @@ def _refused(error: InputError) -> list[Problem]:
 
 
 def _key(design: Design) -> bytes:
-    """The meaning of a design: its document without its name, and what its profile holds."""
-    profile = profile_of(design).model_dump_json() if design.cost.kind == "calibrated" else ""
-    return blake2b((design.model_dump_json(exclude={"name"}) + profile).encode(), digest_size=16).digest()
+    """The meaning of a design: its document without its name, and the data that its costs depend on."""
+    meaning = design.model_dump_json(exclude={"name"}) + design.cost.external_data()
+    return blake2b(meaning.encode(), digest_size=16).digest()
 
 
 def limits(design: Design) -> list[Problem]:

@@ -20,7 +20,6 @@ from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Block, Pair, Phase, Profile, excess
 from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_store import USUAL, elsewhere, load_named, profiles
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.units import quantity, speed
@@ -90,9 +89,8 @@ class Profiles(Overlay):
 
     def open(self) -> None:
         """Show the profile of the open design, or that of this machine."""
-        names, cost = profiles(), self._session.design.cost
-        named = [cost.profile] if isinstance(cost, CalibratedCost) else []
-        self.chosen = next((name for name in (*named, self.chosen, USUAL, *names) if name in names), "")
+        names, used = profiles(), self._session.design.cost.profile_name
+        self.chosen = next((name for name in (used, self.chosen, USUAL, *names) if name in names), "")
         self._open()
         self._show()
 
@@ -103,16 +101,14 @@ class Profiles(Overlay):
         if standing.state == "done" and before != self.standing:
             self.chosen = standing.name
             self._on_kept()
-            cost = self._session.design.cost
-            if isinstance(cost, CalibratedCost) and cost.profile == standing.name:
+            if self._session.design.cost.profile_name == standing.name:
                 self._session.renew()
             self._show()
 
     def _show(self) -> None:
         if not self.shown:
             return
-        cost = self._session.design.cost
-        used = cost.profile if isinstance(cost, CalibratedCost) else ""
+        used = self._session.design.cost.profile_name
         found, why_not = _read(self.chosen) if self.chosen else (None, "")
         self.param.update(
             kept=listed(profiles(), used),

@@ -142,7 +142,7 @@ class _Shown:
         if not self.is_rehearsal:
             return True
         bundle = self.bundle
-        priced = self.design if bundle is None or bundle.design.cost.kind == "unit" else bundle.design
+        priced = self.design if bundle is None or not bundle.design.cost.is_in_seconds else bundle.design
         return (priced.cost, priced.cluster) == (design.cost, design.cluster)
 
     @property

@@ -16,10 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from meshwave.engine.costs import estimate
-from meshwave.engine.costs.models.calibrated import profile_of
-from meshwave.engine.costs.profile_store import elsewhere
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.document.validation_problems import from_validation
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -100,9 +97,10 @@ def _run(design: Design, options: argparse.Namespace) -> int:
 
 
 def _warn_of_another_machine(design: Design, how: Options) -> None:
-    if isinstance(design.cost, CalibratedCost) and how.rehearse is None and (why := elsewhere(profile_of(design))):
+    if how.rehearse is None and (why := design.cost.machine_warning()):
         print(
-            f"the prediction is by {design.cost.profile}, {why}; meshwave calibrate measures this one", file=sys.stderr
+            f"the prediction is by {design.cost.profile_name}, {why}; meshwave calibrate measures this one",
+            file=sys.stderr,
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,14 @@ from meshwave.engine.costs.distinct_actions import Kinds, kinds
 from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.document import Design
+from meshwave.engine.document.cost import CostSection, Unit
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
 from meshwave.engine.program.simulation import TransferModel, simulate, slot_sums
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.registry import Registry
 
 Floats = NDArray[np.float64]
-Unit = Literal["s", "units"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,12 @@ class Slots(NamedTuple):
     waits: Floats  # [slots] of them those in which it waits for messages inside it
 
 
-class CostModel(ABC):
-    """A way to put a price on a program. A member is one file in this folder."""
+class CostModel(CostSection, ABC):
+    """A way to price a program. A member is one file in ``costs/models``.
 
-    unit: ClassVar[Unit] = "s"
+    Its fields are its keys in the document and its form on the page, ``kind`` and ``transfer_model`` among them;
+    its docstring is its help text.
+    """
 
     @abstractmethod
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
@@ -115,8 +117,15 @@ class CostModel(ABC):
         knows what of them overlaps."""
         return first.seconds + second.seconds
 
+    def warnings(self, design: Design) -> Iterable[Problem]:
+        """Warnings of what the model cannot price well in a design."""
+        return ()
 
-cost_models: Registry[type[CostModel]] = Registry("cost model", "meshwave.engine.costs.models")
+
+def pricing_model(design: Design) -> CostModel:
+    """Return the cost model of a design, which is its ``cost`` section."""
+    assert isinstance(design.cost, CostModel), "all members of the registry are"
+    return design.cost
 
 
 def layers_per_stage(design: Design) -> tuple[int, ...]:
@@ -125,8 +134,7 @@ def layers_per_stage(design: Design) -> tuple[int, ...]:
     Raises:
         InputError: there are more stages than layers, or the profile that it is priced by is not there.
     """
-    stages: tuple[int, ...] | None = cast(Any, design.pipeline).stages
-    return stages or _cost_model(design).layers_per_stage(design)
+    return design.pipeline.stages or pricing_model(design).layers_per_stage(design)
 
 
 def estimate(design: Design, program: Program) -> Costs:
@@ -135,7 +143,7 @@ def estimate(design: Design, program: Program) -> Costs:
     Raises:
         InputError: there are more stages than layers, or the profile that it is priced by is not there.
     """
-    model = _cost_model(design)
+    model = pricing_model(design)
     layers = layers_per_stage(design)
     held = model.sizes(design, program, layers)
     distinct = kinds(program)
@@ -175,7 +183,7 @@ def waits(design: Design, program: Program, layers: tuple[int, ...]) -> Floats:
     Separate from :func:`estimate`: a search for an order calls that often and never needs this.
     """
     distinct = kinds(program)
-    return _cost_model(design).waits(design, program, distinct, layers)[distinct.of_row]
+    return pricing_model(design).waits(design, program, distinct, layers)[distinct.of_row]
 
 
 def _with_slots(model: CostModel, design: Design, program: Program, seconds: Floats, layers: tuple[int, ...]) -> Floats:
@@ -189,7 +197,3 @@ def _with_slots(model: CostModel, design: Design, program: Program, seconds: Flo
     both = model.slot_seconds(design, *(Slots(seconds[rows], of_rows[rows]) for rows in (first, second)))
     seconds[second] = both - seconds[first]
     return seconds
-
-
-def _cost_model(design: Design) -> CostModel:
-    return cost_models[design.cost.kind]()

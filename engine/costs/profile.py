@@ -273,7 +273,7 @@ class ActionTime(Part):
     seconds: Seconds
     """The median over steps, microbatches and processes, warm-up left out."""
     roofline_s: Seconds
-    """What :class:`meshwave.engine.costs.models.roofline.RooflineModel` says of it on the ``reference`` device, with the profile's own
+    """What :mod:`meshwave.engine.costs.models.roofline` says of it on the ``reference`` device, with the profile's own
     links and, for a pair that these lack, the link that the design which ran has drawn
     (:func:`meshwave.engine.costs.profile_prices.measured`)."""
 

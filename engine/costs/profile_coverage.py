@@ -1,24 +1,17 @@
-"""Calibrated costs: seconds from what was measured on a machine, or in a run.
-
-What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
-what was measured of their kind, messages and reductions on measured links, the update by its own line. What
-it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` says which parts of a design that is.
-"""
+"""The parts of a design that a profile has not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from meshwave.engine.costs.device_sizes import workload
-from meshwave.engine.costs.models.calibrated import Told
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
 from meshwave.engine.costs.profile_prices import _blocks
 from meshwave.engine.document import Design
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.findings import Problem
 
-# ---- what was not measured ----
-
+Told = tuple[str, str, str]
+"""Where, code and message."""
 BEYOND = 1.25
 """How far from what was measured a size may lie before it is told of."""
 
@@ -33,7 +26,7 @@ def outside(design: Design, profile: Profile) -> list[Problem]:
 
 def _goes_over_measured_links(design: Design) -> bool:
     """Not where somebody says that the cluster's links are others."""
-    return not isinstance(design.cost, CalibratedCost) or design.cost.links == "measured"
+    return not design.cost.profile_name or not design.cost.links_are_drawn
 
 
 def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:

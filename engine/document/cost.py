@@ -1,71 +1,73 @@
-"""Which model of cost predicts the design."""
+"""The cost section: which cost model predicts a design, and the options of that model."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from meshwave.engine.document.members import MemberOf
+from meshwave.engine.frozen import Part
+from meshwave.engine.registry import Registry
 
-from meshwave.engine.frozen import FileName, Part
-from meshwave.engine.program.simulation import TransferModel, UnitTransferModel
+if TYPE_CHECKING:
+    from meshwave.engine.program.simulation import TransferModel
 
-Overlap = Annotated[float, Field(ge=0, le=1)]
-Units = Annotated[float, Field(ge=1e-9, le=1e9)]
+Unit = Literal["s", "units"]
 
 
-class UnitCost(Part):
-    """Every stage costs its share: for teaching, and to compare with papers."""
+class CostSection(Part):
+    """What a document says of its cost model. :class:`meshwave.engine.costs.CostModel` adds the prices."""
 
-    kind: Literal["unit"] = "unit"
-    """Every stage costs its share of these numbers."""
-    forward: Units = 1.0
-    """One microbatch's forward through the whole model, divided by the number of meshes."""
-    backward: Units = 2.0
-    """The same for its backward."""
-    transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """One boundary between two different meshes."""
-    weight: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """The part of backward that is the weight gradient; null: half."""
-    fused: Units | None = None
-    """A slot that overlaps a forward with a backward; null: their sum."""
-    transfer_model: UnitTransferModel = "latency"
-    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    title: ClassVar[str]
+    unit: ClassVar[Unit] = "s"  # of the predicted times: unit costs are no seconds
 
-    @model_validator(mode="after")
-    def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
-        if self.weight is not None and self.weight > self.backward:
-            raise PydanticCustomError(
-                "weight",
-                "the weight gradient ({weight}) is a part of backward ({backward}); use {backward} or less",
-                {"weight": f"{self.weight:g}", "backward": f"{self.backward:g}"},
-            )
+    if TYPE_CHECKING:  # fields of every member; each declares them where its document has them
+        kind: str
+        transfer_model: TransferModel
+
+    @property
+    def is_in_seconds(self) -> bool:
+        """Whether it predicts seconds; otherwise it knows nothing of bytes, links and the inside of a block."""
+        return self.unit == "s"
+
+    @property
+    def profile_name(self) -> str:
+        """The calibration profile that it needs; empty if it needs none."""
+        return ""
+
+    @property
+    def links_are_drawn(self) -> bool:
+        """Whether messages are priced on the links of the cluster, not on measured ones."""
+        return True
+
+    def on_drawn_links(self) -> CostSection:
+        """Return the same model with messages priced on the links of the cluster."""
         return self
 
+    def portable(self) -> CostSection:
+        """Return a model that works without the files of this machine."""
+        return self
 
-class RooflineCost(Part):
-    """Seconds from FLOPs, bytes and links."""
+    def external_data(self) -> str:
+        """Return what its prices depend on beside the document, as text that changes when that changes."""
+        return ""
 
-    kind: Literal["roofline"] = "roofline"
-    """Seconds from the shapes of model and cluster."""
-    overlap: Overlap = 0.0
-    """Of what a forward and a backward in one slot could hide of their exchanges behind each other's computing, the
-    share that is hidden: 0 none, 1 all."""
-    transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    def machine_warning(self) -> str:
+        """Return why its predictions are of another machine than this one; empty if they are not."""
+        return ""
 
+    @classmethod
+    def initial_values(cls) -> Mapping[str, Any]:
+        """Values of its required keys for a design that changes to this model, as far as this machine has some."""
+        return {}
 
-class CalibratedCost(Part):
-    """Seconds from tables that were measured."""
-
-    kind: Literal["calibrated"] = "calibrated"
-    """Seconds from a measured profile."""
-    profile: FileName
-    """File name of the profile, of those that are kept."""
-    links: Literal["measured", "drawn"] = "measured"
-    """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
-    transfer_model: TransferModel = "shared-links"
-    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+    def choices(self, key: str) -> Sequence[str]:
+        """The values to choose from for a key that names something on this machine; none for any other key."""
+        return ()
 
 
-Cost = Annotated[UnitCost | RooflineCost | CalibratedCost, Field(discriminator="kind")]
+cost_models: Registry[type[CostSection]] = Registry("cost model", "meshwave.engine.costs.models")
+
+_ANY = MemberOf(cost_models, "kind", default="roofline")
+Cost = Annotated[CostSection, _ANY]
+default_cost = _ANY.default

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from meshwave.engine.document.cluster import MOST_DEVICES, Cluster
-from meshwave.engine.document.cost import Cost, RooflineCost
+from meshwave.engine.document.cost import Cost, default_cost
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.document.model import Model
@@ -26,7 +26,7 @@ from meshwave.engine.schedules import Pipe
 _LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]")  # kept on one line
 
 
-class Design(Part):
+class Design(Part, defer_build=True):
     """One design: what is trained, where, in which order."""
 
     format: Literal["meshwave/1"] = FORMAT
@@ -41,7 +41,7 @@ class Design(Part):
     experts: Experts = Experts()
     transfer: Transfer = Transfer()
     training: Training = Training()
-    cost: Cost = RooflineCost()
+    cost: Cost = Field(default_factory=default_cost)
 
     @property
     def ranks(self) -> int:

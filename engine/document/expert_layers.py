@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from meshwave.engine.document.meshes import Mesh
 from meshwave.engine.errors import InputError
@@ -123,7 +123,7 @@ def _deciding(design: Design, mesh: Mesh) -> Mesh:
 
 def _has_replicas(design: Design) -> bool:
     """Whether stages lie on several meshes; not known, and of no use, where the pipeline itself is wrong."""
-    pipeline: Any = design.pipeline
+    pipeline = design.pipeline
     try:
         return not pipeline.refuses(design.pipe) and len(pipeline.routes(design.pipe)) > 1
     except InputError:  # an order drawn by hand with a cell that is none

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -240,7 +240,7 @@ def _of_the_model(design: Design, where: str, action: Action) -> Iterator[Proble
 
 
 def _schedule(design: Design) -> Iterator[Problem]:
-    pipeline = cast(Any, design.pipeline)
+    pipeline = design.pipeline
     reason = pipeline.refuses(design.pipe)
     if reason:
         options = (*schedules[pipeline.schedule].model_fields, "microbatches")
@@ -287,7 +287,7 @@ _NO_STAGES = {"action", "action_kind", "action_microbatch", "action_stage", "act
 
 def _layers(design: Design) -> Iterator[Problem]:
     count, given, layers = design.stages, design.pipeline.stages, design.model.layers
-    name = cast(Any, design.pipeline).schedule
+    name = design.pipeline.schedule
     if given is not None and len(given) != count:
         message = f"{name} cuts the model into {count} stages here, but {len(given)} are given; give {count} or null"
         yield Problem("pipeline.stages", "stage_count", message)
@@ -302,7 +302,7 @@ def _layers(design: Design) -> Iterator[Problem]:
 
 
 def _size(design: Design) -> Iterator[Problem]:
-    microbatches = cast(Any, design.pipeline).microbatches
+    microbatches = design.pipeline.microbatches
     computations = 2 * design.stages * microbatches
     if computations > LARGEST_STEP:
         message = (

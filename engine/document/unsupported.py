@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
-from typing import Any
 
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import folded, group_sizes
@@ -54,7 +53,7 @@ def _torn_microbatches(design: Design) -> Iterator[Problem]:
 
 def _replicas_cut_otherwise(design: Design) -> Iterator[Problem]:
     """Replicas of a stage add up their gradients cut by cut."""
-    pipeline: Any = design.pipeline
+    pipeline = design.pipeline
     if len(pipeline.routes(design.pipe)) > 1 and len({mesh.tp for mesh in design.meshes}) > 1:
         drawn = ", ".join(f"tp={mesh.tp} on {mesh.name}" for mesh in design.meshes)
         message = f"{pipeline.schedule} keeps stages on several meshes, which must cut them alike ({drawn}); give all the same tp"

@@ -9,7 +9,6 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.unsupported import runnable
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import DesignError
@@ -37,7 +36,8 @@ class Script(Export):
         Raises:
             DesignError: it can be planned but not run.
         """
-        design, program = _portable(prediction.design), prediction.program
+        drawn, program = prediction.design, prediction.program
+        design = drawn.model_copy(update={"cost": drawn.cost.portable()})
         if found := runnable(design):
             raise DesignError(found)
         whole = json.dumps({**to_json(program), "layers": list(prediction.costs.layers)}, separators=(",", ":"))
@@ -64,13 +64,6 @@ class Script(Export):
 def unpacked(program: str) -> str:
     """The ``program.json`` of what a script holds packed."""
     return zlib.decompress(base64.b85decode(program)).decode()
-
-
-def _portable(design: Design) -> Design:
-    """A profile of what was measured stays on its machine; elsewhere the roofline chooses where a choice is left."""
-    if design.cost.kind != "calibrated":
-        return design
-    return parse_design({**design.model_dump(mode="json"), "cost": {"kind": "roofline"}})
 
 
 def _doc(prediction: Prediction) -> list[str]:

@@ -13,7 +13,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -220,8 +220,7 @@ def _besides(design: Design, tp: int) -> Iterator[str]:
 
 def _recomputes(design: Design, stages: int) -> str:
     """A comment on the stages that run their forward again; empty where there is none."""
-    pipeline: Any = design.pipeline
-    chosen = [stage for stage in range(stages) if pipeline.recomputes(stage)]
+    chosen = [stage for stage in range(stages) if design.pipeline.recomputes(stage)]
     if not chosen:
         return ""
     which = "all of them" if len(chosen) == stages else ", ".join(map(str, chosen))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from meshwave.engine.document import Design
+from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.problems import renaming
 from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.faults import as_problems
@@ -28,7 +28,7 @@ def order(design: Design) -> Program:
     Raises:
         InputError: a hand-drawn cell is no action.
     """
-    pipeline: Any = design.pipeline
+    pipeline = design.pipeline
     return _on_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
 
 
@@ -57,7 +57,7 @@ def lower(design: Design) -> Program:
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
 def _lower(
-    pipeline: Any,
+    pipeline: Pipeline,
     pipe: Pipe,
     handed: tuple[Skips, tuple[int, ...]],
     copies: tuple[int, ...],

@@ -76,7 +76,7 @@ def inside(design: Design, rank: int, stage: int, op: Op) -> Inside:
     Raises:
         InputError: the design is priced in units, which say nothing of what is inside a block.
     """
-    if design.cost.kind == "unit":
+    if not design.cost.is_in_seconds:
         raise InputError("units say what a whole block costs and nothing of its inside; use cost kind roofline")
     return _Predicted(design, rank, op).of(stage)
 

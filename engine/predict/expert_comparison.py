@@ -182,7 +182,7 @@ def _notes_alone(layer: Layer, links: Links) -> Iterator[str]:
 def _notes_of(design: Design) -> Iterator[str]:
     """What was assumed of the layer of a design."""
     yield "seconds of a schedule are those of its messages; whole: with gate, order and experts, by which auto chooses"
-    if design.cost.kind == "calibrated":
+    if design.cost.profile_name:
         yield "links and devices are as they are drawn: the profile of the design prices its blocks, not a layer alone"
 
 

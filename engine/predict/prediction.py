@@ -11,9 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import Costs, PeakMemory, estimate, memory_over_time, peak_inflight, peak_memory, waits
-from meshwave.engine.costs.models.calibrated import profile_of
-from meshwave.engine.costs.profile_coverage import outside
+from meshwave.engine.costs import (
+    Costs,
+    PeakMemory,
+    estimate,
+    memory_over_time,
+    peak_inflight,
+    peak_memory,
+    pricing_model,
+    waits,
+)
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.document.problems import problems
@@ -147,7 +154,8 @@ class Prediction:
     @cached_property
     def warnings(self) -> list[Problem]:
         """What is unwise, though it can be simulated."""
-        return [*_memory_warnings(self), *_unmeasured(self.design), *_warnings(self.design)]
+        priced = pricing_model(self.design).warnings(self.design)
+        return [*_memory_warnings(self), *priced, *_warnings(self.design)]
 
 
 def predict(design: Design, program: Program | None = None) -> Prediction:
@@ -219,26 +227,10 @@ def _relief(design: Design, category: str) -> str:
     return f"use {', '.join(others)}{',' * (len(others) > 1)}{' or ' * bool(others)}{last}"
 
 
-def _equal_shares(design: Design) -> Iterator[Problem]:
-    """Unit costs price stages alike that nobody cut, also where they cannot hold as many layers."""
-    layers, stages = design.model.layers, design.stages
-    if design.cost.kind == "unit" and design.pipeline.stages is None and layers % stages:
-        message = (
-            f"unit costs price all {stages} stages at equal shares, though {layers} layers do not divide over them "
-            f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its layers"
-        )
-        yield Problem("pipeline.stages", "equal_shares", message, "warning")
-
-
-def _unmeasured(design: Design) -> list[Problem]:
-    return outside(design, profile_of(design)) if design.cost.kind == "calibrated" else []
-
-
 def _warnings(design: Design) -> Iterator[Problem]:
     used = {device for mesh in design.meshes for device in mesh.devices}
     idle = design.cluster.devices - len(used)
     if idle:
         message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
         yield Problem("meshes", "unused_devices", message, "warning")
-    yield from _equal_shares(design)
     yield from (problem.replace(severity="warning") for problem in runnable(design))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from meshwave import engine
+from meshwave.engine.costs import CostModel, cost_models
+from meshwave.engine.program.simulation import TransferModel
 from meshwave.engine.registry import Registry
+from tests.architecture.test_the_tree import matches
 
 
 def registries(*, of_runtime: bool) -> Iterator[Registry[Any]]:
@@ -61,3 +65,19 @@ def test_every_file_among_the_schedules_is_a_schedule() -> None:
     members = {inspect.getmodule(member) for member in schedules.schedules.values()}
 
     assert {module.__name__.rpartition(".")[2] for module in members if module} == files
+
+
+def test_no_code_asks_which_cost_model_it_is() -> None:
+    asks = re.compile(r"\bcost\.kind\s*(?:==|!=|in\b|not\b)|isinstance\([\w.]+, \w+Cost\)")
+
+    assert [found for found in matches(asks, "engine", "designer") if "costs/models/" not in found] == []
+
+
+@pytest.mark.parametrize("name", cost_models)
+def test_a_cost_model_has_the_keys_that_designs_rely_on(name: str) -> None:
+    member = cost_models[name]
+
+    assert issubclass(member, CostModel)
+    assert member.model_fields["kind"].default == name
+    assert member.model_fields["transfer_model"].default in get_args(TransferModel)
+    assert member.title

@@ -24,8 +24,8 @@ from meshwave.designer.state import transfer_session as lab_bench
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.transfer_session import Bench
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
+from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.document import load_design, parse_design
-from meshwave.engine.document.cost import RooflineCost
 from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example

@@ -13,9 +13,9 @@ import numpy as np
 from meshwave.engine.bench.accuracy.cases import LEARNS, PROFILE, TAUGHT, TEACHES, Case
 from meshwave.engine.bench.accuracy.machine_load import others, share_stolen, stolen
 from meshwave.engine.bench.accuracy.results import Result
+from meshwave.engine.costs.models.calibrated import CalibratedCost
 from meshwave.engine.costs.profile_store import keep, load_named
 from meshwave.engine.document import Design
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Launcher, Record, State

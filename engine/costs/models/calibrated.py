@@ -8,46 +8,114 @@ it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :fu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.contention import LinkSharing, link_sharing
-from meshwave.engine.costs.cost_model import Floats, cost_models
+from meshwave.engine.costs.cost_model import Floats
 from meshwave.engine.costs.device_sizes import Sizes, joins_of, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import counts
-from meshwave.engine.costs.models.roofline import RooflineModel
+from meshwave.engine.costs.models.roofline import OperatorCost, RooflineCost
 from meshwave.engine.costs.operators import Operator
 from meshwave.engine.costs.profile import ActionTime, BlockKind, OpName, OptimizerLine, Profile
+from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_prices import MeasuredPrices, Slowness, all_reduce_of, matrix_rate, measured
-from meshwave.engine.costs.profile_store import load_named
+from meshwave.engine.costs.profile_store import USUAL, elsewhere, load_named, profiles
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design, Mesh
-from meshwave.engine.document.cost import CalibratedCost
+from meshwave.engine.document.cost import cost_models
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.frozen import FileName
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
-
-# ---- the model ----
+from meshwave.engine.program.simulation import TransferModel
 
 
 @cost_models.register("calibrated")
-class CalibratedModel(RooflineModel):
-    """Each block takes what the lines through its kind's measurements say, or what a run measured of the action
-    nearest to it; messages take alpha plus bytes times beta of links as they were measured."""
+class CalibratedCost(OperatorCost):
+    """Seconds from tables that were measured."""
+
+    title: ClassVar = "Calibrated"
+
+    kind: Literal["calibrated"] = "calibrated"
+    """Seconds from a measured profile."""
+    profile: FileName
+    """File name of the profile, of those that are kept."""
+    links: Literal["measured", "drawn"] = "measured"
+    """measured: messages as in the profile; drawn: on the cluster's links, which are others than were measured."""
+    transfer_model: TransferModel = "shared-links"
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+
+    # ---- facts ----
+
+    @property
+    def profile_name(self) -> str:
+        return self.profile
+
+    @property
+    def links_are_drawn(self) -> bool:
+        return self.links == "drawn"
+
+    def on_drawn_links(self) -> CalibratedCost:
+        return self.model_copy(update={"links": "drawn"})
+
+    def portable(self) -> RooflineCost:
+        """Roofline costs: a profile stays on its machine."""
+        return RooflineCost()
+
+    def external_data(self) -> str:
+        return self.load().model_dump_json()
+
+    def machine_warning(self) -> str:
+        return elsewhere(self.load())
+
+    def warnings(self, design: Design) -> Sequence[Problem]:
+        """Parts of a design that lie outside of what was measured."""
+        return outside(design, self.load())
+
+    @classmethod
+    def initial_values(cls) -> Mapping[str, Any]:
+        """The profile of this machine, or another that is kept."""
+        names = profiles()
+        return {"profile": USUAL if USUAL in names else names[0]} if names else {}
+
+    def choices(self, key: str) -> Sequence[str]:
+        """The profiles that are kept, and the one that is named though it is not."""
+        return list(dict.fromkeys((*profiles(), self.profile))) if key == "profile" else []
+
+    def load(self) -> Profile:
+        """Read the profile, without its links and collectives where those of the cluster are meant.
+
+        Raises:
+            DesignError: it is not kept here, or is none, at its place in the document.
+        """
+        try:
+            found = load_named(self.profile)
+        except DesignError as error:
+            where = error.problems[0]
+            message = f"{self.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
+            raise DesignError([Problem("cost.profile", "profile_wrong", message)]) from None
+        except InputError as error:
+            message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
+            raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
+        return _without_links(found) if self.links_are_drawn else found
+
+    # ---- prices ----
 
     def prices(self, design: Design) -> list[MeshPrices]:
-        return super().prices(measured(design, profile_of(design)))
+        return super().prices(measured(design, self.load()))
 
     def prices_on(self, design: Design, mesh: Mesh) -> MeshPrices:
-        return MeasuredPrices(profile_of(design), design, mesh, workload(design, mesh))
+        return MeasuredPrices(self.load(), design, mesh, workload(design, mesh))
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
-        profile = profile_of(design)
+        profile = self.load()
         seconds = super().seconds(measured(design, profile), program, kinds, layers, held)
         slowness = Slowness(profile.actions)
         ends: dict[Op, OpName] = {Op.REDUCE_GRAD: "REDUCE_GRAD", Op.STEP: "STEP"}
@@ -63,19 +131,19 @@ class CalibratedModel(RooflineModel):
     def network(
         self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes, seconds: Floats
     ) -> tuple[Network | None, Floats]:
-        return super().network(measured(design, profile_of(design)), program, kinds, layers, held, seconds)
+        return super().network(measured(design, self.load()), program, kinds, layers, held, seconds)
 
     def measures_collectives(self, design: Design) -> bool:
-        return bool(profile_of(design).collectives)
+        return bool(self.load().collectives)
 
     def link_sharing(self, design: Design) -> LinkSharing:
-        return link_sharing(profile_of(design).contention)
+        return link_sharing(self.load().contention)
 
     def reduce_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        return reduce_seconds(design, program, held, all_reduce_of(profile_of(design)))
+        return reduce_seconds(design, program, held, all_reduce_of(self.load()))
 
     def step_seconds(self, design: Design, program: Program, held: Sizes) -> Floats:
-        line = _optimizer(profile_of(design), design)
+        line = _optimizer(self.load(), design)
         if line is None:
             return super().step_seconds(design, program, held)
         return np.array([line.seconds(each) + norm_seconds(design) for each in held.parameters.sum(axis=1)])
@@ -83,7 +151,7 @@ class CalibratedModel(RooflineModel):
     def sizes(self, design: Design, program: Program, layers: tuple[int, ...]) -> Sizes:
         """With the activations that were allocated where the formulas say so many."""
         held = super().sizes(design, program, layers)
-        found = {each.kind: each.ratio for each in profile_of(design).memory}
+        found = {each.kind: each.ratio for each in self.load().memory}
         if not found:
             return held
         ratios = [_kept_ratio(design, layers, stage, found) for stage in range(program.stages)]
@@ -91,7 +159,7 @@ class CalibratedModel(RooflineModel):
 
     def peak_flops(self, design: Design) -> float:
         """What large products were measured to reach, where they were."""
-        return matrix_rate(profile_of(design), design.training.precision) or super().peak_flops(design)
+        return matrix_rate(self.load(), design.training.precision) or super().peak_flops(design)
 
 
 def _like(op: OpName, design: Design, layers: Sequence[int], stages: Sequence[int], tp: int) -> ActionTime:
@@ -139,31 +207,7 @@ def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mappi
     return sum(ratios.get(kind, 1.0) * size for kind, size in said) / whole if whole else 1.0
 
 
-def profile_of(design: Design) -> Profile:
-    """The profile that the design names, without its links and collectives where those of the cluster are meant.
-
-    Raises:
-        DesignError: it is not kept here, or is none, at its place in the document.
-    """
-    cost = design.cost
-    assert isinstance(cost, CalibratedCost), "a design that is priced by a profile"
-    try:
-        found = load_named(cost.profile)
-    except DesignError as error:
-        where = error.problems[0]
-        message = f"{cost.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
-        raise DesignError([Problem("cost.profile", "profile_wrong", message)]) from None
-    except InputError as error:
-        message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
-        raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
-    return found if cost.links == "measured" else _without_links(found)
-
-
 def _without_links(profile: Profile) -> Profile:
     """What it knows of single devices."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
     return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})
-
-
-Told = tuple[str, str, str]
-"""Where, code and message."""

@@ -1,18 +1,24 @@
-"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise."""
+"""Roofline costs: seconds from the shapes of the model and what the cluster's data sheets promise.
+
+Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes times beta on the link where
+their two devices really sit, as if each were alone; while they are played, all of them share the links
+(:mod:`meshwave.engine.costs.network`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from meshwave.engine.costs import flops, u_net_prices
 from meshwave.engine.costs.boundary_transfers import crossing_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
 from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
-from meshwave.engine.costs.cost_model import CostModel, Floats, Slots, cost_models
+from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
 from meshwave.engine.costs.device_sizes import Sizes, copies, joins_of, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import counts, expert_block
@@ -21,19 +27,17 @@ from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
-from meshwave.engine.document.cost import RooflineCost
+from meshwave.engine.document.cost import cost_models
 from meshwave.engine.document.problems import renaming
 from meshwave.engine.document.u_net import UNet
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
+from meshwave.engine.program.simulation import TransferModel
 
 
-@cost_models.register("roofline")
-class RooflineModel(CostModel):
-    """Each operator takes the longer of its FLOPs and its bytes; messages take alpha plus bytes
-    times beta on the link where their two devices really sit, as if each were alone; while they are played, all of
-    them share the links (:mod:`meshwave.engine.costs.network`)."""
+class OperatorCost(CostModel):
+    """Price a stage by its operators, and messages by the links that they take."""
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         """Balanced over forward and backward, embedding and head included."""
@@ -90,18 +94,21 @@ class RooflineModel(CostModel):
         add_exchanges(builder, design, kinds, layers, waits, measured=measured)
         return builder.build(program), builder.seconds
 
+    def overlap_share(self) -> float:
+        """Return the share of what a forward and a backward in one slot could hide that is hidden."""
+        return 0.0
+
     def measures_collectives(self, design: Design) -> bool:
         """Return whether the seconds of collectives were measured, with whatever limits them."""
         return False
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
         """Computing does not overlap, and neither do exchanges; what one waits for can hide behind what the other
-        computes. Of what could be saved so, the share ``cost.overlap`` is."""
-        share = design.cost.overlap if isinstance(design.cost, RooflineCost) else 0.0  # none was measured
+        computes. Of what could be saved so, the :meth:`overlap_share` is."""
         in_turn = first.seconds + second.seconds
         waits = first.waits + second.waits
         best = np.max([in_turn - waits, waits, first.seconds, second.seconds], axis=0)
-        seconds: Floats = in_turn - share * (in_turn - best)
+        seconds: Floats = in_turn - self.overlap_share() * (in_turn - best)
         return seconds
 
     def link_sharing(self, design: Design) -> LinkSharing:
@@ -134,10 +141,28 @@ class RooflineModel(CostModel):
         return _step_seconds(design, held)
 
 
+@cost_models.register("roofline")
+class RooflineCost(OperatorCost):
+    """Seconds from FLOPs, bytes and links."""
+
+    title: ClassVar = "Roofline"
+
+    kind: Literal["roofline"] = "roofline"
+    """Seconds from the shapes of model and cluster."""
+    overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Of what a forward and a backward in one slot could hide of their exchanges behind each other's computing, the
+    share that is hidden: 0 none, 1 all."""
+    transfer_model: TransferModel = "shared-links"
+    """shared-links: transfers and collectives share NICs and links; latency: none disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+
+    def overlap_share(self) -> float:
+        return self.overlap
+
+
 def mesh_prices(design: Design) -> list[MeshPrices]:
-    """Prices on each mesh, by the design's own model of cost where that has some."""
-    model = cost_models[design.cost.kind]()
-    return (model if isinstance(model, RooflineModel) else RooflineModel()).prices(design)
+    """Prices on each mesh, by the design's own cost model where that prices operators."""
+    model = design.cost
+    return (model if isinstance(model, OperatorCost) else RooflineCost()).prices(design)
 
 
 def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
@@ -148,7 +173,7 @@ def _shape_on_nodes(cluster: Cluster, mesh: Mesh) -> tuple[int, ...]:
 
 def _holders(design: Design) -> list[list[int]]:
     """[stages] the ranks that hold a copy of each stage, before there is a program."""
-    pipeline: Any = design.pipeline  # a schedule and the keys that every pipeline has
+    pipeline = design.pipeline
     routes = [list(route) for route in pipeline.routes(design.pipe)]
     names = renaming(routes[0], pipeline.placement) if pipeline.placement else None
     if names:

@@ -1,49 +1,83 @@
-"""Unit costs: every stage costs its share of one number, for teaching and to compare with papers."""
+"""Unit costs: every stage costs its share of one number, for teaching and to compare with papers.
+
+``forward`` and ``backward`` are one microbatch through the whole model over the number of meshes, the ``T_F`` and
+``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k`` of that share costs ``1/k``. Stages whose layers
+are given cost in proportion to them; stages that nobody cut are priced at equal shares, as papers do, also where the
+layers do not divide over them, which the prediction warns of. One that is recomputed runs its forward once more before
+its backward. A message takes ``transfer`` for each tensor that it holds; where tensors differ in size, one as large as
+the largest that a stage hands to the next takes so long. Reductions and steps are free.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from meshwave.engine.costs.cost_model import CostModel, Floats, Slots, Unit, cost_models
+from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
 from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.network import serial_network
 from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.document import Design
-from meshwave.engine.document.cost import UnitCost
+from meshwave.engine.document.cost import Unit, cost_models
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
+from meshwave.engine.program.simulation import UnitTransferModel
+
+Units = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 
 @cost_models.register("unit")
-class UnitModel(CostModel):
-    """``forward`` and ``backward`` are one microbatch through the whole model over the number of
-    meshes, the ``T_F`` and ``T_B`` of the Hanayo paper (arXiv:2308.15762): a stage that is ``1/k``
-    of that share costs ``1/k``. Stages whose layers are given cost in proportion to them; stages that
-    nobody cut are priced at equal shares, as papers do, also where the layers do not divide over them
-    (:func:`meshwave.engine.predict.prediction.check` says so). One that is recomputed runs its forward once more before its
-    backward. A message takes ``transfer`` for each tensor that it holds; where tensors differ in size, one as
-    large as the largest that a stage hands to the next takes so long. Reductions and steps are free."""
+class UnitCost(CostModel):
+    """Every stage costs its share: for teaching, and to compare with papers."""
 
+    title: ClassVar = "Unit"
     unit: ClassVar[Unit] = "units"
+
+    kind: Literal["unit"] = "unit"
+    """Every stage costs its share of these numbers."""
+    forward: Units = 1.0
+    """One microbatch's forward through the whole model, divided by the number of meshes."""
+    backward: Units = 2.0
+    """The same for its backward."""
+    transfer: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """One boundary between two different meshes."""
+    weight: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """The part of backward that is the weight gradient; null: half."""
+    fused: Units | None = None
+    """A slot that overlaps a forward with a backward; null: their sum."""
+    transfer_model: UnitTransferModel = "latency"
+    """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
+
+    @model_validator(mode="after")
+    def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
+        if self.weight is not None and self.weight > self.backward:
+            raise PydanticCustomError(
+                "weight",
+                "the weight gradient ({weight}) is a part of backward ({backward}); use {backward} or less",
+                {"weight": f"{self.weight:g}", "backward": f"{self.backward:g}"},
+            )
+        return self
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:
         return equal_split(design.model.layers, design.stages)
 
     def seconds(self, design: Design, program: Program, kinds: Kinds, layers: tuple[int, ...], held: Sizes) -> Floats:
         share = _share_of_a_mesh(design, layers)
-        cost = cast(UnitCost, design.cost)
-        weight = cost.backward / 2 if cost.weight is None else cost.weight
+        weight = self.backward / 2 if self.weight is None else self.weight
         whole = np.zeros(len(Op))
-        whole[[Op.F, Op.B, Op.I, Op.W]] = cost.forward, cost.backward, cost.backward - weight, weight
+        whole[[Op.F, Op.B, Op.I, Op.W]] = self.forward, self.backward, self.backward - weight, weight
         seconds = whole[kinds.op] * share[kinds.stage]
         again = np.array([design.pipeline.recomputes(stage) for stage in range(program.stages)])
         backward = kinds.of(Op.B, Op.I)
-        seconds[backward] += (again * share)[kinds.stage[backward]] * cost.forward
-        seconds[kinds.sends] = cost.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
+        seconds[backward] += (again * share)[kinds.stage[backward]] * self.forward
+        seconds[kinds.sends] = self.transfer * kinds.tensors[kinds.sends] / program.onward.max(initial=1)
         return seconds
 
     def network(
@@ -52,14 +86,24 @@ class UnitModel(CostModel):
         return serial_network(design, program, kinds, seconds), seconds
 
     def slot_seconds(self, design: Design, first: Slots, second: Slots) -> Floats:
-        cost = cast(UnitCost, design.cost)
-        both = cost.forward + cost.backward
-        ratio = 1.0 if cost.fused is None or not both else cost.fused / both
+        both = self.forward + self.backward
+        ratio = 1.0 if self.fused is None or not both else self.fused / both
         return ratio * (first.seconds + second.seconds)
+
+    def warnings(self, design: Design) -> Iterator[Problem]:
+        """Stages that nobody cut are priced alike, also where they cannot hold as many layers."""
+        layers, stages = design.model.layers, design.stages
+        if design.pipeline.stages is None and layers % stages:
+            message = (
+                f"unit costs price all {stages} stages at equal shares, though {layers} layers do not divide over them "
+                f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its "
+                "layers"
+            )
+            yield Problem("pipeline.stages", "equal_shares", message, "warning")
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:
     """[stages] how much of one mesh's share of the model each stage is."""
-    if cast(Any, design.pipeline).stages is None:  # all the same, also where the layers do not divide
+    if design.pipeline.stages is None:  # all the same, also where the layers do not divide
         return np.full(design.stages, design.ranks / design.stages)
     return np.array(layers) * design.ranks / sum(layers)

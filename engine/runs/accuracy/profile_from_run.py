@@ -14,10 +14,9 @@ from meshwave.engine.costs.device_sizes import sizes
 from meshwave.engine.costs.distinct_actions import kinds
 from meshwave.engine.costs.expert_blocks import counts
 from meshwave.engine.costs.line_fits import fit_line
-from meshwave.engine.costs.models.roofline import RooflineModel
+from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.costs.profile import ActionTime, LinkLine, Machine, Pair, Profile
 from meshwave.engine.costs.profile_prices import measured as measured_cluster
-from meshwave.engine.document.cost import RooflineCost
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Op
@@ -97,10 +96,11 @@ def _key(prediction: Prediction, row: int) -> tuple[Any, ...]:
 
 def _roofline(prediction: Prediction, profile: Profile) -> Floats:
     """[rows] seconds by roofline, on links that are as fast as the profile says."""
-    priced = prediction.design.model_copy(update={"cost": RooflineCost()})
+    roofline = RooflineCost()
+    priced = prediction.design.model_copy(update={"cost": roofline})
     program, layers = prediction.program, prediction.costs.layers
     distinct, held = kinds(program), sizes(priced, program, layers)
-    return RooflineModel().seconds(measured_cluster(priced, profile), program, distinct, layers, held)[distinct.of_row]
+    return roofline.seconds(measured_cluster(priced, profile), program, distinct, layers, held)[distinct.of_row]
 
 
 def _lines(comparison: Comparison) -> Iterator[LinkLine]:

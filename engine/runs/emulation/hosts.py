@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design, Link
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.run_files import damaged
 from meshwave.engine.runs.dry_run import AS_IT_IS_S, Rehearsal
@@ -60,9 +59,7 @@ def _on(design: Design, hosts: Hosts) -> Design:
     update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
     if hosts.nodes != cluster.nodes:
         update = _dealt(design, hosts.nodes, links)
-    if isinstance(design.cost, CalibratedCost):
-        update["cost"] = design.cost.model_copy(update={"links": "drawn"})
-    return design.model_copy(update=update)
+    return design.model_copy(update={**update, "cost": design.cost.on_drawn_links()})
 
 
 def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +151,7 @@ def network(design: Design, drawn: Design, options: Options) -> Topology:
 
 def _slower(design: Design, rehearsal: Rehearsal | None) -> float:
     """How many times slower links are than said, because time is stretched; a unit of time says nothing of them."""
-    if rehearsal is None or rehearsal.scale is None or design.cost.kind == "unit":
+    if rehearsal is None or rehearsal.scale is None or not design.cost.is_in_seconds:
         return 1.0
     return rehearsal.scale
 
@@ -202,7 +199,7 @@ def _rates(wanted: dict[str, float], scale: float) -> str:
 
 
 def _if_in_units(design: Design, rehearsal: Rehearsal | None) -> str:
-    if rehearsal is None or design.cost.kind != "unit":
+    if rehearsal is None or design.cost.is_in_seconds:
         return ""
     return ", not slowed as time is: costs in units say nothing of bytes a second"
 
@@ -217,7 +214,7 @@ def _if_too_fast(rate: float) -> str:
 def meets(run: Bundle, design: Design) -> bool:
     """Whether a prediction of ``design`` is one for the links that a run has, where these are emulated; costs in units
     are for any."""
-    if run.options.hosts is None or run.design.cost.kind == "unit":
+    if run.options.hosts is None or not run.design.cost.is_in_seconds:
         return True
     return links_of(run.design) == links_of(design)
 
@@ -240,14 +237,14 @@ def links_of(design: Design) -> Links:
         cluster.intra_node if len(node_of) > hosts else None,
         cluster.inter_node if hosts > 1 else None,
         cluster.nics_per_node if hosts > 1 else 1,
-        not isinstance(design.cost, CalibratedCost) or design.cost.links == "drawn",
+        design.cost.links_are_drawn,
     )
 
 
 def predicted_for(run: Bundle) -> str:
     """``predicted for hosts linked at 100 MB/s, which the run was told, not at the 25 GB/s that is drawn``: what links a
     run's prediction is made for, where those are not drawn; nothing where they are, or costs in units know no links."""
-    if run.options.hosts is None or run.design == run.drawn or run.design.cost.kind == "unit":
+    if run.options.hosts is None or run.design == run.drawn or not run.design.cost.is_in_seconds:
         return ""
     told = [*_others(run, run.options.hosts)]
     return "predicted for " + "; for ".join(told) if told else ""
@@ -259,7 +256,7 @@ def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:
     if hosts.nodes != drawn.nodes:
         rather = "the one that is drawn" if drawn.nodes == 1 else f"the {drawn.nodes} that are drawn"
         yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)}, which the run was told, not for {rather}"
-    profile = run.drawn.cost.profile if isinstance(run.drawn.cost, CalibratedCost) and not its.are_drawn else ""
+    profile = "" if its.are_drawn else run.drawn.cost.profile_name
     for who, told, had, was in (
         ("hosts", hosts.inter_bandwidth, mine.across, drawn.inter_node),
         ("processes of a host", hosts.intra_bandwidth, mine.within, drawn.intra_node),

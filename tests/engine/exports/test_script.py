@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from meshwave.engine.costs.models.calibrated import CalibratedCost
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.cost import CalibratedCost
 from meshwave.engine.exports import exports
 from meshwave.engine.exports.script import unpacked
 from meshwave.engine.findings import DesignError

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.costs import layers_per_stage
-from meshwave.engine.costs.cost_model import cost_models
+from meshwave.engine.costs import cost_models, layers_per_stage
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import parse_program

@@ -1,0 +1,37 @@
+"""A section of the document that is one of the members of a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from meshwave.engine.frozen import Part
+
+
+class MemberOf:
+    """Annotation of a field whose value is a member of ``registry``; ``tag`` is the key that names it.
+
+    The union of the members is built when the document is first read, not when its class is defined
+    (``defer_build``): members price and build designs and so import the document, not the other way round.
+    """
+
+    def __init__(self, registry: Mapping[str, type[Part]], tag: str, default: str = "") -> None:
+        """``default`` is the member of a document that leaves the section out; empty where it has to be there."""
+        self._registry, self._tag, self._default = registry, tag, default
+
+    def default(self) -> Any:
+        """The default member, with the defaults of its keys."""
+        return self._registry[self._default]()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = reduce(or_, dict.fromkeys(self._registry.values()))
+        return handler.generate_schema(Annotated[members, Field(discriminator=self._tag)])
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        written = handler(schema)
+        return {"default": self.default().model_dump(mode="json"), **written} if self._default else written
