@@ -1,9 +1,9 @@
-# Two commands do everything: `make run` opens the designer, `make test` runs all tests.
-# All set up .venv first, once. Another Python than python3: make run PYTHON=/path/to/python
+# `make run` opens the designer, `make test` runs all tests, `make docs` builds the documentation.
+# Each sets up .venv first, once. Another Python than python3: make run PYTHON=/path/to/python
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test check check-js fuzz gpu clean
+.PHONY: run test docs check check-js fuzz gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run
@@ -12,6 +12,12 @@ run: # make run ARGS="--port 5007"
 test: # make test ARGS="-k hanayo"
 	@$(PYTHON) scripts/setup.py test
 	@exec $(VENV)/python scripts/run_tests.py -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+docs: # the documentation in build/docs, which `make run` serves and a wheel includes
+	@$(PYTHON) scripts/setup.py docs
+	@rm -rf build/docs
+	@$(VENV)/python -m sphinx -b html -d build/doctrees -E -W --keep-going -q docs build/docs
+	@echo "built build/docs/index.html"
 
 check: # rules, layout, types and imports: make check ARGS=types
 	@$(PYTHON) scripts/setup.py test

@@ -23,6 +23,12 @@ def examples_folder() -> Path:
     return _ROOT / "examples"
 
 
+def documentation_folder() -> Path:
+    """Return the folder of the documentation site; it exists once the site has been built."""
+    is_checkout = (_ROOT / "Makefile").exists()
+    return _ROOT / ("build/docs" if is_checkout else "docs")
+
+
 def examples() -> dict[str, Path]:
     """The example designs by name."""
     return {path.stem: path for path in sorted(examples_folder().glob("*.json"))}

@@ -1,4 +1,4 @@
-"""Make ``.venv`` ready for ``make run`` or ``make test``; at once where it already is.
+"""Make ``.venv`` ready for ``make run``, ``make docs`` or ``make test``; at once where it already is.
 
 Needs nothing but Python. A torch that is already installed is kept: ``.venv`` looks through to
 it. Where there is none, a machine with an NVIDIA GPU gets the ordinary build, any other the CPU
@@ -25,6 +25,9 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Pinned for the torch of constraints.txt alone: one that is kept may need other versions.
 TORCH_BRINGS = {"torch", "filelock", "fsspec", "mpmath", "networkx", "setuptools", "sympy"}
 
+EXTRAS = {"run": "", "docs": "[docs]", "test": "[docs,test]"}
+"""The optional dependencies of each goal; a goal includes those before it."""
+
 # Asked of an interpreter: may it make a venv, and which torch does it have?
 ABOUT = """
 import importlib.util, json, sys, sysconfig
@@ -42,13 +45,13 @@ print(json.dumps({
 
 
 def main(goal: str) -> None:
-    """Install what ``goal`` needs: ``run`` or ``test``, which is ``run`` and the test tools."""
+    """Install what ``goal``, a key of ``EXTRAS``, needs."""
     if not is_done(goal):
         base, about = find_python()
         make_venv(base, about)
         install_torch()
         install_meshwave(goal)
-        for reached in ("run", goal):  # what tests need includes what a run needs
+        for reached in list(EXTRAS)[: list(EXTRAS).index(goal) + 1]:
             stamp(reached).write_text(state_of_the_sources(), encoding="utf-8")
     if goal == "test" and not find_chromium():
         install_chromium()
@@ -148,7 +151,7 @@ def install_meshwave(goal: str) -> None:
     kept = [line for line in constraints() if is_pinned or line.split("==")[0] not in TORCH_BRINGS]
     pins.write_text("\n".join(kept) + "\n", encoding="utf-8")
     say("installing Meshwave and what it needs, which takes a minute")
-    pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}[test]" if goal == "test" else ROOT)
+    pip("install", "--quiet", "--constraint", pins, "--editable", f"{ROOT}{EXTRAS[goal]}")
     say("compiling the simulation of shared links, which takes some seconds once")
     run([PYTHON, "-m", "meshwave.engine.program.shared_links_simulation"], check=False)
 
@@ -223,8 +226,8 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("run", "test"):
-        sys.exit("usage: python3 scripts/setup.py run|test")
+    if len(sys.argv) != 2 or sys.argv[1] not in EXTRAS:
+        sys.exit(f"usage: python3 scripts/setup.py {'|'.join(EXTRAS)}")
     try:
         main(sys.argv[1])
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ import panel as pn
 from meshwave.designer.pages.design_page import page, warm_up
 from meshwave.designer.pages.studio import Studio
 from meshwave.designer.pages.transfer_page import lab_page
+from meshwave.designer.server import documentation
 from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_token
 from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
@@ -102,7 +103,7 @@ def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SES
         unused_session_lifetime_milliseconds=round(1000 * session_lifetime_s),
         check_unused_sessions_milliseconds=round(1000 * session_lifetime_s / CHECKS_PER_LIFETIME),
     )
-    server._tornado.add_handlers(".*", routes(studio))
+    server._tornado.add_handlers(".*", [*routes(studio), *documentation.routes()])
     server.start()  # without it Bokeh neither discards sessions nor pings connections
     return server
 

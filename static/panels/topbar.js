@@ -2,6 +2,7 @@
 
 import { Theme, brand, download, tellTurn, themePicker, tooLarge } from "../kit/bars.js";
 import { followTheme, h, send } from "../kit/canvas.js";
+import { PAGES, openPage } from "../kit/help.js";
 import { Modal, Tips, dropdown, icon, menu, tool } from "../kit/shell.js";
 
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -68,7 +69,7 @@ class TopBar {
       undo: tool("Undo", { glyph: "undo", onclick: () => this.send("undo") }),
       redo: tool("Redo", { glyph: "redo", onclick: () => this.send("redo") }),
       theme,
-      help: tool("Keyboard", { glyph: "help", tip: "Keyboard (?)", onclick: () => this.showHelp() }),
+      help: tool("Help", { glyph: "help", tip: "Documentation and keyboard (?)" }),
     };
     for (const name of ["examples", "export"]) tools[name].append(icon("down"));
     tools.export.hidden = !exports.length;
@@ -158,9 +159,14 @@ class TopBar {
         note,
         choose: () => this.send("export", { name }),
       }));
+    const help = () => [
+      ...Object.entries(PAGES).map(([text, page]) => ({ text, choose: () => openPage(page) })),
+      { text: "Keyboard", note: "?", choose: () => this.showHelp() },
+    ];
     return [
       menu(tools.examples, "Examples", examples),
       menu(tools.export, "Export", exports),
+      menu(tools.help, "Help", help),
       dropdown(tools.saveAs, "Save as", (panel) => [this.buildSaveAs(panel)]),
     ];
   }

@@ -343,6 +343,15 @@ def test_the_keys_of_the_page(shell: Shell) -> None:
     assert session.pinned, "a key went through the open dialog"
 
 
+def test_the_help_menu_opens_the_documentation_in_a_tab_of_its_own(shell: Shell) -> None:
+    shell.page.get_by_role("button", name="Help").click()
+    with shell.page.expect_popup() as opened:
+        shell.page.get_by_role("menuitem", name="Glossary").click()
+
+    assert opened.value.url.endswith("/docs/glossary.html")
+    opened.value.close()
+
+
 def test_keys_are_left_to_who_types(shell: Shell) -> None:
     shell.session.edit("training.steps", 3, "steps 3")
     expect(shell.field("training.steps")).to_have_value("3")

@@ -1,0 +1,35 @@
+"""The documentation site, served at ``/docs/`` to whoever may use the designer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tornado.web import RedirectHandler, StaticFileHandler
+
+from meshwave.designer.server.access import STYLE
+from meshwave.engine.files import documentation_folder
+
+NOT_BUILT = "The documentation of this checkout has not been built. Run <code>make docs</code>, then reload this page."
+
+
+class Documentation(StaticFileHandler):
+    """Serves the site as ``make docs`` built it; says how to build it where that was not done."""
+
+    def prepare(self) -> None:
+        access = self.application.auth_provider  # type: ignore[attr-defined]  # Bokeh's application has one
+        if access.get_user(self) is None:
+            self.redirect(access.get_login_url(self))
+
+    async def get(self, path: str, include_body: bool = True) -> None:
+        if Path(self.root, "index.html").exists():
+            await super().get(path, include_body)
+            return
+        self.set_status(404)
+        self.finish(f"<!doctype html><html lang='en'><title>Meshwave</title><p style='{STYLE}'>{NOT_BUILT}</p>")
+
+
+def routes() -> list[Any]:
+    """Return the routes of the site."""
+    folder = {"path": str(documentation_folder()), "default_filename": "index.html"}
+    return [(r"/docs", RedirectHandler, {"url": "/docs/"}), (r"/docs/(.*)", Documentation, folder)]

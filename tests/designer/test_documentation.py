@@ -1,0 +1,71 @@
+"""The documentation site beside the designer: served behind the same access rules, or a word on how to build it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
+
+import pytest
+
+from meshwave.designer.server import documentation
+from meshwave.designer.server.serve import read_design, served
+
+TOKEN = "a-token-for-tests"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("site")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a designer whose site is in ``folder``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setattr(documentation, "documentation_folder", lambda: folder)
+        with served(read_design(None), TOKEN) as link:
+            yield link.partition("?")[0]
+
+
+@pytest.fixture
+def owner(address: str) -> OpenerDirector:
+    """A browser that followed the link with the token."""
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    browser.open(f"{address}?token={TOKEN}", timeout=20).read()
+    return browser
+
+
+def status(browser: OpenerDirector, url: str) -> tuple[int, str]:
+    try:
+        with browser.open(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_checkout_that_was_not_built_says_how_to_build_it(address: str, owner: OpenerDirector) -> None:
+    code, text = status(owner, f"{address}docs/glossary.html")
+
+    assert code == 404
+    assert "make docs" in text
+
+
+def test_the_site_is_served_once_it_is_built_and_to_the_owner_alone(
+    address: str, owner: OpenerDirector, folder: Path
+) -> None:
+    (folder / "guide").mkdir()
+    (folder / "index.html").write_text("the first page")
+    (folder / "guide" / "run.html").write_text("how to run")
+
+    assert status(owner, f"{address}docs") == (200, "the first page")
+    assert status(owner, f"{address}docs/") == (200, "the first page")
+    assert status(owner, f"{address}docs/guide/run.html") == (200, "how to run")
+    assert status(owner, f"{address}docs/guide/../../secret")[0] in (403, 404)
+    code, text = status(build_opener(), f"{address}docs/")
+    assert code == 403
+    assert "meshwave serve" in text
+    assert "the first page" not in text
