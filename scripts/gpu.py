@@ -36,7 +36,7 @@ SAID = 6000
 NEEDS = ("torch", "numpy", "pydantic", "pytest", "hypothesis")
 TOLD = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """Packages whose versions are written down."""
-TESTS = ("test_gpu.py", "test_stages.py", "test_gpu_bench.py")
+TESTS = ("test_gpu.py", "test_stages.py", "test_gpu_bench.py", "device/test_accelerator.py")
 BENCH = "meshwave.engine.runtime.benchmarks.gpu"
 LARGE = "1.3 B parameters"
 FIRST = ("the device and its clock", LARGE, f"{LARGE}, compiled")
@@ -209,7 +209,9 @@ def middle(cpu: bool) -> Iterator[Part]:
     folder = ROOT / "tests" / "engine" / "runtime"
     tests = [str(folder / name) for name in TESTS]
     yield Part(
-        "tests", _engine("pytest", "-m", "gpu", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider", *tests), 240
+        "tests",
+        _engine("pytest", "-m", "gpu or accelerator", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider", *tests),
+        240,
     )
     for name, *how in (("03-gpt-on-two-cores",), ("20-unequal-meshes",), ("02-two-waves", "--rehearse")):
         yield Part(

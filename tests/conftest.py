@@ -61,7 +61,7 @@ def until(found: Callable[[], Any]) -> Any:
 
 @pytest.hookimpl(trylast=True)  # others mark their items first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only a missing GPU skips a test: everything else that is missing, ``make test`` installs.
+    """Only a missing GPU or accelerator skips a test: everything else that is missing, ``make test`` installs.
 
     Files that take long come first, so that no worker is left with one of them at the end.
     """
@@ -70,12 +70,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if on_gpu and not _has_gpu():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+    on_accelerator = [item for item in items if item.get_closest_marker("accelerator")]
+    if on_accelerator and not _has_accelerator():
+        for item in on_accelerator:
+            item.add_marker(pytest.mark.skip(reason="needs an accelerator, or torch_openreg, which simulates one"))
 
 
 def _has_gpu() -> bool:
     if shutil.which("nvidia-smi") is None:
         return False
     return subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+
+
+def _has_accelerator() -> bool:
+    from meshwave.engine.runtime.device.accelerator import accelerator_type
+
+    return accelerator_type() is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -49,9 +49,8 @@ def test_a_missing_torch_is_a_finding_with_a_way_out(monkeypatch: pytest.MonkeyP
 
 
 def test_a_broken_torch_is_told_by_its_own_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        doctor, "TORCH_QUESTION", "raise ImportError('libcudart.so.13: cannot open shared object file')"
-    )
+    broken = "raise ImportError('libcudart.so.13: cannot open shared object file')"
+    monkeypatch.setattr(doctor, "TORCH_REPORT", ("-c", broken))
 
     [finding] = doctor._torch()
 

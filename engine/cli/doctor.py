@@ -23,7 +23,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from meshwave.engine.files import home
+from meshwave.engine.files import home, import_path
 from meshwave.engine.runs.emulation.network import missing
 
 State = Literal["ok", "limited", "missing"]
@@ -32,19 +32,8 @@ OLDEST_PYTHON = (3, 11)
 PATIENCE_S = 60.0
 """The longest that one answer is waited for: a cold disk and busy cores need half a minute to import torch."""
 
-TORCH_QUESTION = """
-import json, torch, torch.distributed as dist
-on = dist.is_available()
-gpus = torch.cuda.is_available()
-nccl = on and dist.is_nccl_available()
-print(json.dumps({
-    "gloo": on and dist.is_gloo_available(),
-    "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl and gpus else nccl,
-    "cuda": torch.version.cuda,
-    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if gpus else [],
-}))
-"""
-"""Asked of another interpreter: only ``engine/runtime`` imports torch."""
+TORCH_REPORT = ("-m", "meshwave.engine.runtime.device.report")
+"""Arguments of a Python that reports on torch: only ``engine/runtime`` imports it."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 CHROMIUM_PLACES = (
@@ -141,7 +130,7 @@ def _torch() -> Iterator[Finding]:
         return
     version = metadata.version("torch")
     try:
-        answer: dict[str, Any] = json.loads(_ask(sys.executable, "-c", TORCH_QUESTION))
+        answer: dict[str, Any] = json.loads(_ask(sys.executable, *TORCH_REPORT))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         yield Finding("torch", "missing", f"{version}, which does not work: {_reason(error)}", "reinstall torch")
         return
@@ -291,7 +280,13 @@ def _chromium_version(path: str) -> str:
 def _ask(*command: str) -> str:
     """The standard output of a command that may fail, hang or not be there."""
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        command,
+        env={**os.environ, "PYTHONPATH": import_path()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     ).stdout
 
 

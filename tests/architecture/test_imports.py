@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,3 +40,15 @@ def test_planning_needs_numpy_and_pydantic_alone() -> None:
     }
 
     assert more == EXCEPTIONS
+
+
+KIND_OF_DEVICE = re.compile(r"torch[.]cuda|[.]is_cuda|[.]type [!=]= \"cuda\"")
+
+
+def test_only_the_device_package_asks_for_the_kind_of_accelerator() -> None:
+    folders = ("engine", "designer", "meshwave", "scripts", "tests")
+    files = {file.relative_to(ROOT).as_posix(): file for folder in folders for file in ROOT.glob(f"{folder}/**/*.py")}
+
+    asking = {name for name, file in files.items() if KIND_OF_DEVICE.search(file.read_text("utf-8"))}
+
+    assert asking == {name for name in asking if name.startswith("engine/runtime/device/")}

@@ -25,6 +25,7 @@ from meshwave.engine.runtime.calibration.collective_timing import (
 )
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, cores
 from meshwave.engine.runtime.communication.groups import ALONE
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.experts import ExpertLayer
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
@@ -101,7 +102,7 @@ class Speed:
         return (self._now() - began) * self._sharing
 
     def _now(self) -> float:
-        return now(self._device) if self._device.type == "cuda" else time.process_time()
+        return now(self._device) if is_accelerator(self._device) else time.process_time()
 
     @torch.no_grad()
     def _product(self) -> None:

@@ -211,20 +211,20 @@ def measure(cluster: Cluster, _: Any) -> Figures:
 def _gpu(device: Any) -> Figures:
     import torch
 
-    from meshwave.engine.runtime.device.memory import grow_in_segments
+    from meshwave.engine.runtime.device.accelerator import device_name
+    from meshwave.engine.runtime.device.memory import use_expandable_segments
+    from meshwave.engine.runtime.device.report import are_segments_expandable, device_memory_bytes, nccl_version
 
-    grow_in_segments()
-    held = torch.zeros(2**24, device=device)
-    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    name = torch.cuda.get_device_name(device)
-    nccl: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    use_expandable_segments()
+    torch.zeros(2**24, device=device)  # the allocator keeps its segment
+    name, nccl = device_name(device), nccl_version()
     return {
         "name": name,
-        "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
+        "memory_bytes": device_memory_bytes(device),
         "peak_flops": peak_of(name),
         "nccl": ".".join(map(str, nccl)),
         "nccl_takes_several_ranks": nccl[:2] >= SEVERAL_RANKS,
-        "segments_grow": held.is_cuda and all(segment.get("is_expandable") for segment in segments),
+        "segments_grow": are_segments_expandable(),
     }
 
 
@@ -237,9 +237,9 @@ def peak_of(name: str) -> float | None:
 
 def _clocks(device: Any) -> dict[str, float]:
     """What a time stamp costs the host, and how far the GPU's stamps are from the host's."""
-    from meshwave.engine.runtime.device.clock import clock_of
+    from meshwave.engine.runtime.device.clock import make_clock
 
-    clock, apart = clock_of(device), []
+    clock, apart = make_clock(device), []
     for _ in range(TURNS * 4):
         clock.begin()
         now, stamp = time.perf_counter_ns(), clock.stamp()
@@ -262,15 +262,16 @@ def train(cluster: Cluster, argument: Mapping[str, Any]) -> Figures:
     from meshwave.engine.lowering.lower import lower
     from meshwave.engine.runtime.calibration.collective_timing import device_of
     from meshwave.engine.runtime.communication.world import World
-    from meshwave.engine.runtime.device.memory import grow_in_segments
+    from meshwave.engine.runtime.device.accelerator import device_backend
+    from meshwave.engine.runtime.device.memory import peak_allocated_bytes, use_expandable_segments
     from meshwave.engine.runtime.execution.job import Job
     from meshwave.engine.runtime.execution.trainer import Trainer
 
-    grow_in_segments()
+    use_expandable_segments()
     design, device = Case(**argument).design, device_of(cluster)
     job = Job(design, lower(design), layers_per_stage(design))
     try:
-        trainer = Trainer(job, World(0, 1, device, "nccl" if cluster.gpus else "gloo", ""))
+        trainer = Trainer(job, World(0, 1, device, device_backend(device) or "gloo", ""))
         taken = [trainer.step(number) for number in range(WARM + STEPS)]
     except torch.OutOfMemoryError:
         return {"out_of_memory": True}
@@ -282,7 +283,7 @@ def train(cluster: Cluster, argument: Mapping[str, Any]) -> Figures:
         "step_s": step_s,
         "step_s_range": [seconds[0], seconds[-1]],
         "tokens_per_s": design.sequences_per_step * design.model.sequence / step_s,
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if cluster.gpus else None,
+        "peak_memory_bytes": peak_allocated_bytes(device),
         "losses": [taken[0].loss, taken[-1].loss],
     }
 
@@ -295,8 +296,9 @@ def sum_through_the_host(cluster: Cluster, visible: str | None) -> float:
     import torch.distributed as dist
 
     from meshwave.engine.runtime.calibration.collective_timing import now
+    from meshwave.engine.runtime.device.accelerator import accelerator_device
 
-    device = torch.device("cpu" if visible is None else "cuda")
+    device = torch.device("cpu") if visible is None else accelerator_device(0)
     tensor = torch.empty(MESSAGE_BYTES // 4, device=device)
     taken = []
     for _ in range(1 + TURNS):  # the first opens the connections

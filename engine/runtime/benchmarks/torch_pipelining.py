@@ -45,9 +45,10 @@ from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.runtime.communication.layout import Layout, Shape
 from meshwave.engine.runtime.communication.wire import Message
 from meshwave.engine.runtime.communication.world import World, join, leave
-from meshwave.engine.runtime.device.clock import clock_of
+from meshwave.engine.runtime.device.accelerator import is_accelerator, record_event
+from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
-from meshwave.engine.runtime.device.streams import streams_of
+from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution import executor
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
 from meshwave.engine.runtime.execution.executor import Executor
@@ -123,7 +124,7 @@ class Ours(Side):
             for stage, module in self.modules.items()
         }
         update = Update(self.modules, lambda stage, _: (layout.holders(stage), -1), world.process, wire, training)
-        clock, streams = clock_of(world.device), streams_of(world.device)
+        clock, streams = make_clock(world.device), make_streams(world.device)
         self._executor = Executor(layout, world.process, stages, wire, update, clock, streams)
         self._batch = dict(enumerate(task.batch))
         self._scale = task.scale
@@ -238,12 +239,11 @@ def _both(ours: Side, torchs: Side, world: World, turn: int, steps: int) -> tupl
 def _turn(side: Side, world: World, steps: int) -> float:
     """Seconds of a step."""
     dist.barrier()
-    if world.device.type == "cuda":
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
+    if is_accelerator(world.device):
+        begin = record_event()
         for _ in range(steps):
             side.step()
-        end.record()
+        end = record_event()
         end.synchronize()
         taken = begin.elapsed_time(end) / 1e3
     else:
@@ -356,7 +356,7 @@ def main(folder: Path) -> None:
     gathered: list[Any] = [None] * world.size
     dist.all_gather_object(gathered, figures)
     if world.process == 0:
-        found = {"gpus": world.size if world.device.type == "cuda" else 0, "ranks": gathered}
+        found = {"gpus": world.size if is_accelerator(world.device) else 0, "ranks": gathered}
         (folder / "figures.json").write_text(json.dumps(found))
     leave()
 

@@ -22,6 +22,7 @@ from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.calibration.emulated_cluster import TIMEOUT, Cluster
 from meshwave.engine.runtime.communication.exchange import all_to_all as exchange
 from meshwave.engine.runtime.communication.groups import Group, make_groups
+from meshwave.engine.runtime.device.accelerator import accelerator_device, synchronize
 from meshwave.engine.runtime.experts.overlap import Overlap
 from meshwave.engine.runtime.experts.steps import Steps
 
@@ -145,13 +146,12 @@ def took(stamps: Stamps, groups: Sequence[Sequence[int]]) -> NDArray[np.float64]
 
 def device_of(cluster: Cluster) -> torch.device:
     """What this process computes on."""
-    return torch.device("cuda", dist.get_rank()) if cluster.gpus else torch.device("cpu")
+    return accelerator_device(dist.get_rank()) if cluster.gpus else torch.device("cpu")
 
 
 def now(device: torch.device) -> float:
     """Seconds by a clock that all processes of this machine share, when what was begun is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter()
 
 

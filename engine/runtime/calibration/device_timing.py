@@ -14,21 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwave.engine.runtime.device.clock import Clock, clock_of
+from meshwave.engine.runtime.device.accelerator import is_accelerator
+from meshwave.engine.runtime.device.clock import Clock, make_clock
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES
 
 # ---- the optimizer, the device's rates ----
 
 PARAMETERS = (2**16, 2**19, 2**21, 2**22)
-MATRIX = {"cpu": 1536, "cuda": 8192}
-COPIED = {"cpu": (2**18, 2**21, 2**23, 2**25), "cuda": (2**20, 2**24, 2**27, 2**30)}
+CPU_MATRIX, ACCELERATOR_MATRIX = 1536, 8192
+CPU_COPIES = (2**18, 2**21, 2**23, 2**25)
+ACCELERATOR_COPIES = (2**20, 2**24, 2**27, 2**30)
 REPEATS = 9
 
 
 def optimizer_samples(precision: str, device: torch.device) -> Iterator[dict[str, Any]]:
     """Seconds of the end of a step: the norm of the gradients, clipping them, the update."""
-    dtype, clock = DTYPES[precision], clock_of(device)
+    dtype, clock = DTYPES[precision], make_clock(device)
     for name, kind in OPTIMIZERS.items():
         for clipped in (False, True):
             samples = []
@@ -52,16 +54,17 @@ def optimizer_samples(precision: str, device: torch.device) -> Iterator[dict[str
 
 def matrix_rate(precision: str, device: torch.device) -> float:
     """FLOP/s that a large product reaches."""
-    size, dtype = MATRIX[device.type], MESSAGE_DTYPES[precision]
+    size = ACCELERATOR_MATRIX if is_accelerator(device) else CPU_MATRIX
+    dtype = MESSAGE_DTYPES[precision]
     left, right = torch.randn(2, size, size, device=device, dtype=dtype)
     into = torch.empty_like(left)
-    return 2 * size**3 / min(_seconds(lambda: torch.matmul(left, right, out=into), clock_of(device)))
+    return 2 * size**3 / min(_seconds(lambda: torch.matmul(left, right, out=into), make_clock(device)))
 
 
 def copies(device: torch.device) -> Iterator[tuple[float, float]]:
     """Bytes, and the seconds in which the device copies them."""
-    clock = clock_of(device)
-    for size in COPIED[device.type]:
+    clock = make_clock(device)
+    for size in ACCELERATOR_COPIES if is_accelerator(device) else CPU_COPIES:
         source, target = torch.zeros(2, size, device=device, dtype=torch.uint8)
         yield float(size), _median_seconds(lambda source=source, target=target: target.copy_(source), clock)  # type: ignore[misc]
 

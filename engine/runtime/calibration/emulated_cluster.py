@@ -267,16 +267,21 @@ def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]
     import torch
     import torch.distributed as dist
 
-    from meshwave.engine.runtime.device.streams import keep_streams_apart
+    from meshwave.engine.runtime.device.accelerator import accelerator_device, device_backend, select_device
+    from meshwave.engine.runtime.device.streams import set_stream_environment
 
-    keep_streams_apart()
+    set_stream_environment()
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE if cluster.is_shaped else loopback
     torch.set_num_threads(1)  # cores go to processes
     store = dist.FileStore(str(folder / "store"), cluster.ranks)  # type: ignore[attr-defined]
+    backend: str | None = "gloo"
     if cluster.gpus:
-        torch.cuda.set_device(rank)
-    backend = "nccl" if cluster.gpus else "gloo"
+        device = accelerator_device(rank)
+        select_device(device)
+        backend = device_backend(device)
+        if backend is None:
+            raise RunError(f"this torch has no backend for messages between devices of type {device.type}")
     dist.init_process_group(backend, store=store, rank=rank, world_size=cluster.ranks, timeout=TIMEOUT)
     result = work()
     dist.destroy_process_group()

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from meshwave.engine.runtime.calibration.collective_timing import Groups, Stamps, device_of, in_rounds, now, of_all
 from meshwave.engine.runtime.calibration.emulated_cluster import TIMEOUT, Cluster
+from meshwave.engine.runtime.device.accelerator import is_accelerator, synchronize, use_stream
 
 ITEM_BYTES = 4
 MOST_AT_ONCE = 3
@@ -48,7 +49,7 @@ class Cases:
         self._source, *self._targets = torch.zeros(1 + MOST_AT_ONCE, items, device=self._device)
         self._ring = torch.zeros(max(case["ring_bytes"] for case in self._cases) // ITEM_BYTES, device=self._device)
         pairs = sorted({tuple(pair) for case in self._cases for pair in case["messages"]})
-        self._lanes = _lanes(pairs) if cluster.gpus else {}
+        self._lanes = _lanes(pairs, self._device) if cluster.gpus else {}
         self._groups = _rings(self._cases, cluster.ranks, Groups(self._device))
         self._flows = max(len(case["messages"]) for case in self._cases) + 1
 
@@ -91,11 +92,11 @@ class Cases:
 
     def _finish_time(self, work: Work) -> float:
         """Return when ``work`` is done, by its own thread: the flows of a case may end in any order."""
-        if self._device.type == "cpu":
+        if not is_accelerator(self._device):
             work.wait()
         else:  # NCCL's wait holds back a stream, not the host
-            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
+            stream = torch.Stream(self._device)
+            with use_stream(stream):
                 work.wait()
             stream.synchronize()
         return time.perf_counter()
@@ -121,14 +122,14 @@ def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: Groups) -> li
     ]
 
 
-def _lanes(pairs: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
+def _lanes(pairs: Sequence[tuple[int, ...]], device: torch.device) -> dict[tuple[int, ...], Any]:
     """Make a communicator for each direction of each pair, in one order for all processes, and use it once."""
-    groups = {pair: dist.new_group(list(pair), timeout=TIMEOUT, backend="nccl") for pair in pairs}
-    token = torch.zeros(1, device="cuda")
+    groups = {pair: dist.new_group(list(pair), timeout=TIMEOUT, backend=dist.get_backend()) for pair in pairs}
+    token = torch.zeros(1, device=device)
     for (source, target), group in groups.items():
         if dist.get_rank() == source:
             dist.send(token, target, group=group)
         elif dist.get_rank() == target:
             dist.recv(token, source, group=group)
-    torch.cuda.synchronize()
+    synchronize(device)
     return groups

@@ -70,7 +70,7 @@ CPU_EXPERTS = (
     Size("experts", 1, 1, 128, 256, experts=4),
     Size("experts", 1, 2, 128, 256, experts=2),
 )
-CUDA_SIZES = (
+ACCELERATOR_SIZES = (
     Size("layer", 1, 1, 256, 768),
     Size("layer", 4, 1, 512, 768),
     Size("layer", 1, 4, 1024, 1024),
@@ -93,7 +93,7 @@ CUDA_SIZES = (
     Size("head", 1, 1, 2048, 4096, 50304),
     Size("head", 1, 4, 1024, 2048, 32768),
 )
-CUDA_EXPERTS = (
+ACCELERATOR_EXPERTS = (
     Size("experts", 1, 1, 512, 768, experts=4),
     Size("experts", 2, 1, 1024, 1024, experts=8),
     Size("experts", 1, 4, 1024, 1024, experts=8),

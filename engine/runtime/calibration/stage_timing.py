@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.profiler import profile
 
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.device_sizes import workload
@@ -31,16 +30,17 @@ from meshwave.engine.document import Design
 from meshwave.engine.runtime.calibration.device_timing import copies, matrix_rate, optimizer_samples
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 from meshwave.engine.runtime.calibration.stage_sizes import (
+    ACCELERATOR_EXPERTS,
+    ACCELERATOR_SIZES,
     CPU_EXPERTS,
     CPU_SIZES,
-    CUDA_EXPERTS,
-    CUDA_SIZES,
     MICROBATCHES,
     Size,
     design_of,
 )
-from meshwave.engine.runtime.device.clock import clock_of
-from meshwave.engine.runtime.device.memory import keep_freed_memory
+from meshwave.engine.runtime.device.accelerator import accelerator_device, device_name, is_accelerator
+from meshwave.engine.runtime.device.clock import make_clock
+from meshwave.engine.runtime.device.memory import AllocationCount, keep_freed_memory
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.experts.build import alone
 from meshwave.engine.runtime.models import Stage, build_stage
@@ -60,12 +60,14 @@ def measure(cluster: Cluster, plan: Mapping[str, Any]) -> dict[str, Any]:
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # as a process of a run has
     keep_freed_memory()
-    device = torch.device("cuda", 0) if cluster.gpus else torch.device("cpu")
-    on_gpu = device.type == "cuda"
+    device = accelerator_device(0) if cluster.gpus else torch.device("cpu")
+    on_gpu = is_accelerator(device)
     precisions = plan["precisions"] or (["fp32", "bf16"] if on_gpu else ["fp32"])
-    given = [Size(*each) for each in plan["sizes"]] if plan["sizes"] else [*(CUDA_SIZES if on_gpu else CPU_SIZES)]
+    given = (
+        [Size(*each) for each in plan["sizes"]] if plan["sizes"] else [*(ACCELERATOR_SIZES if on_gpu else CPU_SIZES)]
+    )
     if plan["experts"]:
-        given += CUDA_EXPERTS if on_gpu else CPU_EXPERTS
+        given += ACCELERATOR_EXPERTS if on_gpu else CPU_EXPERTS
     print("share 0.000 the device's rates and the optimizer", flush=True)
     matrix = [{"precision": precision, "flops": matrix_rate(precision, device)} for precision in precisions]
     copied = list(copies(device))
@@ -78,8 +80,14 @@ def measure(cluster: Cluster, plan: Mapping[str, Any]) -> dict[str, Any]:
             told = [sample.model_dump(mode="json", exclude_none=True) for sample in samples]
             blocks.append({"kind": kind, "precision": precision, "samples": told})
         kept += [{"kind": kind, "precision": precision, "samples": bytes} for kind, bytes in found.kept.items()]
-    name = torch.cuda.get_device_name(device) if on_gpu else "CPU"
-    return {"device": name, "matrix": matrix, "copies": copied, "optimizer": updates, "blocks": blocks, "memory": kept}
+    return {
+        "device": device_name(device),
+        "matrix": matrix,
+        "copies": copied,
+        "optimizer": updates,
+        "blocks": blocks,
+        "memory": kept,
+    }
 
 
 def _say(rounds: int, share: float, precision: str, number: int, of: int) -> None:
@@ -124,7 +132,7 @@ class StageOf:
 
     def __init__(self, size: Size, precision: str, device: torch.device) -> None:
         self.size, self._device = size, device
-        self._clock = clock_of(device)
+        self._clock = make_clock(device)
         design = design_of(size, precision)
         self.operators = operators_of(size, design)
         self._inputs = Inputs.of(size, design, device)
@@ -196,43 +204,13 @@ class StageOf:
         local, targets = self._locals["whole"], self._inputs.targets
         local.forward(self._inputs.fresh(), targets)  # makes the copies of the weights
         x = self._inputs.fresh()
-        with Allocated(self._device) as allocated:
+        with AllocationCount(self._device) as allocated:
             y, saved = local.forward(x, targets)
         came = 0 if self.size.kind == "joining" else x.nbytes  # with skips beside it: counted as what came in
         kept = allocated.bytes + came - y.nbytes  # what goes out is the next stage's to keep
         del y, saved  # here: freed within the next one's count it would be taken off that
         local.forget()
         return float(said), float(kept)
-
-
-class Allocated:
-    """Counts what is allocated meanwhile and not freed, in bytes: as torch's allocator says, on a CPU its profiler."""
-
-    bytes = 0
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._profile: profile | None = None
-
-    def __enter__(self) -> Allocated:
-        if self._device.type == "cuda":
-            self._before = self._current()
-        else:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell of its start and its end
-            self._profile = profile(profile_memory=True)
-            self._profile.__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._profile is None:
-            self.bytes = self._current() - self._before
-            return
-        self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
-        events: Any = self._profile.kineto_results.events()  # type: ignore[union-attr]
-        self.bytes = sum(event.nbytes() for event in events if event.name() == "[memory]")
-
-    def _current(self) -> int:
-        return int(torch.cuda.memory_stats(self._device)["allocated_bytes.all.current"])
 
 
 class Made(NamedTuple):

@@ -16,6 +16,7 @@ from meshwave.engine.runtime.communication._gloo import _Here, _Sent
 from meshwave.engine.runtime.communication.batching import Batch
 from meshwave.engine.runtime.communication.layout import Layout
 from meshwave.engine.runtime.communication.wire import Leaving, Message, Pending, Routes, Sharing, Wire, Work
+from meshwave.engine.runtime.device.accelerator import device_backend, record_event, synchronize, use_stream
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import NcclCarrier
 
@@ -40,22 +41,24 @@ class NcclWire(Wire):
         timeout: timedelta,
     ) -> None:
         super().__init__(layout, process, message, device, sharing, routes)
+        backend = device_backend(device)
+        assert backend is not None, "a device with collectives of its own"
         self._lanes: dict[tuple[int, int], Any] = {}
         for lane in self._lanes_across():
-            group = dist.new_group(lane, timeout=timeout, backend="nccl")
+            group = dist.new_group(lane, timeout=timeout, backend=backend)
             if process in lane:
                 self._lanes[lane] = group
         self._pairs: dict[tuple[int, int], Any] = {}
         for pair in self._batched_lanes():
-            group = dist.new_group(pair, timeout=timeout, backend="nccl")
+            group = dist.new_group(pair, timeout=timeout, backend=backend)
             if process in pair:
                 self._pairs[pair] = group
-        self._make_groups("nccl", timeout)
+        self._make_groups(backend, timeout)
         # What notes arrivals, one a communicator, whose messages arrive in order: torch has 32 streams, and from then
         # on hands out the same again, so that a stream made for each would soon be one that something else waits in.
         arriving = [*(lane for lane in self._lanes if lane[1] == process), *self._groups]
-        self._sides = {each: torch.cuda.Stream(device) for each in arriving}  # type: ignore[no-untyped-call]
-        self._pair_sides = {pair: torch.cuda.Stream(device) for pair in self._pairs}  # type: ignore[no-untyped-call]
+        self._sides = {each: torch.Stream(device) for each in arriving}
+        self._pair_sides = {pair: torch.Stream(device) for pair in self._pairs}
         self._warm_up()
         pairs = {(move.source, move.target) for route in routes.values() for move in route.moves}
         self._carrier = NcclCarrier(sorted(pairs), process, device, timeout)
@@ -76,7 +79,7 @@ class NcclWire(Wire):
         for group in self._groups.values():
             dist.all_reduce(token, group=group)
         dist.all_reduce(token)
-        torch.cuda.synchronize(self._device)
+        synchronize(self._device)
 
     def _sender(self, made: Action, process: int) -> Callable[[Tensor], Leaving]:
         group = self._lanes[self._process, process]
@@ -142,12 +145,11 @@ class _Nccl(Pending):
     waited for it, so the allocator needs no ``record_stream`` to keep its memory.
     """
 
-    def __init__(self, work: Work, tensor: Tensor, side: torch.cuda.Stream) -> None:
+    def __init__(self, work: Work, tensor: Tensor, side: torch.Stream) -> None:
         self._work, self._tensor = work, tensor
-        self._arrived = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):
+        with use_stream(side):
             work.wait()
-            self._arrived.record()
+            self._arrived = record_event()
 
     def wait(self) -> Tensor:
         self._work.wait()

@@ -13,19 +13,20 @@ import torch.distributed as dist
 from meshwave.engine.program.acknowledgements import messages_of
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
+from meshwave.engine.runtime.device.accelerator import record_event, use_stream
 
 
 class Batch:
     """Sends and receives between this process and one other. It is issued with the last of them, and complete as a
     whole; it holds their tensors until then."""
 
-    def __init__(self, size: int, side: torch.cuda.Stream | None) -> None:
+    def __init__(self, size: int, side: torch.Stream | None) -> None:
         """``side`` notes on a GPU when the batch is complete."""
         self._size, self._side = size, side
         self._operations: list[dist.P2POp] = []
         self._works: list[Any] = []
         self._is_issued = False
-        self.arrived: torch.cuda.Event | None = None
+        self.arrived: torch.Event | None = None
 
     def add(self, operation: dist.P2POp) -> None:
         self._operations.append(operation)
@@ -49,12 +50,11 @@ class Batch:
     def is_gone(self) -> bool:
         return self._is_issued and all(work.is_completed() for work in self._works)
 
-    def _note_arrival(self, side: torch.cuda.Stream) -> None:
-        self.arrived = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):
+    def _note_arrival(self, side: torch.Stream) -> None:
+        with use_stream(side):
             for work in self._works:
                 work.wait()
-            self.arrived.record()
+            self.arrived = record_event()
 
 
 class Batches:
@@ -69,7 +69,7 @@ class Batches:
         """Whether the message of what was made is in a batch."""
         return made in self._batch_of
 
-    def join(self, made: Action, operation: dist.P2POp, side: torch.cuda.Stream | None = None) -> Batch:
+    def join(self, made: Action, operation: dist.P2POp, side: torch.Stream | None = None) -> Batch:
         """Add an operation to the batch of its message and return that; the last one issues it."""
         number = self._batch_of[made]
         batch = self._open.pop(number, None) or Batch(self._sizes[number], side)

@@ -47,7 +47,7 @@ def make_groups(
         handle = dist.new_group(list(group), timeout=timeout, backend=backend) if len(group) > 1 else None
         if process in group:
             own[group] = Group(group, group.index(process), handle)
-    if backend == "nccl":
+    if backend != "gloo":
         for shared in own.values():
             if shared.handle is not None:
                 dist.all_reduce(torch.zeros(1, device=device), group=shared.handle)

@@ -22,8 +22,15 @@ from meshwave.engine.runtime.communication._nccl import NcclWire
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.layout import Layout
 from meshwave.engine.runtime.communication.wire import Message, Routes, Sharing, Wire
-from meshwave.engine.runtime.device.memory import grow_in_segments
-from meshwave.engine.runtime.device.streams import keep_streams_apart
+from meshwave.engine.runtime.device.accelerator import (
+    accelerator_count,
+    accelerator_device,
+    device_backend,
+    is_accelerator,
+    select_device,
+)
+from meshwave.engine.runtime.device.memory import use_expandable_segments
+from meshwave.engine.runtime.device.streams import set_stream_environment
 from meshwave.engine.units import quantity
 
 TIMEOUT = timedelta(minutes=5)  # the longest that one message or collective may take
@@ -38,11 +45,16 @@ class World:
     process: int
     size: int
     device: torch.device
-    backend: str  # "gloo" or "nccl"
+    backend: str  # "gloo", or the one of the device, such as "nccl"
     note: str  # one sentence on what that means here
 
+    @property
+    def sends_between_devices(self) -> bool:
+        """Whether messages go from device to device, not through the memory of the host."""
+        return self.backend != "gloo"
+
     def wire(self, layout: Layout, message: Message, sharing: Sharing, routes: Routes | None = None) -> Wire:
-        kind = NcclWire if self.backend == "nccl" else GlooWire
+        kind = NcclWire if self.sends_between_devices else GlooWire
         return kind(layout, self.process, message, self.device, sharing, routes or {}, TIMEOUT)
 
     def groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
@@ -58,7 +70,7 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ, *, computes:
     Raises:
         InputError: RANK or WORLD_SIZE is not set, or the network that the folder names is damaged.
     """
-    keep_streams_apart()
+    set_stream_environment()
     try:
         process, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     except KeyError as error:
@@ -68,9 +80,9 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ, *, computes:
     local, neighbours = int(environment.get("LOCAL_RANK", process)), int(environment.get("LOCAL_WORLD_SIZE", size))
     topology = _emulated(folder)
     world = World(process, size, *_choose(local, neighbours, can_send=topology is None, computes=computes))
-    if world.device.type == "cuda":
-        grow_in_segments()
-        torch.cuda.set_device(world.device)
+    if is_accelerator(world.device):
+        use_expandable_segments()
+        select_device(world.device)
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         dist.init_process_group(world.backend, timeout=TIMEOUT)
     else:
@@ -117,21 +129,24 @@ def _choose(local: int, neighbours: int, can_send: bool = True, computes: bool =
 
     ``can_send`` says whether GPUs may send to each other: on emulated hosts they would go past the links.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = accelerator_count()
     if not gpus:
         return torch.device("cpu"), "gloo", "no GPU: computes on the CPU, messages go through gloo"
-    device = torch.device("cuda", local % gpus)
-    if can_send and neighbours <= gpus and dist.is_nccl_available():
-        return device, "nccl", f"computes on {device}, messages go through NCCL"
-    why = _why_no_nccl(neighbours, gpus, can_send)
+    device = accelerator_device(local % gpus)
+    backend = device_backend(device)
+    if can_send and neighbours <= gpus and backend is not None:
+        return device, backend, f"computes on {device}, messages go through {backend.upper()}"
+    why = _why_gloo(neighbours, gpus, can_send, backend)
     if not computes:
         return torch.device("cpu"), "gloo", f"computes nothing, messages go through gloo: {why}"
     evidence = ", so times are no evidence for a GPU each" if neighbours > gpus else ""
     return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}{evidence}"
 
 
-def _why_no_nccl(neighbours: int, gpus: int, can_send: bool) -> str:
+def _why_gloo(neighbours: int, gpus: int, can_send: bool, backend: str | None) -> str:
+    if backend is None:
+        return "this torch has no collectives of the GPU's own"
     if neighbours > gpus:
         few = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-        return f"{neighbours} processes share {few} and NCCL takes one a GPU"
-    return "this torch has no NCCL" if can_send else "NCCL would go past the emulated links"
+        return f"{neighbours} processes share {few} and {backend.upper()} takes one a GPU"
+    return f"{backend.upper()} would go past the emulated links"

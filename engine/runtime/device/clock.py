@@ -1,4 +1,4 @@
-"""Time stamps that cost no waiting: of the host, or of a CUDA stream; and how far the clocks of hosts are apart."""
+"""Time stamps of work on a CPU or an accelerator, and the offset between the clocks of processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +15,17 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from meshwave.engine.runs.recording import Clocks, ProcessClock, Sighting
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 
 PINGS = 50
-"""Of each process; the one that was answered soonest says how its clock stands (Cristian, "Probabilistic clock
-synchronization", 1989)."""
-BASES = 3
-"""Tries to stamp an event and the host's clock at once, of which the closest counts: an interrupt spoils one."""
+"""Pings of each process. The one with the shortest round trip gives the offset of its clock (Cristian, "Probabilistic
+clock synchronization", 1989)."""
 SAME_HOST_PINGS = 5
-"""Enough to see that one clock is read: nothing is corrected there."""
-Stamp = Any  # nanoseconds of the host, or a CUDA event that will know them
+"""Pings of a process that reads the same clock: they show that the offset is zero and correct nothing."""
+BASE_EVENTS = 3
+"""Pairs of an event and a time of the host, of which the closest pair counts: an interrupt can spoil one."""
+Stamp = int | torch.Event
+"""Nanoseconds of the host's clock, or an event whose time is known once its work is done."""
 
 
 class Clock(ABC):
@@ -39,101 +40,113 @@ class Clock(ABC):
 
     @abstractmethod
     def stamp(self) -> Stamp:
-        """Mark the place in the work that has been issued so far."""
+        """Mark the end of the work that has been issued so far, without waiting for it."""
 
     @abstractmethod
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
-        """When the work before each stamp was done. May wait for that work."""
+        """Return the times ``[stamps]`` at which the marked work was done. May wait for that work."""
 
 
 class HostClock(Clock):
-    """For work that is done when the call returns."""
+    """Clock for work that is done when the call returns."""
 
     def begin(self) -> None:
-        pass
+        """Do nothing: host time needs no reference."""
 
-    stamp = staticmethod(time.perf_counter_ns)  # three an action
+    stamp = staticmethod(time.perf_counter_ns)  # without a wrapper, since every action takes three stamps
 
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
+        """Return the stamps, which are nanoseconds already."""
         return np.array(stamps, np.int64)
 
 
-class CudaClock(Clock):
-    """For work that is only queued when the call returns: events on the current stream.
+class AcceleratorClock(Clock):
+    """Clock for work that is only queued when the call returns: events on the current stream.
 
-    A base event between two host stamps maps the GPU's time to the host's, to half of what lies between
-    them; of several the closest pair counts. An event is recorded again only in a later step, when whoever
-    wanted its time has asked.
+    At the start of a step, an event between two times of the host on an idle device relates the device's time to the
+    host's, to within half of the time between the two. Events are reused in the next step, after the caller has asked
+    for their times.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._spare: list[torch.cuda.Event] = []  # making an event costs more than recording it
-        self._used: list[torch.cuda.Event] = []
+        self._spare: list[torch.Event] = []  # creating an event costs more than recording it
+        self._used: list[torch.Event] = []
 
     def begin(self) -> None:
+        """Wait until the device is idle, and relate its time to the host's."""
         self._spare += self._used
         self._used = []
-        torch.cuda.synchronize(self._device)
-        _, self._base_ns, self._base = min((self._between() for _ in range(BASES)), key=lambda found: found[0])
+        torch.accelerator.synchronize(self._device)
+        bases = (self._base_event() for _ in range(BASE_EVENTS))
+        _, self._base_ns, self._base = min(bases, key=lambda base: base[0])
 
-    def _between(self) -> tuple[int, int, torch.cuda.Event]:
-        """How far the host's stamps before and after an event on an idle GPU are apart, their middle, the event."""
+    def _base_event(self) -> tuple[int, int, torch.Event]:
+        """Return the nanoseconds that an event took on the idle device, the host's time at their middle, the event."""
         before = time.perf_counter_ns()
         event = self.stamp()
         event.synchronize()
         after = time.perf_counter_ns()
         return after - before, (before + after) // 2, event
 
-    def stamp(self) -> Stamp:
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def stamp(self) -> torch.Event:
+        """Record an event on the current stream."""
+        event = self._spare.pop() if self._spare else torch.Event(self._device, enable_timing=True)
         event.record()
         self._used.append(event)
         return event
 
     def nanoseconds(self, stamps: Sequence[Stamp]) -> NDArray[np.int64]:
-        torch.cuda.synchronize(self._device)
-        found = {id(s): self._ns(s) for s in stamps if not isinstance(s, int)}  # one is often in many places
-        return np.array([s if isinstance(s, int) else found[id(s)] for s in stamps], np.int64)
+        """Return the times of events and of the host as times of the host, when the device is idle."""
+        torch.accelerator.synchronize(self._device)
+        # One event often stands for several stamps.
+        times = {id(stamp): self._host_ns(stamp) for stamp in stamps if not isinstance(stamp, int)}
+        return np.array([stamp if isinstance(stamp, int) else times[id(stamp)] for stamp in stamps], np.int64)
 
-    def _ns(self, event: torch.cuda.Event) -> int:
+    def _host_ns(self, event: torch.Event) -> int:
         return self._base_ns + int(self._base.elapsed_time(event) * 1e6)
 
 
-def clock_of(device: torch.device) -> Clock:
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+def make_clock(device: torch.device) -> Clock:
+    """Return a clock for work on a device."""
+    return AcceleratorClock(device) if is_accelerator(device) else HostClock()
 
 
-class ClockWatch:
-    """Compares the clocks of all processes of a run with that of process 0, as often as it is asked to."""
+class ClockComparison:
+    """Offsets of the clocks of all processes of a run from the clock of process 0."""
 
     def __init__(self, process: int, size: int, backend: str) -> None:
-        """To be made by all processes; messages of other kinds must not be on their way meanwhile."""
+        """Agree on who shares a host; all processes call it, while no other messages are under way.
+
+        Args:
+            process: number of this process.
+            size: number of processes.
+            backend: backend of the default group.
+        """
         self._process, self._size = process, size
         self._group = dist.new_group(backend="gloo") if backend != "gloo" and size > 1 else None
         hosts = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
         if size > 1:
-            dist.all_gather(hosts, torch.tensor([_host()]), group=self._group)
-        self._same = [bool(host == hosts[0]) for host in hosts]
-        self._seen: list[list[Sighting]] = [[] for _ in range(size)]
+            dist.all_gather(hosts, torch.tensor([_host_number()]), group=self._group)
+        self._shares_host = [bool(host == hosts[0]) for host in hosts]
+        self._sightings: list[list[Sighting]] = [[] for _ in range(size)]
 
-    def look(self) -> None:
-        """Compare them now, one process after the other; all take part."""
+    def compare(self) -> None:
+        """Compare the clocks now, one process after the other; all processes call it."""
         for other in range(1, self._size):
+            pings = SAME_HOST_PINGS if self._shares_host[other] else PINGS
             if self._process == 0:
-                seen = [self._ask(other) for _ in range(self._pings(other))]
-                self._seen[other].append(min(seen, key=lambda sighting: sighting.round_trip_ns))
+                sightings = [self._ask(other) for _ in range(pings)]
+                self._sightings[other].append(min(sightings, key=lambda sighting: sighting.round_trip_ns))
             elif self._process == other:
-                for _ in range(self._pings(other)):
+                for _ in range(pings):
                     self._answer()
-
-    def _pings(self, other: int) -> int:
-        return SAME_HOST_PINGS if self._same[other] else PINGS
 
     @property
     def clocks(self) -> Clocks:
-        """What process 0 has found out so far."""
-        return Clocks(tuple(ProcessClock(*each) for each in zip(self._same, map(tuple, self._seen), strict=True)))
+        """The comparisons so far, as process 0 knows them."""
+        rows = zip(self._shares_host, map(tuple, self._sightings), strict=True)
+        return Clocks(tuple(ProcessClock(*row) for row in rows))
 
     def _ask(self, other: int) -> Sighting:
         token = torch.zeros(1, dtype=torch.int64)
@@ -151,8 +164,8 @@ class ClockWatch:
         dist.send(token, 0, group=self._group)
 
 
-def _host() -> int:
-    """A number for the machine whose clock this is; containers and namespaces on one machine share its clock."""
+def _host_number() -> int:
+    """Return a number for the machine whose clock this is; containers and namespaces on a machine share its clock."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Two computations at once: on two streams of a GPU; on a CPU one after the other."""
+"""Two computations at once: on two streams of an accelerator; one after the other on a CPU."""
 
 from __future__ import annotations
 
@@ -8,95 +8,112 @@ from collections.abc import Callable
 import torch
 
 from meshwave.engine.program.action import Action
+from meshwave.engine.runtime.device.accelerator import is_accelerator, use_stream
 
-Play = Callable[[], None]
+Compute = Callable[[], None]
 
-APART = {
+STREAM_ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     "TORCH_NCCL_HIGH_PRIORITY": "1",
 }
-"""What keeps streams from waiting for each other by chance. A stream that waits for a message stands in a queue of the
-device, of which it has eight unless told otherwise: with more streams than queues, one that another stream shares
-with it waits too, perhaps with what the message is the answer to. And torch hands streams out of a pool of 32 in turn,
-ours and NCCL's alike, unless NCCL's have a higher priority, which also lets messages pass what is queued."""
+"""Settings of CUDA and NCCL that keep independent streams from blocking each other.
+
+A stream that waits for a message occupies a hardware queue, of which a device has eight by default. With more streams
+than queues, a stream that shares the queue waits too, perhaps with the work that the message answers. And torch assigns
+its own streams and NCCL's from one pool of 32 in turn, unless NCCL's have a higher priority, which also lets messages
+overtake queued work."""
 
 
-def keep_streams_apart() -> None:
-    """Set up what CUDA and NCCL read when they start. To be called before the first look at a GPU; what a person has
-    set stays."""
-    for name, value in APART.items():
+def set_stream_environment() -> None:
+    """Set the variables that CUDA and NCCL read when they start, unless the user has set them.
+
+    To be called before the first use of an accelerator.
+    """
+    for name, value in STREAM_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 class Streams:
-    """A CPU has one stream: what overlaps in the program runs one after the other."""
+    """The one stream of a CPU: what overlaps in the program runs one after the other."""
 
-    def backward(self, made: Action, run: Play) -> None:
-        """Run a backward of the forward ``made`` alone."""
-        run()
+    def backward(self, forward: Action, compute: Compute) -> None:
+        """Run the backward of the action ``forward`` by itself."""
+        compute()
 
-    def overlap(self, made: Action | None, first: Play, other: Action, second: Play) -> None:
-        """Run the forward ``made`` and a backward of the forward ``other`` in one slot.
+    def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
+        """Run a forward and a backward in one slot.
 
-        ``made`` is none where the forward leaves no graph, so that its stream does not matter.
+        Args:
+            forward: the action of the forward; None if it leaves no graph, so that its stream does not matter.
+            run_forward: computes it.
+            backward_of: the forward that the backward belongs to.
+            run_backward: computes the backward.
         """
-        first()
-        second()
+        run_forward()
+        run_backward()
 
 
-class CudaStreams(Streams):
-    """A main stream, which everything else runs on, and one beside it for slots of two.
+class AcceleratorStreams(Streams):
+    """A main stream, which runs everything else, and a side stream for slots of two computations.
 
     autograd runs the backward of an operation on the stream that ran the operation. The forward
     of a slot therefore takes the stream that the forward of its backward did not take. Work on
-    the side stream begins after all that the main stream was given before and ends before all
-    that it is given after, so that memory which one of them has freed is never still in use by
-    the other. The host issues the whole forward of a slot before its backward, which the program
-    decides alike for all processes: collectives of one group come in one order on all of them,
+    the side stream begins after all earlier work of the main stream and ends before all later work
+    of the main stream, so that memory which one of them has freed is never still in use by
+    the other. The host issues the whole forward of a slot before its backward. The program
+    decides this alike for all processes, so that collectives of one group are issued in one order by all of them,
     whichever streams they are on.
     """
 
     def __init__(self, device: torch.device) -> None:
         _expect_weights_on_both_streams()
         self._device = device
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._beside: set[Action] = set()  # forwards on the side stream whose backward is to come
+        self._side = torch.Stream(device)
+        self._on_side: set[Action] = set()  # forwards that ran on the side stream and whose backward is to come
 
-    def backward(self, made: Action, run: Play) -> None:
-        if made in self._beside:
-            self._beside.discard(made)
-            self._joined(run)
+    def backward(self, forward: Action, compute: Compute) -> None:
+        """Run the backward of the action ``forward`` by itself."""
+        if forward in self._on_side:
+            self._on_side.discard(forward)
+            self._run_joined(compute)
         else:
-            run()
+            compute()
 
-    def overlap(self, made: Action | None, first: Play, other: Action, second: Play) -> None:
+    def overlap(self, forward: Action | None, run_forward: Compute, backward_of: Action, run_backward: Compute) -> None:
+        """Run a forward and a backward on two streams; see :meth:`Streams.overlap`."""
+
         def both() -> None:
-            if other in self._beside:
-                self._beside.discard(other)
-                first()
+            if backward_of in self._on_side:
+                self._on_side.discard(backward_of)
+                run_forward()
             else:
-                with torch.cuda.stream(self._side):
-                    first()
-                if made is not None:
-                    self._beside.add(made)
-            second()
+                with use_stream(self._side):
+                    run_forward()
+                if forward is not None:
+                    self._on_side.add(forward)
+            run_backward()
 
-        self._joined(both)
+        self._run_joined(both)
 
-    def _joined(self, run: Play) -> None:
-        main = torch.cuda.current_stream(self._device)
+    def _run_joined(self, compute: Compute) -> None:
+        """Let the side stream start after the main stream's work so far, and the main stream go on after it."""
+        main = torch.accelerator.current_stream(self._device)
         self._side.wait_stream(main)
-        run()
+        compute()
         main.wait_stream(self._side)
 
 
 def _expect_weights_on_both_streams() -> None:
-    """A gradient is added up on the stream that its weight was first used on, which autograd, rightly, waits for; from
-    torch 2.10 on it also warns that this may be by mistake."""
-    tell = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
-    if tell is not None:
-        tell(False)
+    """Silence torch's warning about gradients that are accumulated on another stream.
+
+    A gradient is accumulated on the stream that first used its weight, and autograd waits for it. Since torch 2.10 it
+    also warns that this may be a mistake, which it is not here.
+    """
+    set_warning = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if set_warning is not None:
+        set_warning(False)
 
 
-def streams_of(device: torch.device) -> Streams:
-    return CudaStreams(device) if device.type == "cuda" else Streams()
+def make_streams(device: torch.device) -> Streams:
+    """Return the streams that a process computes on."""
+    return AcceleratorStreams(device) if is_accelerator(device) else Streams()

@@ -27,6 +27,7 @@ from meshwave.engine.runs.live_links import LiveLinks
 from meshwave.engine.runtime.communication.layout import Layout
 from meshwave.engine.runtime.communication.wire import Message
 from meshwave.engine.runtime.communication.world import World
+from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Clock, HostClock
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.dry_run.held_messages import (
@@ -38,7 +39,6 @@ from meshwave.engine.runtime.dry_run.held_messages import (
     came_late,
     memory_bytes,
     rings_of,
-    synchronize,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
 from meshwave.engine.runtime.execution.executor import Executor, Measured, Slot
@@ -327,7 +327,7 @@ class WaitingExecutor(Executor):
                 asked = time.perf_counter_ns()
                 for run in runs:
                     run()
-                synchronize(self._world.device)
+                synchronize_stream(self._world.device)
                 device.go_on_until(self._exchanged(flow, asked, time.perf_counter_ns()))
             device.announce(sends)
 

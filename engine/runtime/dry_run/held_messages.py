@@ -22,6 +22,7 @@ from meshwave.engine.runs.live_links import LiveLinks
 from meshwave.engine.runtime.communication.layout import Layout
 from meshwave.engine.runtime.communication.wire import Pending, Wire
 from meshwave.engine.runtime.communication.world import World
+from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Stamp
 
 CARRIED = 5e8
@@ -144,7 +145,7 @@ class HeldMessage(Pending):
     def wait(self) -> Tensor:
         asked = time.perf_counter_ns()
         tensor = self._pending.wait()
-        synchronize(self._world.device)
+        synchronize_stream(self._world.device)  # NCCL lets a stream wait, and in a dry run it is the host that does
         came, due = time.perf_counter_ns(), self._due()
         self._there_ns = self._device.hold(max(due, came) if came_late(due, asked, came) else due)
         self._began_ns = self._begins(self._there_ns) if self._begins else 0
@@ -157,12 +158,6 @@ class HeldMessage(Pending):
     @property
     def began(self) -> Stamp | None:
         return self._began_ns or None
-
-
-def synchronize(device: torch.device) -> None:
-    """NCCL lets a stream wait, and in a dry run it is the host that does."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
 
 
 class _All(Pending):

@@ -14,8 +14,8 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.runtime.communication.layout import Layout
 from meshwave.engine.runtime.communication.wire import Message, Routes
 from meshwave.engine.runtime.communication.world import World
-from meshwave.engine.runtime.device.clock import clock_of
-from meshwave.engine.runtime.device.streams import streams_of
+from meshwave.engine.runtime.device.clock import make_clock
+from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.data import Batches
 from meshwave.engine.runtime.execution.executor import Executor, Measured
 from meshwave.engine.runtime.execution.job import Job
@@ -93,7 +93,7 @@ class Trainer:
             )
             for stage, module in self._modules.items()
         }
-        clock, streams = clock_of(world.device), streams_of(world.device)
+        clock, streams = make_clock(world.device), make_streams(world.device)
         self.trace = Trace(clock)
         for number, layer in self._expert_layers().items():
             layer.watch_steps(self.trace.of(number))

@@ -22,6 +22,7 @@ from torch.autograd import Function
 from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.experts.dispatch import Journey, Loads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
@@ -272,7 +273,7 @@ class ExpertLayer(Defers):
 
     @staticmethod
     def _on_wire(load: Tensor, group: Group) -> Tensor:
-        is_gloo = load.is_cuda and group.size > 1 and dist.get_backend(group.handle) == "gloo"
+        is_gloo = is_accelerator(load.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
         return load.to("cpu") if is_gloo else load
 
 

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwave.engine.experts import Layer, Step
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.experts.step_times import At, nothing
 from meshwave.engine.runtime.experts.steps import OUTSIDE, SLOTS, Arrives, Steps
 
@@ -77,7 +78,7 @@ class Overlap:
         It goes on by itself, ``beside`` what the caller does next, where that does not keep it waiting:
         of NCCL's messages only the GPU waits.
         """
-        if not beside or x.is_cuda:
+        if not beside or is_accelerator(x.device):
             done = self._run(x, at)
             return lambda: done
         return _thread().submit(self._run, x, at).result

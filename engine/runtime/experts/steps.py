@@ -27,6 +27,7 @@ from meshwave.engine.experts import Layer, Step, StepOp, backward
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.exchange import all_to_all
 from meshwave.engine.runtime.communication.groups import Group
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.experts.step_times import At, Begins, unseen
 
 # Newer torch calls them by these names and warns of the others.
@@ -250,7 +251,7 @@ class Steps:
 
     def on_wire(self, x: Tensor, step: Step) -> Tensor:
         """Gloo moves host memory: what lies on a GPU goes through it."""
-        is_gloo = x.is_cuda and dist.get_backend(self.groups[step.group].handle) == "gloo"
+        is_gloo = is_accelerator(x.device) and dist.get_backend(self.groups[step.group].handle) == "gloo"
         return (x.to("cpu") if is_gloo else x).contiguous()
 
     def note_exchange(self, step: Step, buffer: Tensor, sent: Sequence[int]) -> None:

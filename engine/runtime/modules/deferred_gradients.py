@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from meshwave.engine.runtime.device.accelerator import is_autocast
+
 Due = Callable[[], None]
 """Adds one part's share to the gradients of its weights."""
 
@@ -101,8 +103,8 @@ class Norm(Defers, nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.later is None:
             return super().forward(x)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.float()  # as autocast does on a GPU
+        if is_autocast(x):
+            x = x.float()  # as autocast does with norms on a GPU
         out: Tensor = _Normed.apply(x, self, self.later)  # type: ignore[no-untyped-call]
         return out
 
@@ -138,8 +140,8 @@ class ChannelNorm(Defers, nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.later is None:
             return super().forward(x)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.float()  # as autocast does on a GPU
+        if is_autocast(x):
+            x = x.float()  # as autocast does with norms on a GPU
         out: Tensor = _GroupNormed.apply(x.contiguous(), self, self.later)  # type: ignore[no-untyped-call]
         return out
 

@@ -30,7 +30,8 @@ from meshwave.engine.files import write_all
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
 from meshwave.engine.runtime.communication.world import World, join, leave
-from meshwave.engine.runtime.device.clock import ClockWatch
+from meshwave.engine.runtime.device.accelerator import device_name
+from meshwave.engine.runtime.device.clock import ClockComparison
 from meshwave.engine.runtime.device.memory import MemoryCount, counted_step, keep_freed_memory
 from meshwave.engine.runtime.dry_run.executor import Rehearsed, Rehearser
 from meshwave.engine.runtime.execution.executor import ExecutionError
@@ -88,7 +89,7 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
 def _take_part(folder: Path, job: Job) -> None:
     world = join(folder, computes=job.rehearsal is None)
     events = Lines(folder / f"events-{world.process}.jsonl")
-    device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
+    device = device_name(world.device)
     note = world.note if job.rehearsal is None else _of_messages(world.note)
     events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=note)
     print(note, flush=True)
@@ -105,8 +106,8 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
     trainer = Trainer(job, world)
     _note(events, trainer.notes)
     counted, memory = counted_step(job.design.training.steps), MemoryCount(world.device, trainer.held())
-    apart = [counted] if counted is not None and memory.takes_time else []
-    recorder = _recorder(folder, job, world, apart=apart, arrivals=world.backend == "nccl")
+    apart = [counted] if counted is not None and memory.slows_step else []
+    recorder = _recorder(folder, job, world, apart=apart, arrivals=world.sends_between_devices)
     inside = StepsRecorder(folder, world.process, LAYER_OPS)
 
     def play(number: int) -> Step:
@@ -114,7 +115,7 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
         if number == counted:
             with memory:
                 step = trainer.step(number)
-            memory.found(number).write(folder, world.process)
+            memory.result(number).write(folder, world.process)
         else:
             step = trainer.step(number)
         if trainer.trace.on:
@@ -167,8 +168,8 @@ def _play(
     """Play all steps, and write down what comes of them: process 0 what is ``told`` of each, all when it was what."""
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
     tokens = job.sequences * job.design.model.sequence
-    watch = ClockWatch(world.process, world.size, world.backend)
-    _compare_clocks(folder, watch, world.process)
+    comparison = ClockComparison(world.process, world.size, world.backend)
+    _compare_clocks(folder, comparison, world.process)
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
@@ -182,7 +183,7 @@ def _play(
             print(f"step {number + 1}: {words}", flush=True)
         events.event("step", step=number)
     recorder.close()
-    _compare_clocks(folder, watch, world.process)
+    _compare_clocks(folder, comparison, world.process)
 
 
 def _of_messages(note: str) -> str:
@@ -191,10 +192,10 @@ def _of_messages(note: str) -> str:
     return found + rest
 
 
-def _compare_clocks(folder: Path, watch: ClockWatch, process: int) -> None:
-    watch.look()
+def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> None:
+    comparison.compare()
     if process == 0:
-        write_clocks(folder, watch.clocks)
+        write_clocks(folder, comparison.clocks)
 
 
 def _chosen(design: Design) -> list[str]:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from meshwave.engine.errors import InputError
 from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, transfer
 from meshwave.engine.resharding import Tensor as Shape
+from meshwave.engine.runtime.device.accelerator import accelerator_type, current_device, device_backend
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 
 Layout = tuple[DeviceMesh, Sequence[Placement]] | tuple[Mesh, Sequence[str]]
@@ -89,8 +90,7 @@ def _cannot_lie(end: str, placement: object, axis: int) -> str:
 
 def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
     """``[processes]`` what each says."""
-    kind = "cpu" if "cpu:gloo" in backends() else "cuda"
-    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    device = current_device("cpu" if "cpu:gloo" in backends() else accelerator_type() or "cpu")
     text = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8).to(device)
     lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, torch.tensor([len(text)], device=device))
@@ -136,7 +136,7 @@ def plan_of(agreed: Mapping[str, Any], names: Sequence[str]) -> tuple[Transfer, 
     shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
     host = _hosts(agreed, names)
     source, destination = (read_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
-    usual = GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS
+    usual = CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS
     intra, inter = (Link(*link) for link in agreed.get("links", usual))
     try:
         planned = transfer(
@@ -194,8 +194,12 @@ def _spec(end: str, laid: Mapping[str, Any], dims: int) -> tuple[str, ...]:
 
 
 def wanted_on(told: Sequence[Mapping[str, Any]]) -> torch.device:
-    kind = next((said["device"] for said in told if said["device"] is not None), "cpu")
-    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    return current_device(next((said["device"] for said in told if said["device"] is not None), "cpu"))
+
+
+def sends_between_devices(device: torch.device) -> bool:
+    """Return whether the default group sends tensors of ``device`` without the memory of the host."""
+    return f"{device.type}:{device_backend(device)}" in backends()
 
 
 def backends() -> str:

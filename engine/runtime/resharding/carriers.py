@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.runtime.device.accelerator import device_backend, record_event, synchronize, use_stream
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding.process_part import Part, Receive, Send
 
@@ -273,12 +274,12 @@ class NcclCarrier(Carrier):
 
         ``by_members``: processes that are in no pair do not come here; else all of the default group do.
         """
-        self.device = device
+        self.device, backend = device, device_backend(device)
         self._groups: dict[tuple[int, int], Any] = {}
         for pair in dict.fromkeys(pairs):
             if by_members and process not in pair:
                 continue
-            group = dist.new_group(list(pair), timeout=timeout, backend="nccl", use_local_synchronization=by_members)
+            group = dist.new_group(list(pair), timeout=timeout, backend=backend, use_local_synchronization=by_members)
             if process in pair:
                 self._groups[pair] = group
         token = torch.zeros(1, device=device)
@@ -287,23 +288,19 @@ class NcclCarrier(Carrier):
                 dist.send(token, target, group=group)
             else:
                 dist.recv(token, source, group=group)
-        torch.cuda.synchronize(device)
+        synchronize(device)
         # One for all transfers, so that its notes may be a little late: torch has 32 streams and then hands out the same
         # again, and one that waits for an arrival must never be one that something is sent in.
-        self._arriving = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._arriving = torch.Stream(device)
 
     def bind(self, part: Part) -> Carry:
-        lanes = [
-            (lane, torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-            for lane in (part.inside, part.outside)
-            if lane
-        ]
+        lanes = [(lane, torch.Stream(self.device)) for lane in (part.inside, part.outside) if lane]
         return lambda data, tag, sums: self._carry(part, lanes, data, sums)
 
     def _carry(
         self,
         part: Part,
-        lanes: Sequence[tuple[list[Send], torch.cuda.Stream]],
+        lanes: Sequence[tuple[list[Send], torch.Stream]],
         data: Sequence[Tensor],
         sums: Sums,
     ) -> Under:
@@ -314,8 +311,8 @@ class NcclCarrier(Carrier):
         ]
         gone: list[Work] = []
         for lane, stream in lanes:
-            stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(stream):
+            stream.wait_stream(torch.accelerator.current_stream(self.device))
+            with use_stream(stream):
                 for number, each in enumerate(lane):
                     for need in each.needs:
                         arrivals[need].wait()
@@ -325,10 +322,9 @@ class NcclCarrier(Carrier):
                         _wait_all(gone[-1:])
                     bytes_ = data[each.slice][each.start : each.stop]
                     gone.append(dist.isend(bytes_, each.target, group=self._groups[me, each.target]))
-        came = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._arriving):
+        with use_stream(self._arriving):
             _wait_all(arrivals)
-            came.record()
+            came = record_event()
         # Waiting lets the stream that the caller is on wait, which is the one that the bytes were made on.
         return Under(
             partial(_wait_all, arrivals),

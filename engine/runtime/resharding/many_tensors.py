@@ -19,14 +19,15 @@ from torch.distributed.tensor import DTensor
 from meshwave.engine.errors import InputError
 from meshwave.engine.resharding import Link, Links, Load, SpecError, Transfer, check_load, transfer_many
 from meshwave.engine.resharding import Tensor as Shape
+from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
     CPU_LINKS,
     GPU_LINKS,
     Layout,
     agree,
-    backends,
     describe_layout,
     read_side,
+    sends_between_devices,
 )
 from meshwave.engine.runtime.resharding.bound_transfer import Bound, Shards, Underway
 from meshwave.engine.runtime.resharding.carriers import Carrier, GlooCarrier, NcclCarrier, Under
@@ -202,7 +203,7 @@ def prepare_many(
     agreed = _agreed(told, meeting.processes, items)
     planned = _planned(laid, agreed, dict(zip(ranks, (each["host name"] for each in told), strict=True)))
     agree(meeting.exchange("planned", {"plan": planned.digest.hex()}), meeting.processes)
-    process, there = dist.get_rank(), _device(agreed.get("device"))
+    process, there = dist.get_rank(), current_device(agreed.get("device", "cpu"))
     carrier = _carrier(planned, process, there, timeout)
     dtypes = [item.dtype for item in items]
     return ReshardingList(planned, process, dtypes, carrier, there, meeting.take_tags)
@@ -261,7 +262,7 @@ def _planned(laid: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], names
             Load(Shape(shape, size), (source, spec), (destination, wanted), each["name"] or f"tensor {number}")
         )
     intra, inter = (
-        Link(*link) for link in agreed.get("links", GPU_LINKS if agreed.get("device") == "cuda" else CPU_LINKS)
+        Link(*link) for link in agreed.get("links", CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS)
     )
     for load in loads:
         try:
@@ -299,12 +300,8 @@ def _hosts(laid: Sequence[Mapping[str, Any]], given: Sequence[int] | None, names
     return found
 
 
-def _device(kind: str | None) -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind or "cpu")
-
-
 def _carrier(planned: Transfer, process: int, device: torch.device, timeout: timedelta | None) -> Carrier:
-    if device.type == "cuda" and "cuda:nccl" in backends():
+    if sends_between_devices(device):
         pairs = sorted({(move.source, move.target) for move in planned.moves})
         return NcclCarrier(pairs, process, device, timeout, by_members=True)
     return GlooCarrier(timeout)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.resharding.process_part import Sum
 
 
@@ -22,7 +23,7 @@ class Addition:
         self._total = data[made.total].view(dtype)
         self._addends = [data[place].view(dtype) for place in made.addends]
         self._lock = threading.Lock()
-        self._event: torch.cuda.Event | None = None
+        self._event: torch.Event | None = None
         self._is_made = False
 
     def __call__(self) -> None:
@@ -35,7 +36,7 @@ class Addition:
             self._total.copy_(first)
             for each in others:
                 self._total.add_(each)
-            if self._total.is_cuda:
-                self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            if is_accelerator(self._total.device):
+                self._event = torch.Event(enable_timing=False)
                 self._event.record()
             self._is_made = True

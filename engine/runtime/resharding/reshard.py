@@ -18,10 +18,10 @@ from meshwave.engine.resharding import Link, Transfer
 from meshwave.engine.runtime.resharding.agreement import (
     Layout,
     agree,
-    backends,
     described,
     exchange,
     plan_of,
+    sends_between_devices,
     wanted_on,
 )
 from meshwave.engine.runtime.resharding.bound_transfer import Resharding
@@ -120,7 +120,7 @@ def prepare(
 
 
 def _carrier(planned: Transfer, process: int, device: torch.device, timeout: timedelta | None) -> Carrier:
-    if device.type == "cuda" and "cuda:nccl" in backends():
+    if sends_between_devices(device):
         pairs = sorted({(move.source, move.target) for move in planned.moves})
         return NcclCarrier(pairs, process, device, timeout)
     return GlooCarrier(timeout)

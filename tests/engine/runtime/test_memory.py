@@ -31,7 +31,7 @@ def test_the_most_at_once_is_counted_and_what_was_there_before_stays_out() -> No
         del before, first
         second = megabytes(1)
 
-    found = count.found(3)
+    found = count.result(3)
     assert found.by_category == {"weights": 9 * MEGABYTE, "within the step": 2 * MEGABYTE}
     assert found.peak_bytes == 11 * MEGABYTE
     assert len(second) == MEGABYTE
@@ -46,7 +46,7 @@ def test_what_another_thread_lets_go_is_gone() -> None:
             thread.start()
             thread.join()
 
-    assert count.found(0).peak_bytes == 4 * MEGABYTE
+    assert count.result(0).peak_bytes == 4 * MEGABYTE
 
 
 def test_a_count_leaves_the_flags_of_torch_as_they_were() -> None:
@@ -84,7 +84,7 @@ def test_where_torch_tells_no_sums_its_own_threads_are_counted(monkeypatch: pyte
         megabytes(8)
         megabytes(3)
 
-    assert count.found(0).peak_bytes == 8 * MEGABYTE
+    assert count.result(0).peak_bytes == 8 * MEGABYTE
 
 
 @pytest.mark.parametrize("rows", [64, 2048])
@@ -104,4 +104,4 @@ def test_experts_hold_in_their_backward_what_the_cost_model_says(rows: int) -> N
 
     weights = number * (2 * hidden * wide + wide + hidden)
     expected = 4 * (number * rows * wide + max(number * rows * wide, number * rows * hidden + weights))
-    assert count.found(0).peak_bytes == pytest.approx(expected, rel=0.01)
+    assert count.result(0).peak_bytes == pytest.approx(expected, rel=0.01)

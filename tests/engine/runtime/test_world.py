@@ -9,15 +9,16 @@ import torch
 import torch.distributed as dist
 
 from meshwave.engine.runtime.communication.world import _choose
-from meshwave.engine.runtime.device.streams import APART, Streams, keep_streams_apart, streams_of
+from meshwave.engine.runtime.device.streams import STREAM_ENVIRONMENT, set_stream_environment
 from meshwave.engine.runtime.processes.worker import _of_messages
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
     """As many GPUs as a test asks for, as far as counting them goes."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: request.param)
+    found = torch.device("cuda") if request.param else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: request.param)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     return int(request.param)
 
@@ -49,12 +50,11 @@ def test_processes_take_a_gpu_each_or_share_them_and_say_so(
 
 
 def test_streams_are_kept_apart_unless_a_person_wants_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    (first, _), (other, value) = APART.items()
+    (first, _), (other, value) = STREAM_ENVIRONMENT.items()
     monkeypatch.setenv(first, "1")
     monkeypatch.setenv(other, "")
     monkeypatch.delenv(other)  # and as it was in the end
 
-    keep_streams_apart()
+    set_stream_environment()
 
     assert os.environ[first] == "1" and os.environ[other] == value
-    assert type(streams_of(torch.device("cpu"))) is Streams
