@@ -1,4 +1,28 @@
-"""The page on which a design is drawn, predicted, launched and compared."""
+"""The designer: the Panel page on which people draw, inspect and launch designs.
+
+``meshwave.designer(design)`` shows it in a notebook cell; see :class:`meshwave.designer.notebook.Designer`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshwave.designer.notebook import Designer
 
 if __name__ != "meshwave.designer":  # a second copy of every module would be loaded from a checkout
     raise ImportError(f"import meshwave.designer, not {__name__}")
+
+
+class _Designer(ModuleType):
+    """This package, which can be called: ``designer`` is a function of the Python API and the name of the package."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Designer:
+        from meshwave.designer.notebook import Designer
+
+        return Designer(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Designer

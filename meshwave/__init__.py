@@ -5,6 +5,7 @@ The names below are the public Python API; ``meshwave.engine`` and ``meshwave.de
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +15,31 @@ if not (_HERE / "engine").is_dir():  # a checkout keeps engine/ and designer/ be
 
 if TYPE_CHECKING:
     from meshwave.api import Design, Picture, Prediction, Run, compare, example, load, predict, run, sweep
+    from meshwave.designer.notebook import Designer as designer
 
 __version__ = "0.1.0"
-__all__ = ["Design", "Picture", "Prediction", "Run", "compare", "example", "load", "predict", "run", "sweep"]
+__all__ = [
+    "Design",
+    "Picture",
+    "Prediction",
+    "Run",
+    "compare",
+    "designer",
+    "example",
+    "load",
+    "predict",
+    "run",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import the API when one of its names is first used: the command line starts without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from meshwave import api
-
-    return getattr(api, name)
+    if name == "designer":
+        return import_module("meshwave.designer")
+    return getattr(import_module("meshwave.api"), name)
 
 
 def __dir__() -> list[str]:

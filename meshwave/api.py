@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import RunError
+from meshwave.engine.exports.html import page_frame
 from meshwave.engine.exports.svg import svg
 from meshwave.engine.files import example as example_file
 from meshwave.engine.files import find_design
@@ -86,8 +87,8 @@ class Prediction(predictions.Prediction):
         title, unit = self.design.name, self.costs.unit
         return Picture(svg(self.timeline, title=title, unit=unit, window=window, **options))
 
-    def _repr_svg_(self) -> str:
-        return self.plot()
+    def _repr_html_(self) -> str:
+        return page_frame(self)
 
 
 def predict(design: Design) -> Prediction:

@@ -48,7 +48,12 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile("nightly", deadline=None, max_examples=25 * EXAMPLES, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly too")
 
 
 def until(found: Callable[[], Any]) -> Any:
@@ -60,11 +65,17 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 @pytest.hookimpl(trylast=True)  # others mark their items first
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only a missing GPU or accelerator skips a test: everything else that is missing, ``make test`` installs.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests, and leave out those of the night and of a GPU.
+
+    Only a missing GPU or accelerator skips a test: everything else that is missing, ``make test`` installs.
 
     Files that take long come first, so that no worker is left with one of them at the end.
     """
+    if not config.getoption("--nightly"):
+        left_out = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: [bool(item.get_closest_marker(mark)) for mark in ("torch", "browser")], reverse=True)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _has_gpu():

@@ -38,7 +38,6 @@ def test_a_prediction_has_numbers_memory_problems_and_a_picture(tmp_path: Path) 
     picture = found.plot(theme="dark")
     picture.save(tmp_path / "timeline.svg")
     assert (tmp_path / "timeline.svg").read_text().startswith("<svg")
-    assert found._repr_svg_() == found.plot()
 
 
 def test_a_timeline_is_a_table() -> None:

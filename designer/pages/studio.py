@@ -94,6 +94,12 @@ class Studio:
         """
         save_design(design, self._path(draft))
 
+    def add_draft(self, design: Design) -> str:
+        """Keep a design as a new draft and return its name, which a link can hold."""
+        draft = _new_draft()
+        self.keep(draft, design)
+        return draft
+
     def shown_run(self, draft: str) -> str:
         """The run that a tab shows, since it was launched or chosen there; "" for none."""
         try:

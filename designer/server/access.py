@@ -139,3 +139,15 @@ class SecurityHeaders(OutputTransform):
         headers["Referrer-Policy"] = "no-referrer"
         headers["Cross-Origin-Resource-Policy"] = "same-origin"
         return status_code, headers, chunk
+
+
+class NotebookHeaders(SecurityHeaders):
+    """The same, but a notebook that is served from this machine may frame the page."""
+
+    def transform_first_chunk(
+        self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
+    ) -> tuple[int, HTTPHeaders, bytes]:
+        answer = super().transform_first_chunk(status_code, headers, chunk, finishing)
+        headers["Content-Security-Policy"] = "frame-ancestors http://127.0.0.1:* http://localhost:* vscode-webview:"
+        del headers["X-Frame-Options"]
+        return answer

@@ -83,7 +83,13 @@ def access_of(server: pn.io.server.Server) -> TokenAccess:
     return access
 
 
-def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SESSION_LIFETIME_S) -> pn.io.server.Server:
+def start(
+    studio: Studio,
+    port: int,
+    token: str,
+    session_lifetime_s: float = SESSION_LIFETIME_S,
+    headers: type[SecurityHeaders] = SecurityHeaders,
+) -> pn.io.server.Server:
     """Start a server whose loop the caller runs."""
     access = TokenAccess(token, port)
     server: pn.io.server.Server = pn.serve(  # type: ignore[no-untyped-call]
@@ -94,7 +100,7 @@ def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SES
         auth_provider=access,
         include_headers=[],  # Bokeh writes headers and cookies into the page, where its scripts could read them
         include_cookies=[],
-        transforms=[SecurityHeaders],
+        transforms=[headers],
         http_server_kwargs={"max_body_size": LARGEST_BODY_BYTES},
         title="Meshwave",
         show=False,
@@ -109,7 +115,11 @@ def start(studio: Studio, port: int, token: str, session_lifetime_s: float = SES
 
 
 def start_somewhere(
-    studio: Studio, wanted: int | None, token: str, session_lifetime_s: float = SESSION_LIFETIME_S
+    studio: Studio,
+    wanted: int | None,
+    token: str,
+    session_lifetime_s: float = SESSION_LIFETIME_S,
+    headers: type[SecurityHeaders] = SecurityHeaders,
 ) -> tuple[pn.io.server.Server, int]:
     """:func:`start` on the port that is ``wanted``, or else on a free one; which another may take a moment before.
 
@@ -119,42 +129,72 @@ def start_somewhere(
     for _ in range(TRIES):
         port = free_port(wanted)
         try:
-            return start(studio, port, token, session_lifetime_s), port
+            return start(studio, port, token, session_lifetime_s, headers), port
         except OSError as error:
             if error.errno != EADDRINUSE or wanted is not None:
                 raise
     raise InputError("every port that was free was taken a moment later; choose one by --port")
 
 
+class Served:
+    """The designer, served by a thread of this process until :meth:`close`.
+
+    Args:
+        design: what new tabs open.
+        token: the token of the link.
+        session_lifetime_s: how long a page may be away before its session ends.
+        headers: what is added to every answer.
+    """
+
+    def __init__(
+        self,
+        design: Design,
+        token: str,
+        session_lifetime_s: float = SESSION_LIFETIME_S,
+        headers: type[SecurityHeaders] = SecurityHeaders,
+    ) -> None:
+        self.token = token
+        started: Future[tuple[Studio, pn.io.server.Server, int]] = Future()
+
+        def run() -> None:
+            set_event_loop(new_event_loop())
+            try:
+                studio = Studio(design)
+                server, port = start_somewhere(studio, None, token, session_lifetime_s, headers)
+            except BaseException as error:
+                started.set_exception(error)
+                return
+            server.io_loop.add_callback(started.set_result, (studio, server, port))
+            server.io_loop.start()
+            server.stop()
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        self.studio, self._server, self.port = started.result(STARTS_WITHIN_S)
+
+    @property
+    def link(self) -> str:
+        """The link that opens the page and holds the token."""
+        return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def close(self) -> None:
+        """Stop the server; runs that were started here end with it."""
+        self._server.io_loop.add_callback(self._server.io_loop.stop)
+        self._thread.join(STARTS_WITHIN_S)
+        self.studio.close()
+
+
 @contextmanager
 def served(design: Design, token: str, session_lifetime_s: float = SESSION_LIFETIME_S) -> Iterator[str]:
-    """Serve the designer from a thread of this process while the context lasts; gives the link.
+    """Serve the designer from a thread of this process while the context lasts, and give the link.
 
     For tests and measurements: they look at the page and at Python's objects in one process.
     """
-    begun: Future[tuple[Studio, pn.io.server.Server, int]] = Future()
-
-    def run() -> None:
-        set_event_loop(new_event_loop())
-        try:
-            studio = Studio(design)
-            server, port = start_somewhere(studio, None, token, session_lifetime_s)
-        except BaseException as error:
-            begun.set_exception(error)
-            return
-        server.io_loop.add_callback(begun.set_result, (studio, server, port))
-        server.io_loop.start()
-        server.stop()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    studio, server, port = begun.result(STARTS_WITHIN_S)
+    server = Served(design, token, session_lifetime_s)
     try:
-        yield f"http://{ADDRESS}:{port}/?token={token}"
+        yield server.link
     finally:
-        server.io_loop.add_callback(server.io_loop.stop)
-        thread.join(STARTS_WITHIN_S)
-        studio.close()
+        server.close()
 
 
 def read_design(name: str | None) -> Design:

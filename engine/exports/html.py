@@ -38,6 +38,12 @@ class Html(Export):
         return "\n".join(_page(prediction)).encode()
 
 
+def page_frame(prediction: Prediction, height: int = 520) -> str:
+    """Return the page in a frame for a notebook cell: it needs no server, so a saved notebook keeps it."""
+    page = escape(Html.make(prediction).decode())
+    return f'<iframe srcdoc="{page}" width="100%" height="{height}" style="border: 0"></iframe>'
+
+
 def _page(prediction: Prediction) -> Iterator[str]:
     design = prediction.design
     name = escape(design.name or "A design")
