@@ -19,6 +19,14 @@ docs: # the documentation in build/docs, which `make run` serves and a wheel inc
 	@$(VENV)/python -m sphinx -b html -d build/doctrees -E -W --keep-going -q docs build/docs
 	@echo "built build/docs/index.html"
 
+quick: # the tests that need neither torch, a browser nor seconds: make quick ARGS="-k hanayo"
+	@$(PYTHON) scripts/setup.py test
+	@exec $(VENV)/python -m pytest -q -n 2 --dist loadfile -m "not torch and not browser and not slow" $(ARGS)
+
+nightly: # new seeds, more sizes, other Pythons: make nightly ARGS="--only explore,full --seed 7"
+	@$(PYTHON) scripts/setup.py nightly
+	@exec $(VENV)/python scripts/nightly.py $(ARGS)
+
 check: # rules, layout, types and imports: make check ARGS=types
 	@$(PYTHON) scripts/setup.py test
 	@$(VENV)/python scripts/check.py $(ARGS)

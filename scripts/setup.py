@@ -25,7 +25,7 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # Pinned for the torch of constraints.txt alone: one that is kept may need other versions.
 TORCH_BRINGS = {"torch", "filelock", "fsspec", "mpmath", "networkx", "setuptools", "sympy"}
 
-EXTRAS = {"run": "", "docs": "[docs]", "test": "[docs,test]"}
+EXTRAS = {"run": "", "docs": "[docs]", "test": "[docs,test]", "nightly": "[docs,test,nightly]"}
 """The optional dependencies of each goal; a goal includes those before it."""
 
 # Asked of an interpreter: may it make a venv, and which torch does it have?
