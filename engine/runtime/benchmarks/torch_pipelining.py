@@ -55,7 +55,7 @@ from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import Update
 from meshwave.engine.runtime.models import Stage, build_stage, models
-from meshwave.engine.runtime.modules.deferred_gradients import settle
+from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
 WARM_UP = 2  # steps of each side before any turn
 
@@ -313,7 +313,7 @@ def _metered(side: Side, meter: Meter) -> Iterator[None]:
     looked_at: list[tuple[Any, str, Any]] = [
         *((module, name, getattr(module, name)) for module in side.modules.values() for name in ("forward", "body")),
         *((head, name, getattr(head, name)) for head in heads for name in ("logits", "loss")),
-        (executor, "settle", settle),
+        (executor, "compute_deferred", compute_deferred),
         (Variable, "_execution_engine", engine),
     ]
     for owner, name, call in looked_at:

@@ -44,7 +44,7 @@ from meshwave.engine.runtime.device.memory import AllocationCount, keep_freed_me
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.experts.build import alone
 from meshwave.engine.runtime.models import Stage, build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import settle
+from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
 WARM_UP = 1  # rounds that do not count
 LEAST_ROUNDS, MOST_ROUNDS = 2, 15
@@ -166,7 +166,7 @@ class StageOf:
             return
         due = self._timed(lambda mb: local.input_gradient(saved.made[mb], gradient)[1])
         yield "input_gradient", due.seconds
-        yield "weight_gradient", self._timed(lambda mb: settle(due.made[mb])).seconds
+        yield "weight_gradient", self._timed(lambda mb: compute_deferred(due.made[mb])).seconds
 
     def _timed(self, work: Callable[[int], Any]) -> Made:
         """What ``work`` makes of each microbatch, and how long that takes."""

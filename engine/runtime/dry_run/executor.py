@@ -45,7 +45,7 @@ from meshwave.engine.runtime.execution.executor import Executor, Measured, Slot
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
 from meshwave.engine.runtime.execution.trainer import routes
-from meshwave.engine.runtime.modules.deferred_gradients import Due
+from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 from meshwave.engine.units import quantity
 
 SMALLEST_BYTES = 2**14
@@ -254,7 +254,7 @@ class WaitingStage:
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
-    ) -> tuple[Tensor | None, list[Due]]:
+    ) -> tuple[Tensor | None, list[DeferredGradient]]:
         return self._gradient, []
 
     def forget(self) -> None:

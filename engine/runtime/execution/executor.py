@@ -17,7 +17,7 @@ from meshwave.engine.runtime.communication.wire import Pending
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.execution.stages import Saved, Tensors
-from meshwave.engine.runtime.modules.deferred_gradients import Due, settle
+from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient, compute_deferred
 
 Batch = Mapping[int, tuple[Tensor, Tensor]]
 """Inputs and targets by microbatch, for those whose first or last stage is here."""
@@ -41,7 +41,7 @@ class Computes(Protocol):
     def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None: ...
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
-    ) -> tuple[Tensor | None, list[Due]]: ...
+    ) -> tuple[Tensor | None, list[DeferredGradient]]: ...
     def forget(self) -> None: ...
 
 
@@ -132,7 +132,7 @@ class Executor:
         self._shelf: dict[Action, Tensor] = {}
         self._coming: dict[Action, Pending] = {}
         self._saved: dict[Action, Saved] = {}
-        self._due: dict[Action, list[Due]] = {}  # what a W has to do
+        self._due: dict[Action, list[DeferredGradient]] = {}  # what a W has to do
         self._losses: list[Tensor] = []
         rows = len(self._actions)
         self._start: list[Stamp] = [0] * rows
@@ -232,7 +232,7 @@ class Executor:
 
     def _weight_gradient(self, row: int, stage: int, mb: int) -> Play:
         made, due = forward(stage, mb), self._due
-        return lambda: settle(due.pop(made))
+        return lambda: compute_deferred(due.pop(made))
 
     def _send(self, made: Action, taker: int) -> Play:
         """Send what was made here to the rank of the stage that takes it."""

@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from meshwave.engine.runtime.models import Stage
-from meshwave.engine.runtime.modules.deferred_gradients import Defers, Due, Later, settle
+from meshwave.engine.runtime.modules.deferred_gradients import (
+    DeferrableModule,
+    DeferredGradient,
+    GradientQueue,
+    compute_deferred,
+)
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}  # of the weights
 MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}  # of what passes between stages
@@ -62,12 +67,12 @@ class LocalStage:
         self._loss_scale = loss_scale
         self._mixed = precision == "bf16"
         self._autocast = torch.autocast(device.type, torch.bfloat16) if self._mixed else None
-        self._weighted = [part for part in module.modules() if isinstance(part, Defers)]
+        self._weighted = [part for part in module.modules() if isinstance(part, DeferrableModule)]
         self._is_cast = not self._mixed
-        self._later = Later() if split else None
+        self._later = GradientQueue() if split else None
         for part in module.modules():
-            if isinstance(part, Defers):
-                part.later = self._later
+            if isinstance(part, DeferrableModule):
+                part.gradient_queue = self._later
             elif split and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
         self.compiled = module.compile_blocks() if compiled and not split else 0  # of its blocks
@@ -95,13 +100,13 @@ class LocalStage:
         """
         self._pull(saved, gradient, of_given)
         if self._later is not None:
-            settle(self._later.take())
+            compute_deferred(self._later.take())
         return saved.x.grad
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
-    ) -> tuple[Tensor | None, list[Due]]:
-        """The gradient of the input, and what :func:`settle` computes the weights' from."""
+    ) -> tuple[Tensor | None, list[DeferredGradient]]:
+        """The gradient of the input, and what :func:`compute_deferred` computes the weights' from."""
         assert self._later is not None, "a stage whose backward is split"
         self._pull(saved, gradient, of_given)
         return saved.x.grad, self._later.take()
@@ -111,7 +116,7 @@ class LocalStage:
         if self._mixed:
             self._is_cast = False
             for part in self._weighted:
-                part.forget_copies()
+                part.drop_cast_weights()
 
     def _traced(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
         if not self._is_first:
@@ -126,7 +131,7 @@ class LocalStage:
         else:
             if not self._is_cast:
                 for part in self._weighted:
-                    part.copy_weights(torch.bfloat16)
+                    part.cast_weights(torch.bfloat16)
                 self._is_cast = True
             with self._autocast:
                 found = self._forward(x, targets, skips)

@@ -25,7 +25,7 @@ from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import Trace
 from meshwave.engine.runtime.models import build_stage, models
-from meshwave.engine.runtime.modules.tensor_parallel import Cut, cut_of
+from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,10 @@ class Trainer:
             if isinstance(part, ExpertLayer)
         }
 
-    def cuts(self) -> dict[str, Cut]:
+    def cuts(self) -> dict[str, WeightShard]:
         """Which parts of the whole model's weights this process holds, of those that are cut."""
         named = (pair for module in self._modules.values() for pair in module.named_parameters())
-        return {name: cut for name, parameter in named if (cut := cut_of(parameter))}
+        return {name: cut for name, parameter in named if (cut := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights of this process under their names in the whole model."""
@@ -175,6 +175,6 @@ def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], exp
             if told:
                 return told, told[0]
         members = layout.holders(stage, layout.cut(process))
-        return members, members[0] if cut_of(parameter) else layout.holders(stage)[0]
+        return members, members[0] if weight_shard(parameter) else layout.holders(stage)[0]
 
     return sharers

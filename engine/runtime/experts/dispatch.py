@@ -25,7 +25,7 @@ from meshwave.engine.runtime.experts.feed_forward import FeedForward, Kept
 from meshwave.engine.runtime.experts.overlap import Overlap
 from meshwave.engine.runtime.experts.step_times import At
 from meshwave.engine.runtime.experts.steps import SLOTS, Arrives, Steps, indices
-from meshwave.engine.runtime.modules.deferred_gradients import Defers, Due, Later
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, DeferredGradient, GradientQueue
 
 Compute = Callable[[int, Tensor], Tensor]
 """What the experts do with the rows of a chunk."""
@@ -83,7 +83,7 @@ class Journey:
     """Takes ``[copies, blocks, slots, hidden]`` there and back."""
 
     def __init__(
-        self, inside: Sequence[Step], steps: Steps, experts: FeedForward, held: Sequence[int], part: Defers
+        self, inside: Sequence[Step], steps: Steps, experts: FeedForward, held: Sequence[int], part: DeferrableModule
     ) -> None:
         """``held`` are the numbers of the experts of this process, ``part`` knows whether their gradients wait."""
         self._steps, self._experts, self._held, self._part = steps, experts, held, part
@@ -131,9 +131,9 @@ class Journey:
         return self._play(self._ways[1], gradient, compute)
 
     @property
-    def _later(self) -> Later | None:
+    def _later(self) -> GradientQueue | None:
         """Where weight gradients are left for later, each noted as a step when it is computed."""
-        return None if self._part.later is None else _Noted(self._part.later, self._steps)
+        return None if self._part.gradient_queue is None else _Noted(self._part.gradient_queue, self._steps)
 
     def _play(self, way: _Way, slots: Tensor, compute: Compute) -> Tensor:
         coming = [way.there(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))]
@@ -226,14 +226,14 @@ class _Way:
         return lambda: self._steps.start(step, before(), at)()
 
 
-class _Noted(Later):
+class _Noted(GradientQueue):
     """Leaves what is due where it belongs, to be noted as a step when it is done."""
 
-    def __init__(self, later: Later, steps: Steps) -> None:
+    def __init__(self, later: GradientQueue, steps: Steps) -> None:
         super().__init__()
         self._later, self._steps = later, steps
 
-    def add(self, due: Due) -> None:
+    def add(self, due: DeferredGradient) -> None:
         def noted() -> None:
             ends = self._steps.begins(StepOp.EXPERTS, At(Way.WEIGHTS))
             due()

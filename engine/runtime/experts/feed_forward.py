@@ -21,13 +21,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwave.engine.runtime.modules.deferred_gradients import Defers, Due, Later, accumulate
-from meshwave.engine.runtime.modules.tensor_parallel import Cut, cut_of
+from meshwave.engine.runtime.modules.deferred_gradients import (
+    DeferrableModule,
+    DeferredGradient,
+    GradientQueue,
+    add_gradient,
+)
+from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
 MATRICES = ("w_in", "b_in", "w_out", "b_out")
 
 
-class Expert(Defers):
+class Expert(DeferrableModule):
     """The weights of one expert, or of one shard of it, left empty.
 
     ``w_in [hidden, width]``, ``b_in [width]``, ``w_out [width, hidden]``, and on the first shard
@@ -56,15 +61,17 @@ class Expert(Defers):
         self.b_out = empty(hidden) if shard == 0 else None
         if shards > 1:
             for weight, dim in ((self.w_in, 1), (self.b_in, 0), (self.w_out, 0)):
-                weight.cut = Cut(dim, (own,), ffn_hidden)  # type: ignore[attr-defined]
+                weight.shard = WeightShard(dim, (own,), ffn_hidden)  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def draw(self, chance: torch.Generator, deviation: float, out_deviation: float) -> None:
         """Normal matrices and zero biases. All shards and copies of an expert draw the whole of it."""
         for weight, of in ((self.w_in, deviation), (self.w_out, out_deviation)):
-            cut = cut_of(weight)
-            whole = torch.empty(cut.shape(weight.shape) if cut else weight.shape).normal_(0.0, of, generator=chance)
-            weight.copy_(cut.of(whole) if cut else whole)
+            cut = weight_shard(weight)
+            whole = torch.empty(cut.whole_shape(weight.shape) if cut else weight.shape).normal_(
+                0.0, of, generator=chance
+            )
+            weight.copy_(cut.select(whole) if cut else whole)
         for bias in (self.b_in, self.b_out):
             if bias is not None:
                 bias.zero_()
@@ -149,7 +156,7 @@ class FeedForward:
             kept.append(Kept(run, rows, inner, active))
         return results[1] if len(kept) == 1 else torch.cat(results), kept
 
-    def backward(self, gradient: Tensor, kept: Sequence[Kept], later: Later | None) -> Tensor:
+    def backward(self, gradient: Tensor, kept: Sequence[Kept], later: GradientQueue | None) -> Tensor:
         """The gradient of the rows. Those of the weights are added to now, or left for ``later``."""
         w_in, w_out = (self._weights(name, gradient.dtype) for name in ("w_in", "w_out"))
         results = [gradient[:0]]
@@ -160,7 +167,7 @@ class FeedForward:
                 of_result.bmm(w_out[each.run.experts].mT), each.inner
             )
             results.append(of_inner.bmm(w_in[each.run.experts].mT).flatten(0, 1))
-            due: Due = partial(self._add, each, of_inner, of_result)
+            due: DeferredGradient = partial(self._add, each, of_inner, of_result)
             due() if later is None else later.add(due)
         return results[1] if len(kept) == 1 else torch.cat(results)
 
@@ -177,7 +184,7 @@ class FeedForward:
             for expert, gradient in zip(self._experts[kept.run.experts], gradients, strict=True):
                 weight = getattr(expert, name)
                 if weight is not None:
-                    accumulate(weight, gradient)
+                    add_gradient(weight, gradient)
 
     def _weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Those of all experts in the precision of the rows."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from meshwave.engine.runtime.modules.deferred_gradients import Defers, accumulate
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, add_gradient
 
 Room = Callable[[Tensor], int]
 """Slots of an expert, given its load: ``[experts]`` routes to each."""
@@ -50,7 +50,7 @@ class Routing(NamedTuple):
         return torch.where(self.route < choices * tokens, self.route % tokens, tokens)
 
 
-class Gate(Defers):
+class Gate(DeferrableModule):
     """Scores of ``[S, hidden]`` tokens for ``experts``, left empty: who builds a model draws its weights.
 
     The load-balancing loss is ``E * sum(me * ce)``, of the mean probability of each expert and its
@@ -143,13 +143,13 @@ class _Scores(Function):
         (x,) = ctx.saved_tensors
         gate: Gate = ctx.gate
         due = partial(_add_scores, gate.weight, x, gradient)
-        due() if gate.later is None else gate.later.add(due)
+        due() if gate.gradient_queue is None else gate.gradient_queue.add(due)
         return (gradient @ _wide(gate.weight)).to(x.dtype), None, None
 
 
 @torch.no_grad()
 def _add_scores(weight: nn.Parameter, x: Tensor, gradient: Tensor) -> None:
-    accumulate(weight, gradient.t() @ _wide(x))
+    add_gradient(weight, gradient.t() @ _wide(x))
 
 
 def _wide(x: Tensor) -> Tensor:

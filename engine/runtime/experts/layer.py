@@ -28,7 +28,7 @@ from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
 from meshwave.engine.runtime.experts.step_times import At, Begins, Ends, nothing
 from meshwave.engine.runtime.experts.steps import OUTSIDE, Message, Steps, all_gather
-from meshwave.engine.runtime.modules.deferred_gradients import Defers
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 
 KINDS = ("mp", "esp", "ep", "ep_esp")
 BACKWARD = At(Way.BACKWARD)
@@ -57,7 +57,7 @@ def holders(schedule: ExpertSchedule, layer: Layer, expert: int, shard: int) -> 
     )
 
 
-class ExpertLayer(Defers):
+class ExpertLayer(DeferrableModule):
     """``[..., hidden]`` to the same: every token is the weighted sum of what its experts make of it.
 
     Tokens are alike on the processes of an ``mp`` group, and so is the gradient that comes back.
@@ -156,11 +156,11 @@ class ExpertLayer(Defers):
         """The devices of a block that hold the same shard of an expert as this one, ascending."""
         return holders(self.schedule, self.layer, expert, self.shard)
 
-    def copy_weights(self, dtype: torch.dtype) -> None:
+    def cast_weights(self, dtype: torch.dtype) -> None:
         """Those of the experts: the gate computes in 32 bits."""
         self._experts.copy(dtype)
 
-    def forget_copies(self) -> None:
+    def drop_cast_weights(self) -> None:
         self._experts.forget()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from meshwave.engine.costs.operators import Model
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.modules.tensor_parallel import cut_of
+from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
 Example = tuple[NDArray[Any], NDArray[Any]]
 """What goes in and what should come out, of one sample."""
@@ -176,8 +176,8 @@ def _initialise(part: nn.Module, key: tuple[int, int], deviation: Callable[[str,
         elif "norm" in name:
             parameter.fill_(1.0)
         else:
-            cut = cut_of(parameter)
-            drawn = torch.empty(cut.shape(parameter.shape) if cut else parameter.shape)
+            cut = weight_shard(parameter)
+            drawn = torch.empty(cut.whole_shape(parameter.shape) if cut else parameter.shape)
             drawn.normal_(0.0, deviation(name, drawn), generator=chance)
-            parameter.copy_(cut.of(drawn) if cut else drawn)
+            parameter.copy_(cut.select(drawn) if cut else drawn)
     return part

@@ -13,8 +13,13 @@ from torch import Tensor, nn
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models._family import FIRST_LAYER, Family, Shape
-from meshwave.engine.runtime.modules.deferred_gradients import Norm, Table
-from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, RowLinear, VocabTable, cross_entropy
+from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
+from meshwave.engine.runtime.modules.tensor_parallel import (
+    ColumnLinear,
+    RowLinear,
+    VocabularyTable,
+    parallel_cross_entropy,
+)
 
 Ints = NDArray[np.int64]
 
@@ -26,11 +31,11 @@ class Embedding(nn.Module):
 
     def __init__(self, shape: Shape, group: Group = ALONE) -> None:
         super().__init__()
-        self.token = VocabTable(shape.vocab, shape.hidden, group)
-        self.position = Table(shape.sequence, shape.hidden)
+        self.token = VocabularyTable(shape.vocab, shape.hidden, group)
+        self.position = EmbeddingTable(shape.sequence, shape.hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        embedded: Tensor = self.token(tokens) + self.position.first(tokens.shape[1])
+        embedded: Tensor = self.token(tokens) + self.position.first_rows(tokens.shape[1])
         return embedded
 
 
@@ -91,7 +96,7 @@ class Head(nn.Module):
         return logits
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
+        return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
 
 
 class Transformer(Family):

@@ -1,0 +1,1 @@
+"""Building blocks of models: modules whose weight gradients can be deferred, tensor-parallel modules."""

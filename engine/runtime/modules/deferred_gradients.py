@@ -1,11 +1,11 @@
-"""Weight gradients for later: a backward in two halves that computes nothing twice.
+"""Deferred weight gradients: a backward in two halves that computes nothing twice.
 
-Zero-bubble schedules (Qi et al., arXiv:2401.10241) run the gradient of a stage's input as soon as
-they can and put off those of its weights. Each part of a model that holds weights is a
-:class:`Defers`. While it has a place to put them, its backward computes the input's gradient alone
-and leaves there what the weights' gradients need, which is what went in and what came back; the
+Zero-bubble schedules (Qi et al., arXiv:2401.10241) compute the gradient of a stage's input as soon as
+they can and defer those of its weights. Each part of a model that holds weights is a
+:class:`DeferrableModule`. While it has a gradient queue, its backward computes the input's gradient alone
+and leaves in the queue what the weights' gradients need, which is the input and the gradient of the output; the
 rest that autograd keeps is freed. Both halves call the kernels that autograd would call, with the
-same layouts, so that the bits are those of a whole backward.
+same layouts, so that the results are bitwise those of a whole backward.
 """
 
 from __future__ import annotations
@@ -21,326 +21,347 @@ from torch.autograd import Function
 
 from meshwave.engine.runtime.device.accelerator import is_autocast
 
-Due = Callable[[], None]
-"""Adds one part's share to the gradients of its weights."""
+DeferredGradient = Callable[[], None]
+"""Computes the gradients of a module's weights for one microbatch and adds them to those of the step."""
 
 
-class Later:
-    """Where the parts of one stage leave the weight gradients of one backward."""
+class GradientQueue:
+    """The deferred weight gradients of one stage and one backward."""
 
     def __init__(self) -> None:
-        self._due: list[Due] = []
+        self._gradients: list[DeferredGradient] = []
 
-    def add(self, due: Due) -> None:
-        self._due.append(due)
+    def add(self, gradient: DeferredGradient) -> None:
+        """Defer a gradient."""
+        self._gradients.append(gradient)
 
-    def take(self) -> list[Due]:
-        """What was left since the last call."""
-        due, self._due = self._due, []
-        return due
+    def take(self) -> list[DeferredGradient]:
+        """Return and remove the gradients that were deferred since the last call."""
+        gradients, self._gradients = self._gradients, []
+        return gradients
 
 
 @torch.no_grad()
-def settle(due: list[Due]) -> None:
-    """Compute the gradients that were put off, in the order of a backward, and let go of each one's tensors."""
-    due.reverse()
-    while due:
-        due.pop()()
+def compute_deferred(gradients: list[DeferredGradient]) -> None:
+    """Compute deferred gradients in the order of a backward. Empties the list, so that each one's tensors are freed."""
+    gradients.reverse()
+    while gradients:
+        gradients.pop()()
 
 
-class Defers(nn.Module):
-    """A part of a model that can leave the gradients of its weights for later."""
+class DeferrableModule(nn.Module):
+    """A part of a model that can defer the gradients of its weights."""
 
-    later: Later | None = None  # none: autograd computes all gradients at once
+    gradient_queue: GradientQueue | None = None  # None: autograd computes all gradients at once
 
-    def copy_weights(self, dtype: torch.dtype) -> None:
-        """Have copies of the weights to compute with, where autocast would make them for every input; for the
-        inputs from now on until :meth:`forget_copies`."""
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Make copies of the weights in ``dtype``, used for all inputs until :meth:`drop_cast_weights`.
 
-    def forget_copies(self) -> None:
-        """The weights have changed, or are about to."""
+        Autocast would make them anew for every input.
+        """
+
+    def drop_cast_weights(self) -> None:
+        """Drop the copies, because the weights have changed or are about to."""
 
 
-class Linear(Defers, nn.Linear):
-    """A linear map, left empty: who builds a model draws its weights.
+class Linear(DeferrableModule, nn.Linear):
+    """A linear map whose weights are left uninitialised: the model draws them.
 
-    ``cast`` are weight and bias in the precision that it computes in, if that is not theirs.
+    ``cast`` are weight and bias in the precision of the computation, if that is not theirs.
     """
 
     cast: tuple[Tensor, Tensor | None] | None = None
 
     def reset_parameters(self) -> None:
-        pass
+        """Leave the weights uninitialised."""
 
     @torch.enable_grad()
-    def copy_weights(self, dtype: torch.dtype) -> None:
-        """In a way that autograd knows: the copies' gradients are the weights'."""
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Make copies through which autograd passes gradients to the weights."""
         self.cast = self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype)
 
-    def forget_copies(self) -> None:
+    def drop_cast_weights(self) -> None:
+        """Drop the copies."""
         self.cast = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.later is not None:
-            out: Tensor = _Product.apply(x, self, self.later, True)  # type: ignore[no-untyped-call]
-            return out
+        """Map ``x [..., inputs]`` to ``[..., outputs]``."""
+        if self.gradient_queue is not None:
+            return self._deferring(x, has_bias=True)
         weight, bias = self.cast or (self.weight, self.bias)
         return F.linear(x, weight, bias)
 
-    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The product alone, and the bias, to be added by the caller to something with the same gradient."""
+    def product_and_bias(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product without the bias, and the bias.
+
+        The caller adds the bias to something whose gradient is that of the product.
+        """
         weight, bias = self.cast or (self.weight, self.bias)
         assert bias is not None, "a map with a bias"
-        if self.later is None:
+        if self.gradient_queue is None:
             return F.linear(x, weight), bias
-        out: Tensor = _Product.apply(x, self, self.later, False)  # type: ignore[no-untyped-call]
-        return out, bias.detach()  # its gradient is put off with the weight's
+        return self._deferring(x, has_bias=False), bias.detach()  # its gradient is deferred with the weight's
 
-
-class Norm(Defers, nn.LayerNorm):
-    """Layer norm over the last dim."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.later is None:
-            return super().forward(x)
-        if is_autocast(x):
-            x = x.float()  # as autocast does with norms on a GPU
-        out: Tensor = _Normed.apply(x, self, self.later)  # type: ignore[no-untyped-call]
+    def _deferring(self, x: Tensor, *, has_bias: bool) -> Tensor:
+        out: Tensor = _DeferringLinear.apply(x, self, self.gradient_queue, has_bias)  # type: ignore[no-untyped-call]
         return out
 
 
-class Convolution(Defers, nn.Conv2d):
-    """A convolution of images with a bias, left empty like :class:`Linear`, with ``cast`` as there."""
+class Norm(DeferrableModule, nn.LayerNorm):
+    """Layer norm over the last dim."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x [..., features]``."""
+        if self.gradient_queue is None:
+            return super().forward(x)
+        if is_autocast(x):
+            x = x.float()  # as autocast does with norms on an accelerator
+        out: Tensor = _DeferringNorm.apply(x, self, self.gradient_queue)  # type: ignore[no-untyped-call]
+        return out
+
+
+class Convolution(DeferrableModule, nn.Conv2d):
+    """A convolution of images with a bias, left uninitialised like :class:`Linear`, with ``cast`` as there."""
 
     cast: tuple[Tensor, Tensor] | None = None
 
     def reset_parameters(self) -> None:
-        pass
+        """Leave the weights uninitialised."""
 
     @torch.enable_grad()
-    def copy_weights(self, dtype: torch.dtype) -> None:
-        """In a way that autograd knows: the copies' gradients are the weights'."""
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Make copies through which autograd passes gradients to the weights."""
         assert self.bias is not None, "a convolution with a bias"
         self.cast = self.weight.to(dtype), self.bias.to(dtype)
 
-    def forget_copies(self) -> None:
+    def drop_cast_weights(self) -> None:
+        """Drop the copies."""
         self.cast = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.later is not None:
-            out: Tensor = _Convolved.apply(x, self.weight, self, self.later)  # type: ignore[no-untyped-call]
+        """Convolve images ``[batch, channels, height, width]``."""
+        if self.gradient_queue is not None:
+            out: Tensor = _DeferringConvolution.apply(x, self.weight, self, self.gradient_queue)  # type: ignore[no-untyped-call]
             return out
         weight, bias = self.cast or (self.weight, self.bias)
         return F.conv2d(x, weight, bias, self.stride, self.padding)
 
 
-class ChannelNorm(Defers, nn.GroupNorm):
+class ChannelNorm(DeferrableModule, nn.GroupNorm):
     """Group norm of the channels of images."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.later is None:
+        """Normalise images ``[batch, channels, height, width]``."""
+        if self.gradient_queue is None:
             return super().forward(x)
         if is_autocast(x):
-            x = x.float()  # as autocast does with norms on a GPU
-        out: Tensor = _GroupNormed.apply(x.contiguous(), self, self.later)  # type: ignore[no-untyped-call]
+            x = x.float()  # as autocast does with norms on an accelerator
+        out: Tensor = _DeferringChannelNorm.apply(x.contiguous(), self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return out
 
 
-class Table(Defers, nn.Embedding):
-    """A row of weights a number, left empty like :class:`Linear`."""
+class EmbeddingTable(DeferrableModule, nn.Embedding):
+    """A table with a row of weights for each index, left uninitialised like :class:`Linear`."""
 
     def reset_parameters(self) -> None:
-        pass
+        """Leave the weights uninitialised."""
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        if self.later is None:
-            return super().forward(numbers)
-        rows: Tensor = _Looked.apply(self.weight, numbers, self, self.later)  # type: ignore[no-untyped-call]
+    def forward(self, indices: Tensor) -> Tensor:
+        """Return the rows ``[..., hidden]`` of ``indices [...]``."""
+        if self.gradient_queue is None:
+            return super().forward(indices)
+        rows: Tensor = _DeferringLookup.apply(self.weight, indices, self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return rows
 
-    def first(self, count: int) -> Tensor:
-        """The rows of the numbers below ``count``."""
-        if self.later is None:
+    def first_rows(self, count: int) -> Tensor:
+        """Return the first ``count`` rows."""
+        if self.gradient_queue is None:
             return self.weight[:count]
-        rows: Tensor = _First.apply(self.weight, count, self, self.later)  # type: ignore[no-untyped-call]
+        rows: Tensor = _DeferringFirstRows.apply(self.weight, count, self, self.gradient_queue)  # type: ignore[no-untyped-call]
         return rows
 
 
-# ---- the input's gradient, and what is left for the weights' ----
+# ---- the input's gradient; the weights' are deferred ----
 
 
-class _Product(Function):
+class _DeferringLinear(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, linear: Linear, later: Later, biased: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, linear: Linear, queue: GradientQueue, has_bias: bool) -> Tensor:
         weight, bias = linear.cast or (linear.weight, linear.bias)
         x = x.to(weight.dtype)
         ctx.save_for_backward(x)
-        ctx.weight, ctx.linear, ctx.later = weight, linear, later
-        return F.linear(x, weight, bias if biased else None)
+        ctx.weight, ctx.linear, ctx.queue = weight, linear, queue
+        return F.linear(x, weight, bias if has_bias else None)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (x,) = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
-        ctx.later.add(partial(_add_product, ctx.linear, x.view(-1, x.shape[-1]), rows))
+        ctx.queue.add(partial(_add_linear, ctx.linear, x.view(-1, x.shape[-1]), rows))
         return rows.mm(ctx.weight).view(x.shape), None, None, None
 
 
-class _Normed(Function):
+class _DeferringNorm(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, norm: Norm, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, norm: Norm, queue: GradientQueue) -> Tensor:
         shape, eps = norm.normalized_shape, norm.eps
         out, mean, deviation = torch.native_layer_norm(x, shape, norm.weight, norm.bias, eps)
         ctx.save_for_backward(x, mean, deviation)
-        ctx.norm, ctx.later = norm, later
+        ctx.norm, ctx.queue = norm, queue
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, mean, deviation = ctx.saved_tensors
-        ctx.later.add(partial(_add_norm, ctx.norm, x, mean, deviation, gradient))
-        of_input, _, _ = _norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
-        return of_input, None, None
+        ctx.queue.add(partial(_add_norm, ctx.norm, x, mean, deviation, gradient))
+        input_gradient, _, _ = _norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
+        return input_gradient, None, None
 
 
-class _Convolved(Function):
-    """``weight`` is the module's, so that autograd comes by also where nobody wants the input's gradient."""
+class _DeferringConvolution(Function):
+    """Takes the module's ``weight`` too, so that autograd runs the backward even if the input needs no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, convolution: Convolution, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, convolution: Convolution, queue: GradientQueue) -> Tensor:
         used, bias = convolution.cast or (weight, convolution.bias)
         x = x.to(used.dtype)
         ctx.save_for_backward(x)
-        ctx.weight, ctx.convolution, ctx.later = used, convolution, later
+        ctx.weight, ctx.convolution, ctx.queue = used, convolution, queue
         return F.conv2d(x, used, bias, convolution.stride, convolution.padding)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         (x,) = ctx.saved_tensors
-        gradient = gradient.contiguous()  # no view of a message, which would be held as long
-        ctx.later.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
+        gradient = gradient.contiguous()  # not a view of a message, which would stay in memory as long
+        ctx.queue.add(partial(_add_convolution, ctx.convolution, x, ctx.weight, gradient))
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         wanted = [True, False, False]
-        of_input, _, _ = _convolution_backward(ctx.convolution, x, ctx.weight, gradient, wanted=wanted)
-        return of_input, None, None, None
+        input_gradient, _, _ = _convolution_backward(ctx.convolution, x, ctx.weight, gradient, wanted=wanted)
+        return input_gradient, None, None, None
 
 
-class _GroupNormed(Function):
+class _DeferringChannelNorm(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, norm: ChannelNorm, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, norm: ChannelNorm, queue: GradientQueue) -> Tensor:
         batch, channels = x.shape[:2]
         sizes = batch, channels, x[0, 0].numel(), norm.num_groups
         out, mean, deviation = torch.native_group_norm(x, norm.weight, norm.bias, *sizes, norm.eps)
         ctx.save_for_backward(x, mean, deviation)
-        ctx.norm, ctx.later = norm, later
+        ctx.norm, ctx.queue = norm, queue
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         x, mean, deviation = ctx.saved_tensors
         gradient = gradient.contiguous()
-        ctx.later.add(partial(_add_group_norm, ctx.norm, x, mean, deviation, gradient))
-        of_input, _, _ = _group_norm_backward(ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False])
-        return of_input, None, None
+        ctx.queue.add(partial(_add_channel_norm, ctx.norm, x, mean, deviation, gradient))
+        input_gradient, _, _ = _channel_norm_backward(
+            ctx.norm, x, mean, deviation, gradient, wanted=[True, False, False]
+        )
+        return input_gradient, None, None
 
 
-class _Looked(Function):
+class _DeferringLookup(Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, numbers: Tensor, table: Table, later: Later) -> Tensor:
-        ctx.save_for_backward(numbers)
-        ctx.table, ctx.later = table, later
-        return F.embedding(numbers, weight)
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, table: EmbeddingTable, queue: GradientQueue) -> Tensor:
+        ctx.save_for_backward(indices)
+        ctx.table, ctx.queue = table, queue
+        return F.embedding(indices, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
-        (numbers,) = ctx.saved_tensors
-        ctx.later.add(partial(_add_looked, ctx.table, numbers, gradient))
+        (indices,) = ctx.saved_tensors
+        ctx.queue.add(partial(_add_lookup, ctx.table, indices, gradient))
         return None, None, None, None
 
 
-class _First(Function):
+class _DeferringFirstRows(Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, count: int, table: Table, later: Later) -> Tensor:
-        ctx.table, ctx.later = table, later
+    def forward(ctx: Any, weight: Tensor, count: int, table: EmbeddingTable, queue: GradientQueue) -> Tensor:
+        ctx.table, ctx.queue = table, queue
         return weight[:count]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
-        ctx.later.add(partial(_add_first, ctx.table, gradient))
+        ctx.queue.add(partial(_add_first_rows, ctx.table, gradient))
         return None, None, None, None
 
 
 # ---- the weights' gradients ----
 
 
-def _add_product(linear: Linear, x: Tensor, gradient: Tensor) -> None:
-    accumulate(linear.weight, gradient.t().mm(x))
+def _add_linear(linear: Linear, x: Tensor, gradient: Tensor) -> None:
+    add_gradient(linear.weight, gradient.t().mm(x))
     if linear.bias is not None:
-        accumulate(linear.bias, gradient.sum(0))
+        add_gradient(linear.bias, gradient.sum(0))
 
 
 def _add_norm(norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
     _, weight, bias = _norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
-    accumulate(norm.weight, weight)
-    accumulate(norm.bias, bias)
+    add_gradient(norm.weight, weight)
+    add_gradient(norm.bias, bias)
 
 
 def _norm_backward(
     norm: Norm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input, weight and bias, those that are wanted."""
+    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
     shape = list(norm.normalized_shape)
     kernel = torch.ops.aten.native_layer_norm_backward.default
-    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, shape, mean, deviation, norm.weight, norm.bias, wanted)
-    return found
+    gradients: tuple[Tensor, Tensor, Tensor] = kernel(
+        gradient, x, shape, mean, deviation, norm.weight, norm.bias, wanted
+    )
+    return gradients
 
 
 def _add_convolution(convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor) -> None:
-    _, of_weight, of_bias = _convolution_backward(convolution, x, weight, gradient, wanted=[False, True, True])
+    _, weight_gradient, bias_gradient = _convolution_backward(
+        convolution, x, weight, gradient, wanted=[False, True, True]
+    )
     assert convolution.bias is not None, "a convolution with a bias"
-    accumulate(convolution.weight, of_weight)
-    accumulate(convolution.bias, of_bias)
+    add_gradient(convolution.weight, weight_gradient)
+    add_gradient(convolution.bias, bias_gradient)
 
 
 def _convolution_backward(
     convolution: Convolution, x: Tensor, weight: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input, weight and bias, those that are wanted."""
-    how = [list(convolution.stride), list(convolution.padding), [1, 1], False, [0, 0], 1]
+    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
+    settings = [list(convolution.stride), list(convolution.padding), [1, 1], False, [0, 0], 1]
     kernel = torch.ops.aten.convolution_backward.default
-    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, weight, [weight.shape[0]], *how, wanted)
-    return found
+    gradients: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, weight, [weight.shape[0]], *settings, wanted)
+    return gradients
 
 
-def _add_group_norm(norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
-    _, weight, bias = _group_norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
-    accumulate(norm.weight, weight)
-    accumulate(norm.bias, bias)
+def _add_channel_norm(norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor) -> None:
+    _, weight, bias = _channel_norm_backward(norm, x, mean, deviation, gradient, wanted=[False, True, True])
+    add_gradient(norm.weight, weight)
+    add_gradient(norm.bias, bias)
 
 
-def _group_norm_backward(
+def _channel_norm_backward(
     norm: ChannelNorm, x: Tensor, mean: Tensor, deviation: Tensor, gradient: Tensor, *, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of input, weight and bias, those that are wanted."""
+    """Return the gradients of input, weight and bias; only those that ``wanted`` marks are computed."""
     sizes = x.shape[0], x.shape[1], x[0, 0].numel(), norm.num_groups
     kernel = torch.ops.aten.native_group_norm_backward.default
-    found: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, mean, deviation, norm.weight, *sizes, wanted)
-    return found
+    gradients: tuple[Tensor, Tensor, Tensor] = kernel(gradient, x, mean, deviation, norm.weight, *sizes, wanted)
+    return gradients
 
 
-def _add_looked(table: Table, numbers: Tensor, gradient: Tensor) -> None:
+def _add_lookup(table: EmbeddingTable, indices: Tensor, gradient: Tensor) -> None:
     kernel = torch.ops.aten.embedding_dense_backward.default
-    accumulate(table.weight, kernel(gradient, numbers, table.num_embeddings, -1, False))
+    add_gradient(table.weight, kernel(gradient, indices, table.num_embeddings, -1, False))
 
 
-def _add_first(table: Table, gradient: Tensor) -> None:
+def _add_first_rows(table: EmbeddingTable, gradient: Tensor) -> None:
     kernel = torch.ops.aten.slice_backward.default
-    accumulate(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
+    add_gradient(table.weight, kernel(gradient, list(table.weight.shape), 0, 0, len(gradient), 1))
 
 
-def accumulate(weight: Tensor, gradient: Tensor) -> None:
-    """Add to the gradient, as autograd does: in the precision of the weight."""
+def add_gradient(weight: Tensor, gradient: Tensor) -> None:
+    """Add to the gradient of a weight as autograd does, in the precision of the weight."""
     if gradient.dtype is not weight.dtype:
         gradient = gradient.to(weight.dtype)
     if weight.grad is None:

@@ -1,9 +1,9 @@
-"""Tensor parallelism: processes that hold a cut of each product and sum what they found.
+"""Tensor parallelism: each process holds a shard of every matrix, and partial results are summed.
 
-Shoeybi et al. (arXiv:1909.08053, section 3): the first of two products is cut by columns and the
-second by rows, so that one all-reduce in the forward and one in the backward do for both. What
-is not cut (norms, positions, the biases behind a sum) is held and computed by all alike: their
-gradients are whole on each process, because every process has the same gradient of the sum.
+Shoeybi et al. (arXiv:1909.08053, section 3): the first of two matrices is sharded by columns and the
+second by rows, so that both together need one all-reduce in the forward and one in the backward. What
+is not sharded (norms, positions, the biases after a sum) is replicated: its
+gradient is complete on each process, because every process has the same gradient of the sum.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from torch import Tensor
 from torch.autograd import Function
 
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.modules.deferred_gradients import Linear, Table
+from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Linear
 
 
-class Cut(NamedTuple):
-    """Which part of a whole weight a parameter is."""
+class WeightShard(NamedTuple):
+    """The part of a whole weight that a parameter holds."""
 
     dim: int
-    pieces: tuple[range, ...]  # of that dim, one after the other
-    whole: int  # size of that dim of the whole weight
+    pieces: tuple[range, ...]  # indices along that dim, in the order in which they are held
+    whole_size: int  # size of that dim in the whole weight
 
-    def shape(self, own: torch.Size) -> list[int]:
-        """The shape of the whole weight."""
-        return [self.whole if dim == self.dim else size for dim, size in enumerate(own)]
+    def whole_shape(self, shape: torch.Size) -> list[int]:
+        """Return the shape of the whole weight, given that of the parameter."""
+        return [self.whole_size if dim == self.dim else size for dim, size in enumerate(shape)]
 
-    def of(self, whole: Tensor) -> Tensor:
-        """The part of the whole weight."""
+    def select(self, whole: Tensor) -> Tensor:
+        """Return this part of a whole weight."""
         return torch.cat([whole.narrow(self.dim, piece.start, len(piece)) for piece in self.pieces], self.dim)
 
 
-def cut_of(parameter: Tensor) -> Cut | None:
-    """Which part a parameter is; none where it is whole."""
-    return getattr(parameter, "cut", None)
+def weight_shard(parameter: Tensor) -> WeightShard | None:
+    """Return the part of a weight that a parameter holds; None if it holds the whole weight."""
+    return getattr(parameter, "shard", None)
 
 
 class _Copy(Function):
-    """The same tensor to all; its gradient is the sum of theirs."""
+    """Identity in the forward; the backward sums the gradients of the group."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
@@ -51,37 +51,37 @@ class _Copy(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _summed(gradient, ctx.group), None
+        return _all_reduce(gradient, ctx.group), None
 
 
 class _Reduce(Function):
-    """The sum of what all found; the gradient is the same for all."""
+    """Sum over the group in the forward; identity in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        return _summed(x, group)
+        return _all_reduce(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
-def _summed(x: Tensor, group: Group) -> Tensor:
+def _all_reduce(x: Tensor, group: Group) -> Tensor:
     x = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(x, group=group.handle)
     return x
 
 
-def copy_to(x: Tensor, group: Group) -> Tensor:
-    """``x``, held by all of the group, into what each computes of it."""
+def copy_to_group(x: Tensor, group: Group) -> Tensor:
+    """Return ``x``, which the whole group holds, with a backward that sums the gradients of the group."""
     if group.size == 1:
         return x
     copied: Tensor = _Copy.apply(x, group)  # type: ignore[no-untyped-call]
     return copied
 
 
-def reduce_from(x: Tensor, group: Group) -> Tensor:
-    """The sum of ``x`` over the group, held by all."""
+def sum_over_group(x: Tensor, group: Group) -> Tensor:
+    """Return the sum of ``x`` over the group, which the whole group then holds."""
     if group.size == 1:
         return x
     reduced: Tensor = _Reduce.apply(x, group)  # type: ignore[no-untyped-call]
@@ -89,9 +89,9 @@ def reduce_from(x: Tensor, group: Group) -> Tensor:
 
 
 class ColumnLinear(Linear):
-    """The own columns of a linear map of ``pieces`` equal blocks, each cut over the group alike.
+    """This process's columns of a linear map of ``pieces`` equal blocks, each of which is sharded over the group.
 
-    It takes what all hold and gives what only this process has.
+    The input is the same on the whole group; the output is this process's shard.
     """
 
     def __init__(self, inputs: int, outputs: int, group: Group = ALONE, *, pieces: int = 1, bias: bool = True) -> None:
@@ -102,18 +102,19 @@ class ColumnLinear(Linear):
         if group.size > 1:
             parts = tuple(range(n * block + own.start, n * block + own.stop) for n in range(pieces))
             for parameter in self.parameters():
-                parameter.cut = Cut(0, parts, outputs)  # type: ignore[attr-defined]
+                parameter.shard = WeightShard(0, parts, outputs)  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., inputs]`` to this process's columns ``[..., outputs / group size]``."""
         if self.cast is not None and self.group.size > 1:
-            x = x.to(self.cast[0].dtype)  # a GPU norms in 32 bits: its gradient would be summed in them
-        return super().forward(copy_to(x, self.group))
+            x = x.to(self.cast[0].dtype)  # norms of an accelerator return float32, in which gradients would be summed
+        return super().forward(copy_to_group(x, self.group))
 
 
 class RowLinear(Linear):
-    """The own rows of a linear map: it takes what only this process has and gives what all hold.
+    """This process's rows of a linear map.
 
-    The bias is added once, to the sum.
+    The input is this process's shard; the output is the same on the whole group. The bias is added once, to the sum.
     """
 
     def __init__(self, inputs: int, outputs: int, group: Group = ALONE) -> None:
@@ -121,42 +122,51 @@ class RowLinear(Linear):
         super().__init__(len(own), outputs)
         self.group = group
         if group.size > 1:
-            self.weight.cut = Cut(1, (own,), inputs)  # type: ignore[attr-defined]
+            self.weight.shard = WeightShard(1, (own,), inputs)  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map this process's shard ``x [..., inputs / group size]`` to ``[..., outputs]``."""
         if self.group.size == 1:
             return super().forward(x)
-        found, bias = self.without_bias(x)
-        return reduce_from(found, self.group) + bias
+        product, bias = self.product_and_bias(x)
+        return sum_over_group(product, self.group) + bias
 
 
-class VocabTable(Table):
-    """Rows of a table of tokens, the own ones of the group's."""
+class VocabularyTable(EmbeddingTable):
+    """This process's rows of an embedding table of tokens, which is sharded over the group."""
 
     def __init__(self, vocab: int, hidden: int, group: Group = ALONE) -> None:
         self.own = group.part(vocab)
         super().__init__(len(self.own), hidden)
         self.group = group
         if group.size > 1:
-            self.weight.cut = Cut(0, (self.own,), vocab)  # type: ignore[attr-defined]
+            self.weight.shard = WeightShard(0, (self.own,), vocab)  # type: ignore[attr-defined]
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings ``[..., hidden]`` of ``tokens [...]``, the same on the whole group."""
         if self.group.size == 1:
             return super().forward(tokens)
-        place = tokens - self.own.start
-        outside = (place < 0) | (place >= len(self.own))
-        rows = super().forward(place.masked_fill(outside, 0))
-        return reduce_from(rows.masked_fill(outside.unsqueeze(-1), 0.0), self.group)
+        index = tokens - self.own.start
+        outside = (index < 0) | (index >= len(self.own))
+        rows = super().forward(index.masked_fill(outside, 0))
+        return sum_over_group(rows.masked_fill(outside.unsqueeze(-1), 0.0), self.group)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
-    """The mean loss of ``[rows, own]`` logits, the own columns of the vocabulary; ``[rows]`` targets.
+def parallel_cross_entropy(logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
+    """Return the mean cross-entropy of logits whose columns are sharded over a group.
 
-    The logarithms are in 32 bits at least: autocast sees to that on a CPU, and on a GPU rounds them to 16.
-    The group exchanges three numbers a row, not the logits (arXiv:1909.08053, section 3).
+    The group exchanges three numbers a row, not the logits (arXiv:1909.08053, section 3). Logarithms are computed in
+    float32 at least: autocast does so on a CPU, but rounds them to 16 bits on a GPU.
+
+    Args:
+        logits: ``[rows, len(own)]``, this process's columns of the vocabulary.
+        targets: ``[rows]`` tokens.
+        own: the tokens of this process's columns.
+        group: the processes that hold the columns.
+        ignored: the target of rows that have no loss.
     """
     if group.size == 1:
-        return F.cross_entropy(_wide(logits), targets, ignore_index=ignored)
+        return F.cross_entropy(_at_least_float32(logits), targets, ignore_index=ignored)
     loss: Tensor = _CrossEntropy.apply(logits, targets, own, group, ignored)  # type: ignore[no-untyped-call]
     return loss
 
@@ -164,32 +174,32 @@ def cross_entropy(logits: Tensor, targets: Tensor, own: range, group: Group, ign
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, own: range, group: Group, ignored: int) -> Tensor:
-        wide = _wide(logits)
+        wide = _at_least_float32(logits)
         largest = wide.amax(1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group.handle)
         exps = (wide - largest.unsqueeze(1)).exp_()
         total = exps.sum(1)
         dist.all_reduce(total, group=group.handle)
-        place = targets - own.start
-        mine = (place >= 0) & (place < len(own))
-        place = place.masked_fill(~mine, 0)
-        aimed = wide.gather(1, place.unsqueeze(1)).squeeze(1).masked_fill(~mine, 0.0)
-        dist.all_reduce(aimed, group=group.handle)
-        counts = targets != ignored
-        number = counts.sum()
-        ctx.save_for_backward(exps.div_(total.unsqueeze(1)), place, mine, counts, number)
+        index = targets - own.start
+        is_own = (index >= 0) & (index < len(own))
+        index = index.masked_fill(~is_own, 0)
+        target_logits = wide.gather(1, index.unsqueeze(1)).squeeze(1).masked_fill(~is_own, 0.0)
+        dist.all_reduce(target_logits, group=group.handle)
+        has_loss = targets != ignored
+        count = has_loss.sum()
+        ctx.save_for_backward(exps.div_(total.unsqueeze(1)), index, is_own, has_loss, count)
         ctx.dtype = logits.dtype
-        losses = (total.log() + largest - aimed).masked_fill(~counts, 0.0)
-        return losses.sum() / number
+        losses = (total.log() + largest - target_logits).masked_fill(~has_loss, 0.0)
+        return losses.sum() / count
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        found, place, mine, counts, number = ctx.saved_tensors
-        found = found.clone()
-        found.scatter_add_(1, place.unsqueeze(1), -mine.to(found.dtype).unsqueeze(1))
-        found.mul_((gradient / number) * counts.unsqueeze(1))
-        return found.to(ctx.dtype), None, None, None, None
+        probabilities, index, is_own, has_loss, count = ctx.saved_tensors
+        logits_gradient = probabilities.clone()
+        logits_gradient.scatter_add_(1, index.unsqueeze(1), -is_own.to(logits_gradient.dtype).unsqueeze(1))
+        logits_gradient.mul_((gradient / count) * has_loss.unsqueeze(1))
+        return logits_gradient.to(ctx.dtype), None, None, None, None
 
 
-def _wide(logits: Tensor) -> Tensor:
+def _at_least_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -16,8 +16,8 @@ from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.world import TIMEOUT
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
 from meshwave.engine.runtime.models import build_stage
-from meshwave.engine.runtime.modules.deferred_gradients import Later, settle
-from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, cross_entropy
+from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue, compute_deferred
+from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, parallel_cross_entropy
 
 LAYERS = (1, 2, 1)
 BATCH = 3
@@ -105,7 +105,7 @@ def _count(case: Case, group: Group) -> Counted:
         _, due = backward(saved, None if last else gradient)
     tensors = [argument for left in due for argument in left.args if isinstance(argument, Tensor)]  # type: ignore[attr-defined]
     held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    settle(due)
+    compute_deferred(due)
     return Counted(
         [size for size, _ in ahead],
         [size for size, _ in back],
@@ -127,7 +127,7 @@ def loss(argument: Any) -> dict[str, Any]:
     expected.backward()  # type: ignore[no-untyped-call]
     own = group.part(vocab)
     logits = whole.detach()[:, own.start : own.stop].clone().requires_grad_()
-    found = cross_entropy(logits, targets, own, group, ignored)
+    found = parallel_cross_entropy(logits, targets, own, group, ignored)
     (2 * found).backward()  # type: ignore[no-untyped-call]
     assert whole.grad is not None and logits.grad is not None
     return {
@@ -144,7 +144,7 @@ def reduced_by_columns(split: bool) -> list[tuple[int, str]]:
     with torch.no_grad():
         for parameter in columns.parameters():
             parameter.fill_(0.01)
-    columns.later = Later() if split else None
+    columns.gradient_queue = GradientQueue() if split else None
     columns.cast = columns.weight.bfloat16(), columns.bias.bfloat16()
     x = torch.ones(4, 8, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):

@@ -25,7 +25,7 @@ from meshwave.engine.runtime.experts.layer import _Order, _Restore
 from meshwave.engine.runtime.experts.overlap import Overlap
 from meshwave.engine.runtime.experts.step_times import unseen
 from meshwave.engine.runtime.experts.steps import SLOTS, Steps
-from meshwave.engine.runtime.modules.deferred_gradients import Later
+from meshwave.engine.runtime.modules.deferred_gradients import GradientQueue
 from tests.engine.runtime.moe_works import own_groups
 
 SLOTS_EACH = 4
@@ -213,7 +213,7 @@ def _of_experts(layer: Layer, group: Group) -> list[Products]:
         return (together.forward(x, counts)[0] * y).sum().detach()
 
     _, kept = together.forward(x, counts)
-    later = Later()
+    later = GradientQueue()
     of_x = together.backward(y, kept, later)
     for due in later.take():
         due()

@@ -17,8 +17,8 @@ from meshwave.engine.experts._steps import ADJOINT
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.experts import ExpertLayer, Message, all_groups, groups_of
 from meshwave.engine.runtime.experts import layer as layer_module
-from meshwave.engine.runtime.modules.deferred_gradients import Defers, Later, settle
-from meshwave.engine.runtime.modules.tensor_parallel import cut_of
+from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, GradientQueue, compute_deferred
+from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 from tests.engine.runtime.moe_reference import Case, inputs, model
 
 TIMEOUT = timedelta(seconds=60)
@@ -81,8 +81,8 @@ def _play(case: Case, made: Groups) -> Found:
         stack = nn.ModuleList(layers)
         whole = model(case)
         for name, parameter in stack.named_parameters():
-            cut = cut_of(parameter)
-            parameter.data.copy_(cut.of(whole[name]) if cut else whole[name])
+            cut = weight_shard(parameter)
+            parameter.data.copy_(cut.select(whole[name]) if cut else whole[name])
             if cut:
                 found.cuts[name] = cut
         scale = 1 / case.shards / case.microbatches
@@ -113,11 +113,11 @@ def _play(case: Case, made: Groups) -> Found:
 def _pass(
     case: Case, layers: list[ExpertLayer], x: Tensor, gradient: Tensor, messages: list[Message], found: Found
 ) -> tuple[Tensor, Tensor]:
-    later = Later() if case.split else None
+    later = GradientQueue() if case.split else None
     for layer in layers:
         for part in layer.modules():
-            if isinstance(part, Defers):
-                part.later = later
+            if isinstance(part, DeferrableModule):
+                part.gradient_queue = later
     messages.clear()
     if case.recomputed:
         with torch.no_grad():
@@ -132,7 +132,7 @@ def _pass(
     found.messages["backward"] = list(messages)
     if later is not None:
         assert all(parameter.grad is None for layer in layers for parameter in layer.parameters())
-        settle(later.take())
+        compute_deferred(later.take())
     assert x.grad is not None
     return y.detach(), x.grad
 

@@ -20,7 +20,7 @@ from meshwave.engine.runtime.device.clock import Clock  # noqa: E402
 from meshwave.engine.runtime.device.streams import Streams  # noqa: E402
 from meshwave.engine.runtime.execution.executor import Executor  # noqa: E402
 from meshwave.engine.runtime.execution.stages import Saved, Tensors  # noqa: E402
-from meshwave.engine.runtime.modules.deferred_gradients import Due  # noqa: E402
+from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -93,7 +93,7 @@ class Stage:
 
     def input_gradient(
         self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
-    ) -> tuple[Tensor | None, list[Due]]:
+    ) -> tuple[Tensor | None, list[DeferredGradient]]:
         raise AssertionError("the program has no I")
 
     def forget(self) -> None:

@@ -80,7 +80,7 @@ def test_microbatches_share_the_copy_that_a_stage_asks_for(casts: list[torch.dty
     each = [played(of, part) for part in (x, -x)]
     casts.clear()
 
-    of.copy_weights(torch.bfloat16)
+    of.cast_weights(torch.bfloat16)
     kept = [played(of, part) for part in (x, -x)]
 
     assert casts == [torch.bfloat16] * (1 + MATRICES)
@@ -93,17 +93,17 @@ def test_microbatches_share_the_copy_that_a_stage_asks_for(casts: list[torch.dty
 @pytest.mark.parametrize("factor", [1.0, None])
 def test_weights_that_have_changed_are_copied_again(factor: float | None) -> None:
     of, x = layer(factor=factor), torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
-    of.copy_weights(torch.bfloat16)
+    of.cast_weights(torch.bfloat16)
     before = played(of, x)[0]
     with torch.no_grad():
         for parameter in of.experts[0].parameters():
             parameter.mul_(2.0).add_(0.5)
 
-    of.forget_copies()
+    of.drop_cast_weights()
     after = played(of, x)[0]
 
     assert not torch.equal(before, after)
-    of.copy_weights(torch.bfloat16)
+    of.cast_weights(torch.bfloat16)
     assert torch.equal(after, played(of, x)[0])
 
 

@@ -85,7 +85,7 @@ def differences(case: Case, found: list[Any]) -> float:
                 assert tensor is not None, f"{name} has no gradient on process {process}"
                 whole = getattr(expected, kind)[name]
                 cut = mine.cuts.get(name)
-                worst = max(worst, away(tensor, cut.of(whole) if cut else whole))
+                worst = max(worst, away(tensor, cut.select(whole) if cut else whole))
     return worst
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.models import build_stage, models
-from meshwave.engine.runtime.modules.deferred_gradients import Linear, settle
+from meshwave.engine.runtime.modules.deferred_gradients import Linear, compute_deferred
 
 LAYERS = (2, 1, 1)
 MICROBATCHES = 3
@@ -80,7 +80,7 @@ def train(kind: str, stage: int | None, precision: str, *, halves: bool = False,
     if halves:
         done = [local.input_gradient(saved, gradient, of_given) for (_, saved), gradient in forwards]
         for _, due in done:
-            settle(due)
+            compute_deferred(due)
         input_gradients = [of_input for of_input, _ in done]
     else:
         input_gradients = [local.backward(saved, gradient, of_given) for (_, saved), gradient in forwards]

@@ -13,7 +13,7 @@ from meshwave.engine.costs.operators import Workload
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.models._transformer import IGNORED
-from meshwave.engine.runtime.modules.tensor_parallel import cross_entropy, cut_of
+from meshwave.engine.runtime.modules.tensor_parallel import parallel_cross_entropy, weight_shard
 from tests.engine.runtime.cut_works import BATCH, LAYERS, SHAPE, Case
 
 WORKS = "tests.engine.runtime.cut_works:"
@@ -36,8 +36,8 @@ def test_the_cuts_of_a_model_are_the_model(cuts: int) -> None:
     for cut in range(cuts):
         module = build_stage(shape, [4], 0, 7, group=Group(tuple(range(cuts)), cut))
         for name, weight in module.named_parameters():
-            part = cut_of(weight)
-            assert torch.equal(weight, part.of(whole[name]) if part else whole[name]), name
+            part = weight_shard(weight)
+            assert torch.equal(weight, part.select(whole[name]) if part else whole[name]), name
             for piece in part.pieces if part else ():
                 covered[name].narrow(part.dim, piece.start, len(piece)).add_(1)
             covered[name] += 0 if part else 1 / cuts
@@ -111,7 +111,7 @@ def test_the_logarithms_of_a_loss_are_in_32_bits_whatever_autocast_does() -> Non
     logits = torch.randn(16, 4096, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
     targets = torch.arange(16)
 
-    loss = cross_entropy(logits, targets, range(4096), ALONE, IGNORED)
+    loss = parallel_cross_entropy(logits, targets, range(4096), ALONE, IGNORED)
     loss.backward()  # type: ignore[no-untyped-call]
 
     assert loss.dtype is torch.float32 and logits.grad is not None and logits.grad.dtype is torch.bfloat16
