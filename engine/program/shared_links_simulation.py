@@ -52,13 +52,22 @@ class RateLog(NamedTuple):
 NO_RATES = RateLog(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
 
 
-def play_shared(program: Program, durations: Floats, sizes: Floats, network: Network, *, log_entries: int = 0) -> Play:
+def play_shared(
+    program: Program,
+    durations: Floats,
+    sizes: Floats,
+    network: Network,
+    *,
+    log_entries: int = 0,
+    must_compile: bool = False,
+) -> Play:
     """Play a sound program on a shared network.
 
     Args:
         durations: ``[rows]`` seconds of each slot, of what is not waiting for flows.
         sizes: ``[rows]`` bytes of the flow of each row, those of a slot's second row added to its first.
         log_entries: how many changes of rates to note.
+        must_compile: run the compiled loop, where numba is available, however few events there are.
     """
     network = network.coupling
     graph, tables = program.graph, _Tables.of(program)
@@ -94,9 +103,8 @@ def play_shared(program: Program, durations: Floats, sizes: Floats, network: Net
         ),
     )  # fmt: skip
     written = Result(start, end, cause, sent, came, sent_cause, *log)
-    logged = _run(
-        *given, written, _room(flows, lines, len(of_kind), len(network.ports), heap_first), nodes + 2 * len(messages)
-    )
+    room = _room(flows, lines, len(of_kind), len(network.ports), heap_first)
+    logged = _run(*given, written, room, must_compile=must_compile)
     row_of = np.concatenate((node_rows, messages, [-1]))  # of a cause; node 0 is the start of the step
     row_of[0] = -1
     never = np.zeros(len(program))
@@ -146,11 +154,11 @@ def _room(flows: int, lines: int, kinds: int, ports: int, heap_first: Ints) -> R
 
 def compile_loop() -> bool:
     """Compile the event loop or load it from numba's cache. Return whether numba is available."""
-    program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
     if compiled_module(_shared_links.__name__) is None:
         return False
-    play_shared(program, np.ones(len(program)), np.ones(len(program)), pair_network(program))
-    _ready.set()
+    program = parse_program("0F0 0SEND_F0\n1RECV_F0 1F0")
+    ones = np.ones(len(program))
+    play_shared(program, ones, ones, pair_network(program), must_compile=True)
     return True
 
 
@@ -180,11 +188,11 @@ _compiling = threading.Event()
 """Set while another process compiles it."""
 
 
-def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, events: int) -> int:
+def _run(nodes: Nodes, flows: Flows, result: Result, room: Room, *, must_compile: bool) -> int:
     """Run the loop: compiled where that is worth its start, else in Python on lists, which are faster there."""
-    name = _shared_links.__name__
-    is_worth_it = _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
-    module = compiled_module(name) if is_worth_it else None
+    events = len(nodes.pending) + 2 * len(nodes.takers)
+    is_worth_it = must_compile or _ready.is_set() or (events > INTERPRETED_EVENTS and not _compiling.is_set())
+    module = compiled_module(_shared_links.__name__) if is_worth_it else None
     if module is not None:
         logged = int(module.play(nodes, flows, result, room))
         _ready.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from meshwave.engine import compiled
 from meshwave.engine.program import _shared_links_loop as _shared_links
+from meshwave.engine.program import shared_links_simulation
+from meshwave.engine.program.shared_links_simulation import compile_loop
 
 
 def test_a_compiled_copy_leaves_the_module_as_it_is() -> None:
@@ -17,6 +20,17 @@ def test_a_compiled_copy_leaves_the_module_as_it_is() -> None:
     assert module is not None
     assert type(_shared_links.share).__name__ == "function"
     assert type(module.share).__name__ == "CPUDispatcher"
+
+
+def test_the_loop_is_compiled_before_a_large_program_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_modules", {})
+    monkeypatch.setattr(shared_links_simulation, "_ready", threading.Event())
+
+    assert compile_loop()
+
+    module = compiled.compiled_module(_shared_links.__name__)
+    assert module is not None
+    assert len(module.play.signatures) == 1
 
 
 def test_where_nothing_can_be_kept_it_is_compiled_anew() -> None:

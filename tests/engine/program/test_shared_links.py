@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwave.engine.compiled import compiled_module, is_available
+from meshwave.engine.compiled import is_available
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.program import _shared_links_loop as _shared_links
 from meshwave.engine.program import shared_links_simulation as shared_play
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program, parse_program
@@ -126,13 +125,11 @@ def test_one_transfer_at_a_time_plays_as_a_slow_network_does(program: Program, s
 @given(program=programs() | programs(slots=True), seed=seeds)
 def test_plays_alike_compiled_and_in_python(program: Program, seed: int) -> None:
     assert is_available(), "the tests install numba"
-    module = compiled_module(_shared_links.__name__)
-    assert module is not None
     takes, network = seconds(program, seed), network_of(program, seed)
     args = program, computing_seconds(program, takes, network)
     sizes = flow_bytes(program, takes, network)
 
-    compiled = play_shared(*args, sizes, network)
+    compiled = play_shared(*args, sizes, network, must_compile=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_play, "compiled_module", lambda name: None)
         interpreted = play_shared(*args, sizes, network)
