@@ -47,9 +47,10 @@ def peak_memory(program: Program, costs: Costs) -> PeakMemory:
     which is held until an answer to it is taken, or to the end of the step. The largest transient is counted on
     top, though it need not coincide with the rest: the sum is what must fit.
     """
-    kept, gradients, sent = _changes(program.op, program.rank, program.stage, program.microbatch, costs)
-    alive = np.cumsum([kept, gradients, sent], axis=1)
-    alive = np.concatenate((np.zeros((3, 1)), alive), axis=1)  # before the first row, and after each
+    changes = _changes(program.op, program.rank, program.stage, program.microbatch, costs)
+    alive = np.zeros((len(changes), len(program) + 1))  # before the first row, and after each
+    for change, after in zip(changes, alive, strict=True):
+        np.cumsum(change, out=after[1:])
     total = alive.sum(axis=0)
     highest = np.array([a + int(np.argmax(total[a : b + 1])) for a, b in pairwise(program.offsets.tolist())], np.intp)
     activations, gradients, sent = alive[:, highest] - alive[:, program.offsets[:-1]]

@@ -56,7 +56,8 @@ def simulate(
     if not is_contended(network, _flows_of(program, network, sizes, alone)):
         return replace(alone, meshes=meshes or alone.meshes)
     play = play_shared(program, computing_seconds(program, seconds, network), sizes, network)
-    return _timeline(program, play, meshes)
+    start, end, cause = _span_times(program, play)
+    return replace(alone, meshes=meshes or alone.meshes, start=start, end=end, cause=cause)
 
 
 def is_shared(program: Program, seconds: Floats, network: Network) -> bool:
@@ -202,11 +203,8 @@ def _flows_of(program: Program, network: Network, sizes: Floats, alone: Timeline
 
 
 def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> Timeline:
-    rows, nodes = program.spans, program.graph.nodes
-    begins, ends, caused = play.sent.copy(), play.came.copy(), play.sent_cause.copy()
-    begins[nodes], ends[nodes], caused[nodes] = play.start[1:], play.end[1:], play.cause[1:]
-    for column in (begins, ends, caused):
-        column[program.fused] = column[program.slot[program.fused]]
+    rows = program.spans
+    start, end, cause = _span_times(program, play)
     return Timeline(
         source="predicted",
         digest=program.digest,
@@ -217,8 +215,19 @@ def _timeline(program: Program, play: Play, meshes: tuple[str, ...] | None) -> T
         stage=program.stage[rows],
         microbatch=program.microbatch[rows],
         fused=program.fused[rows],
-        start=begins[rows],
-        end=ends[rows],
-        cause=program.span_of_row[caused[rows]],
+        start=start,
+        end=end,
+        cause=cause,
         other=program.other[rows],
     )
+
+
+def _span_times(program: Program, play: Play) -> tuple[Floats, Floats, Ints]:
+    """Return ``[spans]`` the start, the end and the cause of each span."""
+    nodes = program.graph.nodes
+    start, end, cause = play.sent.copy(), play.came.copy(), play.sent_cause.copy()
+    start[nodes], end[nodes], cause[nodes] = play.start[1:], play.end[1:], play.cause[1:]
+    for column in (start, end, cause):
+        column[program.fused] = column[program.slot[program.fused]]
+    rows = program.spans
+    return start[rows], end[rows], program.span_of_row[cause[rows]]
