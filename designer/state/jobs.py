@@ -156,6 +156,8 @@ class Job:
             traceback.print_exc()
             self._end(Failed(_defect(error)))
         finally:
+            if self._process is not None:  # which gives its memory back meanwhile
+                self._process.join()
             _slots.release()
 
     def _follow(self) -> News:
@@ -170,7 +172,6 @@ class Job:
             except (EOFError, OSError):
                 self._process.join()
                 news = Failed(f"its process ended early ({_ending(self._process.exitcode)})")
-        self._process.join()
         return news
 
     def _start(self, there: Connection, path: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any
@@ -66,6 +66,10 @@ class Program:
             object.__setattr__(self, "other", np.full(len(self.op), -1, np.int32))
         if not len(self.onward):
             object.__setattr__(self, "onward", np.ones(max(0, self.stages - 1), np.int32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the columns and the digest; the tables that follow from the columns are made again when needed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"digest": self.digest}
 
     @property
     def ranks(self) -> int:
