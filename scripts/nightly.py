@@ -35,7 +35,9 @@ class Job(NamedTuple):
     def run(self) -> bool:
         """Run the command and return True if it succeeded."""
         print(f"\nnightly: {self.name}: {self}", flush=True)
-        return subprocess.run(self.command, cwd=ROOT, env={**os.environ, **self.environment}, check=False).returncode == 0
+        return (
+            subprocess.run(self.command, cwd=ROOT, env={**os.environ, **self.environment}, check=False).returncode == 0
+        )
 
     def __str__(self) -> str:
         return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), *self.command])
