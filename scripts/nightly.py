@@ -84,7 +84,7 @@ def newest_releases(name: str) -> Iterator[Job]:
     yield Job(f"environment of {name}", [found, "-m", "venv", "--clear", str(folder)], {})
     newest = [python, "-m", "pip", "install", "--quiet", "--upgrade", "torch", "--editable", f"{ROOT}[test]"]
     yield Job(f"newest releases for {name}", newest, {})
-    yield Job(f"tests on {name}", [python, "-m", "pytest", *PARALLEL, "--ignore=tests/architecture/test_form.py"], {})
+    yield Job(f"tests on {name}", [python, "-m", "pytest", *PARALLEL], {})
 
 
 if __name__ == "__main__":
