@@ -169,12 +169,12 @@ def measure(cluster: Cluster, asked: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from meshwave.engine.runtime.resharding import GlooCarrier, Resharding
+    from meshwave.engine.runtime.resharding import GlooTransport, Resharding
 
     me = dist.get_rank()
     latency = _latency(cluster)
     links = _links(cluster, latency)
-    carrier = GlooCarrier()
+    carrier = GlooTransport()
     planned = [
         {name: Resharding(_case(case).plan(links, name), me, torch.float32, carrier) for name in strategies}
         for case in asked["cases"]

@@ -42,9 +42,9 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.program import Program, format_program
-from meshwave.engine.runtime.communication.layout import Layout, Shape
-from meshwave.engine.runtime.communication.wire import Message
-from meshwave.engine.runtime.communication.world import World, join, leave
+from meshwave.engine.runtime.communication.communicator import MessageFormat
+from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
+from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import is_accelerator, record_event
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
@@ -114,18 +114,26 @@ class Ours(Side):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        design, world, layout = task.design, task.world, Layout(task.program, (Shape(),) * task.program.ranks)
+        design, world, layout = (
+            task.design,
+            task.world,
+            ProcessLayout(task.program, (MeshShape(),) * task.program.ranks),
+        )
         training, model = design.training, design.model
-        message = Message((training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        wire = world.wire(layout, message, layout.sharing())
+        message = MessageFormat(
+            (training.micro_batch_size, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision]
+        )
+        communicator = world.communicator(layout, message, layout.gradient_groups())
         split = layout.split_stages()
         stages = {
             stage: LocalStage(module, training.precision, world.device, task.scale, split=stage in split)
             for stage, module in self.modules.items()
         }
-        update = Update(self.modules, lambda stage, _: (layout.holders(stage), -1), world.process, wire, training)
+        update = Update(
+            self.modules, lambda stage, _: (layout.stage_processes(stage), -1), world.process, communicator, training
+        )
         clock, streams = make_clock(world.device), make_streams(world.device)
-        self._executor = Executor(layout, world.process, stages, wire, update, clock, streams)
+        self._executor = Executor(layout, world.process, stages, communicator, update, clock, streams)
         self._batch = dict(enumerate(task.batch))
         self._scale = task.scale
 
@@ -346,7 +354,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)  # cores go to processes
     keep_freed_memory()
     job = json.loads((folder / "job.json").read_text())
-    world = join(folder)
+    world = join_run(folder)
     if world.backend == "gloo":  # torch.distributed.pipelining hands gloo what is on the device
         world = replace(world, device=torch.device("cpu"))
     figures = {
@@ -358,7 +366,7 @@ def main(folder: Path) -> None:
     if world.process == 0:
         found = {"gpus": world.size if is_accelerator(world.device) else 0, "ranks": gathered}
         (folder / "figures.json").write_text(json.dumps(found))
-    leave()
+    leave_run()
 
 
 if __name__ == "__main__":

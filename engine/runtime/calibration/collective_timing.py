@@ -20,7 +20,7 @@ from torch import Tensor
 
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.calibration.emulated_cluster import TIMEOUT, Cluster
-from meshwave.engine.runtime.communication.exchange import all_to_all as exchange
+from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.device.accelerator import accelerator_device, synchronize
 from meshwave.engine.runtime.experts.overlap import Overlap
@@ -58,7 +58,7 @@ def all_reduce(place: Place, items: int) -> None:
 def all_to_all(place: Place, items: int) -> None:
     size = place.group.size
     arriving, leaving = (buffer[:items].view(size, items // size) for buffer in (place.target, place.source))
-    exchange(place.group, arriving, leaving, [1] * size, [1] * size).wait()
+    start_all_to_all(place.group, arriving, leaving, [1] * size, [1] * size).wait()
 
 
 def overlap(place: Place, items: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""How long messages take between two processes: there and back over the runtime's own wire, half of it one way."""
+"""How long messages take between two processes: there and back over the runtime's own communicator, half of it one way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import backward, forward
 from meshwave.engine.runtime.calibration.collective_timing import device_of, now
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
-from meshwave.engine.runtime.communication.layout import Layout, Shape
-from meshwave.engine.runtime.communication.wire import Message, Wire
+from meshwave.engine.runtime.communication.communicator import Communicator, MessageFormat
+from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 
 WARM_UP = 3  # trips that do not count
@@ -32,12 +32,14 @@ def measure(cluster: Cluster, plan: Mapping[str, Any]) -> list[list[float]] | No
     pairs, sizes = [tuple(pair) for pair in plan["pairs"]], plan["sizes"]
     layout = layout_of(cluster.ranks)
     world = World(dist.get_rank(), cluster.ranks, device_of(cluster), dist.get_backend(), "")
-    wires = [world.wire(layout, Message((1, 1, size // ITEM_BYTES), torch.float32), []) for size in sizes]
+    communicators = [
+        world.communicator(layout, MessageFormat((1, 1, size // ITEM_BYTES), torch.float32), []) for size in sizes
+    ]
     found: list[list[list[float]]] = [[[] for _ in sizes] for _ in pairs]
     for number in range(plan["rounds"]):
         for at, pair in enumerate(pairs):
-            for which, wire in enumerate(wires):
-                found[at][which] += _trips(wire, pair, sizes[which] // ITEM_BYTES, world.device)
+            for which, communicator in enumerate(communicators):
+                found[at][which] += _trips(communicator, pair, sizes[which] // ITEM_BYTES, world.device)
         if world.process == 0:
             print(f"share {(number + 1) / plan['rounds']:.3f} links, round {number + 1}", flush=True)
     told: list[Any] = [None] * cluster.ranks
@@ -47,7 +49,7 @@ def measure(cluster: Cluster, plan: Mapping[str, Any]) -> list[list[float]] | No
     return [[median(told[pair[0]][at][which]) / 2 for which in range(len(sizes))] for at, pair in enumerate(pairs)]
 
 
-def _trips(wire: Wire, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
+def _trips(communicator: Communicator, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
     """Seconds there and back, at the first of the two; what comes is asked for before it is sent."""
     dist.barrier()
     first, second = pair
@@ -58,20 +60,20 @@ def _trips(wire: Wire, pair: Sequence[int], items: int, device: torch.device) ->
     seconds = []
     for _ in range(WARM_UP + TRIPS):
         if dist.get_rank() == first:
-            coming = wire.receiver(back, second)()
+            coming = communicator.receiver(back, second)()
             began = now(device)
-            wire.sender(there, second)(tensor)
+            communicator.sender(there, second)(tensor)
             coming.wait()
             seconds.append(now(device) - began)
         else:
-            wire.receiver(there, first)().wait()
-            wire.sender(back, first)(tensor)
-        wire.flush()
+            communicator.receiver(there, first)().wait()
+            communicator.sender(back, first)(tensor)
+        communicator.flush()
     return seconds[WARM_UP:]
 
 
-def layout_of(ranks: int) -> Layout:
-    """Of a pipeline with a process a rank: what the wire knows of who sends to whom."""
+def layout_of(ranks: int) -> ProcessLayout:
+    """Of a pipeline with a process a rank: what the communicator knows of who sends to whom."""
     link = {"latency_s": 0.0, "bandwidth": 1e9}
     device = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}
     meshes = [{"name": f"m{rank}", "devices": [rank]} for rank in range(ranks)]
@@ -83,4 +85,4 @@ def layout_of(ranks: int) -> Layout:
         "meshes": meshes,
         "pipeline": {"schedule": "gpipe", "microbatches": 1},
     }
-    return Layout(lower(parse_design(design)), tuple(Shape() for _ in meshes))
+    return ProcessLayout(lower(parse_design(design)), tuple(MeshShape() for _ in meshes))

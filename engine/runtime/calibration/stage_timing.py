@@ -243,7 +243,7 @@ class Inputs:
         )
 
     def fresh(self) -> Tensor:
-        """As it comes off the wire: a tensor that is the stage's to keep."""
+        """As it comes off the communicator: a tensor that is the stage's to keep."""
         return self.x.clone()
 
 

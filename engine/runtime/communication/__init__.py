@@ -1,0 +1,1 @@
+"""Communication between the processes of a run: messages between stages, groups, collectives."""

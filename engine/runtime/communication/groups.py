@@ -1,4 +1,4 @@
-"""Groups of processes that compute together: who is in one, and where this process stands in it."""
+"""Groups of processes that compute together."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Group:
-    """Processes in the order of their parts, and torch's handle where there is more than one."""
+    """A group that this process is in."""
 
     members: tuple[int, ...]
-    index: int  # of this process among them
-    handle: Any = None
+    index: int  # of this process among the members
+    handle: Any = None  # torch's process group, if there are several members
 
     @property
     def size(self) -> int:
+        """Number of members."""
         return len(self.members)
 
     def part(self, whole: int) -> range:
-        """This process's share of ``whole`` things, as even as can be; the first get one more."""
+        """Return this process's share of ``whole`` items; shares are even, and the first ones get one more."""
         each, more = divmod(whole, self.size)
         first = self.index * each + min(self.index, more)
         return range(first, first + each + (self.index < more))
 
 
 ALONE = Group((0,), 0)
-"""A process that computes by itself, whatever its number."""
+"""The group of a process that computes alone, whatever its number."""
 
 
 def make_groups(
     members: Iterable[tuple[int, ...]], process: int, backend: str, timeout: timedelta, device: torch.device
 ) -> dict[tuple[int, ...], Group]:
-    """The groups of ``members`` that ``process`` is in.
+    """Create groups, and return those that ``process`` is in by their members.
 
-    Every process gives the same members in the same order, its own or not, as torch.distributed
-    asks. NCCL's are used once, in that order, for their first use waits for all members.
+    Every process passes the members of all groups in the same order, as torch.distributed requires. NCCL groups are
+    used once in that order, because the first use of a group waits for all its members.
     """
     own: dict[tuple[int, ...], Group] = {}
     for group in dict.fromkeys(members):

@@ -1,4 +1,4 @@
-"""Joining the other processes of a run, with the backend that this machine has."""
+"""Joins the processes of a run, with the devices and the backend that the machine has."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ import torch.distributed as dist
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs.emulation.network import INTERFACE
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
-from meshwave.engine.runtime.communication._gloo import GlooWire
-from meshwave.engine.runtime.communication._nccl import NcclWire
+from meshwave.engine.runtime.communication.communicator import (
+    BoundaryTransfers,
+    Communicator,
+    GradientGroups,
+    MessageFormat,
+)
+from meshwave.engine.runtime.communication.device_communicator import DeviceCommunicator
+from meshwave.engine.runtime.communication.gloo_communicator import GlooCommunicator
 from meshwave.engine.runtime.communication.groups import Group, make_groups
-from meshwave.engine.runtime.communication.layout import Layout
-from meshwave.engine.runtime.communication.wire import Message, Routes, Sharing, Wire
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.accelerator import (
     accelerator_count,
     accelerator_device,
@@ -33,42 +38,51 @@ from meshwave.engine.runtime.device.memory import use_expandable_segments
 from meshwave.engine.runtime.device.streams import set_stream_environment
 from meshwave.engine.units import quantity
 
-TIMEOUT = timedelta(minutes=5)  # the longest that one message or collective may take
+TIMEOUT = timedelta(minutes=5)
+"""Timeout of one message or collective."""
 PINGS = 30
-"""There and back, of which the quickest counts."""
+"""Round trips whose minimum is the latency between hosts."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others."""
+    """This process among the processes of a run."""
 
     process: int
     size: int
     device: torch.device
-    backend: str  # "gloo", or the one of the device, such as "nccl"
-    note: str  # one sentence on what that means here
+    backend: str  # "gloo", or that of the device, such as "nccl"
+    computation: str = ""  # where it computes, for people
+    communication: str = ""  # how its messages travel, for people
 
     @property
     def sends_between_devices(self) -> bool:
         """Whether messages go from device to device, not through the memory of the host."""
         return self.backend != "gloo"
 
-    def wire(self, layout: Layout, message: Message, sharing: Sharing, routes: Routes | None = None) -> Wire:
-        kind = NcclWire if self.sends_between_devices else GlooWire
-        return kind(layout, self.process, message, self.device, sharing, routes or {}, TIMEOUT)
+    def communicator(
+        self,
+        layout: ProcessLayout,
+        message: MessageFormat,
+        gradient_groups: GradientGroups,
+        transfers: BoundaryTransfers | None = None,
+    ) -> Communicator:
+        """Return the communicator of this process. All processes call it with the same groups."""
+        kind = DeviceCommunicator if self.sends_between_devices else GlooCommunicator
+        return kind(layout, self.process, message, self.device, gradient_groups, transfers or {}, TIMEOUT)
 
     def groups(self, members: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], Group]:
-        """See :func:`meshwave.engine.runtime.communication.groups.make_groups`."""
+        """Create groups; see :func:`meshwave.engine.runtime.communication.groups.make_groups`."""
         return make_groups(members, self.process, self.backend, TIMEOUT, self.device)
 
 
-def join(folder: Path, environment: Mapping[str, str] = os.environ, *, computes: bool = True) -> World:
-    """Join the run: over ``MASTER_ADDR`` if it is set (torchrun), else over a file in ``folder``.
+def join_run(folder: Path, environment: Mapping[str, str] = os.environ, *, computes: bool = True) -> World:
+    """Join the other processes: through ``MASTER_ADDR`` if it is set (torchrun), else through a file in ``folder``.
 
-    A process that ``computes`` nothing takes a GPU only where messages go from GPU to GPU.
+    A process that does not compute uses a GPU only if messages go from GPU to GPU.
 
     Raises:
-        InputError: RANK or WORLD_SIZE is not set, or the network that the folder names is damaged.
+        InputError: RANK or WORLD_SIZE is not set, or the description of the emulated network is damaged.
     """
     set_stream_environment()
     try:
@@ -77,40 +91,46 @@ def join(folder: Path, environment: Mapping[str, str] = os.environ, *, computes:
         raise InputError(
             f"{error.args[0]} is not set; start the worker with torchrun, or set RANK, WORLD_SIZE and LOCAL_RANK"
         ) from None
-    local, neighbours = int(environment.get("LOCAL_RANK", process)), int(environment.get("LOCAL_WORLD_SIZE", size))
-    topology = _emulated(folder)
-    world = World(process, size, *_choose(local, neighbours, can_send=topology is None, computes=computes))
+    local_rank = int(environment.get("LOCAL_RANK", process))
+    local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
+    topology = _emulated_topology(folder)
+    world = World(
+        process, size, *choose_device(local_rank, local_size, emulated=topology is not None, computes=computes)
+    )
     if is_accelerator(world.device):
         use_expandable_segments()
         select_device(world.device)
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         dist.init_process_group(world.backend, timeout=TIMEOUT)
     else:
-        # All processes are on this machine: nothing need listen where others could knock.
+        # All processes are on this machine, so nothing needs to listen on an interface that others can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
         dist.init_process_group(world.backend, store=store, rank=process, world_size=size, timeout=TIMEOUT)
-    return world if topology is None else replace(world, note=f"{world.note} over {topology.note}{_latency(topology)}")
+    if topology is None:
+        return world
+    return replace(world, communication=f"{world.communication} over {topology.note}{_describe_latency(topology)}")
 
 
-def leave() -> None:
+def leave_run() -> None:
+    """Leave the other processes."""
     dist.destroy_process_group()
 
 
-def _emulated(folder: Path) -> Topology | None:
-    """The emulated network that this process is in: that of the run folder, if it really is there."""
+def _emulated_topology(folder: Path) -> Topology | None:
+    """Return the emulated network of the run folder, if this process is in it."""
     inside = sys.platform.startswith("linux") and INTERFACE in (name for _, name in socket.if_nameindex())
     return read_topology(folder) if inside else None
 
 
-def _latency(topology: Topology) -> str:
-    """What a small message takes between hosts, in words; processes 0 and the first of another host measure it."""
+def _describe_latency(topology: Topology) -> str:
+    """Return the latency between hosts as text; process 0 and the first process of another host measure it."""
     other = next((process for process, node in enumerate(topology.node_of) if node != topology.node_of[0]), None)
     pair, me = (0, other), dist.get_rank()
     if other is None or me not in pair:
         return ""
     peer = other if me == 0 else 0
-    token, quickest_s = torch.zeros(1), float("inf")
+    token, shortest_s = torch.zeros(1), float("inf")
     for _ in range(PINGS):
         began = time.perf_counter()
         if me == 0:
@@ -119,34 +139,37 @@ def _latency(topology: Topology) -> str:
         else:
             dist.recv(token, peer)
             dist.send(token, peer)
-        quickest_s = min(quickest_s, (time.perf_counter() - began) / 2)
-    found, meant = quantity(quickest_s, "s", 2), quantity(topology.latency_s, "s", 2)
-    return f"; a message from host to host takes {found} at least, this machine's own latency, where {meant} would be as drawn"
+        shortest_s = min(shortest_s, (time.perf_counter() - began) / 2)
+    measured, modelled = quantity(shortest_s, "s", 2), quantity(topology.latency_s, "s", 2)
+    return f"; latency between hosts is at least {measured} on this machine ({modelled} in the design)"
 
 
-def _choose(local: int, neighbours: int, can_send: bool = True, computes: bool = True) -> tuple[torch.device, str, str]:
-    """Device, backend and a sentence, for the ``local``-th of ``neighbours`` processes here.
+def choose_device(
+    local_rank: int, local_size: int, *, emulated: bool = False, computes: bool = True
+) -> tuple[torch.device, str, str, str]:
+    """Choose the device and the backend of a process.
 
-    ``can_send`` says whether GPUs may send to each other: on emulated hosts they would go past the links.
+    Args:
+        local_rank: its number among the processes of this machine.
+        local_size: how many processes this machine runs.
+        emulated: the network is emulated; messages between GPUs would bypass it.
+        computes: it computes, rather than waits.
+
+    Returns:
+        Device, backend, and for people where it computes and how its messages travel.
     """
     gpus = accelerator_count()
     if not gpus:
-        return torch.device("cpu"), "gloo", "no GPU: computes on the CPU, messages go through gloo"
-    device = accelerator_device(local % gpus)
-    backend = device_backend(device)
-    if can_send and neighbours <= gpus and backend is not None:
-        return device, backend, f"computes on {device}, messages go through {backend.upper()}"
-    why = _why_gloo(neighbours, gpus, can_send, backend)
+        return torch.device("cpu"), "gloo", "computes on the CPU (no GPU available)", "messages use gloo"
+    device = accelerator_device(local_rank % gpus)
+    backend, computation = device_backend(device), f"computes on {device}"
+    if not emulated and local_size <= gpus and backend is not None:
+        return device, backend, computation, f"messages use {backend.upper()}"
+    name = "the backend of the GPU" if backend is None else backend.upper()
+    reason = f"{name} would bypass the emulated links" if emulated else f"this torch lacks {name}"
+    if local_size > gpus:
+        reason = f"{local_size} processes share {gpus} GPU{'s' * (gpus > 1)}; {name} needs one GPU per process"
+        computation += ", which processes share, so times do not represent one GPU per process"
     if not computes:
-        return torch.device("cpu"), "gloo", f"computes nothing, messages go through gloo: {why}"
-    evidence = ", so times are no evidence for a GPU each" if neighbours > gpus else ""
-    return device, "gloo", f"computes on {device}, messages go through gloo and the host's memory: {why}{evidence}"
-
-
-def _why_gloo(neighbours: int, gpus: int, can_send: bool, backend: str | None) -> str:
-    if backend is None:
-        return "this torch has no collectives of the GPU's own"
-    if neighbours > gpus:
-        few = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-        return f"{neighbours} processes share {few} and {backend.upper()} takes one a GPU"
-    return f"{backend.upper()} would go past the emulated links"
+        return torch.device("cpu"), "gloo", "computes nothing", f"messages use gloo ({reason})"
+    return device, "gloo", computation, f"messages use gloo through the memory of the host ({reason})"

@@ -1,8 +1,8 @@
-"""A rehearsal: the processes of a run play its program over the real wire, and wait where they would compute.
+"""A rehearsal: the processes of a run play its program over the real communicator, and wait where they would compute.
 
 Tensors have their true shapes and dtypes, as far as this machine can move them in the modelled time. Where the
 network is not emulated, a message that the drawn links would have brought later is held until then. What all processes
-have to know for that is on a :class:`~meshwave.engine.runtime.dry_run.held_messages.Board` that they share.
+have to know for that is on a :class:`~meshwave.engine.runtime.dry_run.delayed_messages.Board` that they share.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from meshwave.engine.program.action import SENDS, Action, Op, backward, forward
 from meshwave.engine.program.program import Program
 from meshwave.engine.runs.dry_run import Device, Lengths, Waits, come_first, in_words, note_starts
 from meshwave.engine.runs.live_links import LiveLinks
-from meshwave.engine.runtime.communication.layout import Layout
-from meshwave.engine.runtime.communication.wire import Message
+from meshwave.engine.runtime.communication.communicator import MessageFormat
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Clock, HostClock
 from meshwave.engine.runtime.device.streams import Streams
-from meshwave.engine.runtime.dry_run.held_messages import (
+from meshwave.engine.runtime.dry_run.delayed_messages import (
     CARRIED,
     PART_OF_MEMORY,
     Board,
-    HeldWire,
+    DelayedCommunicator,
     Reductions,
     came_late,
     memory_bytes,
@@ -85,28 +85,32 @@ class Rehearser:
         self._world, self._process = world, world.process
         lengths = Lengths.of(program, costs)
         smaller, sizes = as_far_as_they_fit(job, costs, self._scale, lengths)
-        rows = tensor_of(smaller).shape[0] // layout.shape(world.process).copies
+        rows = tensor_of(smaller).shape[0] // layout.mesh_shape(world.process).dp
         shape = rows, smaller.model.sequence, smaller.model.hidden
-        message = Message(shape, MESSAGE_DTYPES[design.training.precision])
+        message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
         routed = routes(smaller, layout)
         rings = rings_of(design, layout, costs.layers)
         sharing = [(stage, members) for stage, its in rings.items() for members, _ in its]
-        wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routed)
+        communicator = world.communicator(layout, message, list(dict.fromkeys(sharing)), routed)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = Waits.of(program, costs, self._scale, lanes)
-        self._board = Board(folder / "board.bin", layout, wire.tags, int(waits.flows.cells[-1]) if waits.flows else 0)
+        self._board = Board(
+            folder / "board.bin", layout, communicator.tags, int(waits.flows.cells[-1]) if waits.flows else 0
+        )
         self._links = None
         if waits.flows is not None and not job.shaped:
             self._links = LiveLinks(waits.flows, self._board.flows, self._scale)
         device = self._device = Device(costs.transfer_model, links=self._links, place=layout.lane(world.process))
         self._rank = layout.rank(world.process)
         joined = {(source, target) for source, target, _ in routed}
-        held = HeldWire(wire, layout, world, device, waits, self._board, joined, real=job.shaped)
+        held = DelayedCommunicator(communicator, layout, world, device, waits, self._board, joined, real=job.shaped)
         stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
-        reduced = Reductions(layout, world, wire, device, waits, self._board, rings, self._links, real=job.shaped)
+        reduced = Reductions(
+            layout, world, communicator, device, waits, self._board, rings, self._links, real=job.shaped
+        )
         ratio, exchanged = _share_of_exchanges(job, smaller, waits, lengths)
         inside = StageCollectives(design, layout, costs.layers, world, ratio) if exchanged else None
-        self._wire = wire
+        self._communicator = communicator
         self._executor = WaitingExecutor(layout, world, stages, held, reduced, device, waits, inside)
         nothing = torch.empty(0)
         self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
@@ -136,7 +140,7 @@ class Rehearser:
     def _meet(self) -> int:
         """Wait for the others and agree on when the next step starts; returns when the last one was done."""
         self._board.done[self._process] = time.perf_counter_ns()
-        self._wire.total([0.0])
+        self._communicator.total([0.0])
         last = int(self._board.done.max())
         self._start_ns = last + LEAD_NS * (1 + self._world.size)
         return last
@@ -177,7 +181,7 @@ def as_far_as_they_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -
 
 def _carried(job: Job, costs: Costs, scale: float, lengths: Lengths, sends: NDArray[np.intp]) -> float:
     """The share of each message's bytes that the loopback brings while the drawn link brings all of them."""
-    lanes = np.array([shape.copies * shape.cuts for shape in job.layout.shapes])[job.program.rank[sends]]
+    lanes = np.array([shape.dp * shape.tp for shape in job.layout.shapes])[job.program.rank[sends]]
     together = costs.bytes[sends] * lanes  # of all processes of a mesh
     alone = CARRIED * scale * (costs.seconds[sends] + PART_OF_AN_ACTION * lengths.shortest)
     of_each = np.maximum(alone, SMALLEST_BYTES * lanes) / together
@@ -228,14 +232,14 @@ class WaitingStage:
 
     recomputed = False  # the forward that it would run again is part of the wait
 
-    def __init__(self, program: Program, stage: int, message: Message, device: torch.device) -> None:
+    def __init__(self, program: Program, stage: int, message: MessageFormat, device: torch.device) -> None:
         skips = [(source, target) for source, target, _ in program.skips.tolist() if target > source + 1]
         self.takes = tuple(source for source, target in skips if target == stage)
         self.gives = tuple(target for source, target in skips if source == stage)
         self._is_first, is_last = stage == 0, stage == program.stages - 1
 
         def made(action: Action) -> Tensor:
-            shape = message.holding(program.tensors_from(action))
+            shape = message.shape_of(program.tensors_from(action))
             return torch.zeros(shape, dtype=message.dtype, device=device)
 
         # One of each for all microbatches: nobody writes into what was sent.
@@ -269,10 +273,10 @@ class WaitingExecutor(Executor):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ProcessLayout,
         world: World,
         stages: Mapping[int, WaitingStage],
-        wire: HeldWire,
+        communicator: DelayedCommunicator,
         update: Reductions,
         device: Device,
         waits: Waits,
@@ -281,7 +285,7 @@ class WaitingExecutor(Executor):
         self._world, self._device, self._inside = world, device, inside
         self._waits, self._first = waits, layout.program.rows(layout.rank(world.process)).start
         clock: Clock = HostClock()
-        super().__init__(layout, world.process, stages, wire, update, clock, Streams())
+        super().__init__(layout, world.process, stages, communicator, update, clock, Streams())
 
     def _bind(self) -> list[Slot]:
         bind = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._waiting)

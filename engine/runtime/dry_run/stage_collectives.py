@@ -23,9 +23,9 @@ from meshwave.engine.document.expert_layers import priced_layer
 from meshwave.engine.experts import Costed, traffic
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, Place
-from meshwave.engine.runtime.communication.exchange import SMALL_BYTES, all_to_all
+from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
-from meshwave.engine.runtime.communication.layout import Layout
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.experts.build import ExpertLayers
 from meshwave.engine.runtime.experts.layer import groups_of
@@ -59,14 +59,16 @@ class Sent(NamedTuple):
 class StageCollectives:
     """Those that a process takes part in."""
 
-    def __init__(self, design: Design, layout: Layout, layers: Sequence[int], world: World, ratio: float) -> None:
+    def __init__(
+        self, design: Design, layout: ProcessLayout, layers: Sequence[int], world: World, ratio: float
+    ) -> None:
         """``ratio``: the share of the bytes that is really sent."""
         self._design, self._layout, self._layers, self._ratio = design, layout, layers, ratio
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
-        groups = world.groups([*layout.cut_groups(), *(experts.groups() if experts else ())])
-        self._groups = {TENSOR: groups[layout.cut_group(world.process)]}
+        groups = world.groups([*layout.tp_groups(), *(experts.groups() if experts else ())])
+        self._groups = {TENSOR: groups[layout.tp_group(world.process)]}
         self._device = world.device
         if experts is not None:
             self._layer, mesh = experts.of(self._rank).layer, layout.mesh(self._rank)
@@ -139,7 +141,7 @@ class StageCollectives:
     def _exchange(self, group: Group, row: int, sent: list[int], received: list[int]) -> None:
         source, target = self._two(row * max(sum(sent), sum(received)))
         leaving = source[: row * sum(sent)].view(-1, row)
-        all_to_all(group, target[: row * sum(received)].view(-1, row), leaving, received, sent).wait()
+        start_all_to_all(group, target[: row * sum(received)].view(-1, row), leaving, received, sent).wait()
 
     def _two(self, items: int) -> tuple[Tensor, Tensor]:
         """Two buffers that hold so many numbers at least; all collectives use the same ones."""

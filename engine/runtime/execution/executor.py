@@ -12,8 +12,8 @@ from torch import Tensor
 
 from meshwave.engine.errors import RunError
 from meshwave.engine.program.action import RECEIVES, Action, Op, backward, carried, format_cells, forward
-from meshwave.engine.runtime.communication.layout import Layout
-from meshwave.engine.runtime.communication.wire import Pending
+from meshwave.engine.runtime.communication.communicator import PendingTensor
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.execution.stages import Saved, Tensors
@@ -46,10 +46,10 @@ class Computes(Protocol):
 
 
 class Ways(Protocol):
-    """The messages of a step: a :class:`~meshwave.engine.runtime.communication.wire.Wire`, or what holds them back."""
+    """The messages of a step: a :class:`~meshwave.engine.runtime.communication.communicator.Communicator`, or what holds them back."""
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]: ...
-    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]: ...
+    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]: ...
     def flush(self) -> None: ...
 
 
@@ -57,7 +57,7 @@ class Updates(Protocol):
     """The end of a step: an :class:`~meshwave.engine.runtime.execution.update.Update`, or what waits in its place."""
 
     def reduce(self, stage: int) -> None: ...
-    def collect(self) -> dict[int, Pending]: ...
+    def collect(self) -> dict[int, PendingTensor]: ...
     def apply(self) -> None: ...
 
 
@@ -99,17 +99,17 @@ class Slot(NamedTuple):
 class Executor:
     """Runs the actions of a rank, step after step.
 
-    What is made is named by the action that made it, on the shelf and on the wire, so a stage
+    What is made is named by the action that made it, on the shelf and on the communicator, so a stage
     next door and a stage across the network look the same. Everything that a step would look up
     again and again, such as who sends what to whom, is bound into the actions once.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ProcessLayout,
         process: int,
         stages: Mapping[int, Computes],
-        wire: Ways,
+        communicator: Ways,
         update: Updates,
         clock: Clock,
         streams: Streams,
@@ -122,7 +122,7 @@ class Executor:
         self._received_at = {_carried(self._actions[row])[0]: row for row in receives}  # what was made elsewhere
         self._last = layout.program.stages - 1
         self._stages = stages
-        self._wire = wire
+        self._communicator = communicator
         self._update = update
         self._clock = clock
         self._stamp = clock.stamp
@@ -130,7 +130,7 @@ class Executor:
 
         self._batch: Batch = {}
         self._shelf: dict[Action, Tensor] = {}
-        self._coming: dict[Action, Pending] = {}
+        self._coming: dict[Action, PendingTensor] = {}
         self._saved: dict[Action, Saved] = {}
         self._due: dict[Action, list[DeferredGradient]] = {}  # what a W has to do
         self._losses: list[Tensor] = []
@@ -162,7 +162,7 @@ class Executor:
             (cell,) = format_cells(self._actions[row : last + 1])
             where = f"rank {self._rank}, action {row + 1} of {len(self._actions)}, {cell}"
             raise ExecutionError(f"{where}: {error!r}", self._rank, self._actions[row]) from error
-        self._wire.flush()
+        self._communicator.flush()
         return self._measured()
 
     # ---- actions are bound once ----
@@ -236,12 +236,15 @@ class Executor:
 
     def _send(self, made: Action, taker: int) -> Play:
         """Send what was made here to the rank of the stage that takes it."""
-        send, shelf = self._wire.sender(made, self._layout.rank_of(taker, made.microbatch)), self._shelf
+        send, shelf = self._communicator.sender(made, self._layout.rank_of(taker, made.microbatch)), self._shelf
         return lambda: send(shelf.pop(made))
 
     def _receive(self, made: Action) -> Play:
         """Post it; the action that takes it waits."""
-        receive, coming = self._wire.receiver(made, self._layout.rank_of(made.stage, made.microbatch)), self._coming
+        receive, coming = (
+            self._communicator.receiver(made, self._layout.rank_of(made.stage, made.microbatch)),
+            self._coming,
+        )
 
         def play() -> None:
             coming[made] = receive()
@@ -276,7 +279,7 @@ class Executor:
     # ---- inputs and outputs ----
 
     def _taker(self, row: int, made: Action) -> Callable[[], Tensor]:
-        """Takes what ``made`` names off the shelf or, where it was received, off the wire."""
+        """Takes what ``made`` names off the shelf or, where it was received, off the communicator."""
         received = self._received_at.get(made)
         if received is None:
             shelf = self._shelf
@@ -329,10 +332,10 @@ class Executor:
         for local in self._stages.values():
             local.forget()
 
-    def _note_arrival(self, row: int, of: int, pending: Pending, asked: Stamp) -> None:
+    def _note_arrival(self, row: int, of: int, pending: PendingTensor, asked: Stamp) -> None:
         """``row`` has just got what row ``of`` was for, and has ``asked`` for it once it had what it asked for before."""
-        self._end[of] = pending.arrived or self._held[row]
-        self._start[of] = pending.began or self._start[of]
+        self._end[of] = pending.arrival or self._held[row]
+        self._start[of] = pending.departure or self._start[of]
         self._asked[of], self._held[of] = asked, self._held[row]
 
     def _measured(self) -> Measured:

@@ -13,7 +13,7 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import RunFile, read_document
 from meshwave.engine.runs.dry_run import ASKED, Rehearsal
-from meshwave.engine.runtime.communication.layout import Layout, Shape
+from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
 
@@ -32,8 +32,8 @@ class Job:
         _refuse(self.design, self.program, ASKED if self.rehearsal else None)
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.program, tuple(Shape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
+    def layout(self) -> ProcessLayout:
+        return ProcessLayout(self.program, tuple(MeshShape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
 
     @property
     def sequences(self) -> int:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from meshwave.engine.costs.boundary_transfers import crossing, is_direct, renamed, tensor_of
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
-from meshwave.engine.runtime.communication.layout import Layout
-from meshwave.engine.runtime.communication.wire import Message, Routes
+from meshwave.engine.runtime.communication.communicator import BoundaryTransfers, MessageFormat
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
@@ -54,7 +54,7 @@ class Trainer:
                 f"in {program.ranks} meshes"
             )
         training, model = design.training, design.model
-        copies, copy = layout.shape(world.process).copies, layout.copy(world.process)
+        copies, copy = layout.mesh_shape(world.process).dp, layout.dp_index(world.process)
         rows = tensor_of(design).shape[0] // copies  # of a microbatch, here
         self._batches = Batches(
             job.text,
@@ -67,20 +67,20 @@ class Trainer:
         )
         dtype = DTYPES[training.precision]
         self._scale = 1 / (copies * program.microbatches)
-        self._cut = layout.cut(world.process)
+        self._cut = layout.tp_index(world.process)
         experts = ExpertLayers(design, layout) if model.moe else None
-        groups = world.groups([*layout.cut_groups(), *(experts.groups() if experts else ())])
+        groups = world.groups([*layout.tp_groups(), *(experts.groups() if experts else ())])
         make = experts.maker(world.process, groups, self._scale, dtype, world.device) if experts else None
-        group = groups[layout.cut_group(world.process)]
+        group = groups[layout.tp_group(world.process)]
         self._modules = {
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
             for stage in program.stages_of(layout.rank(world.process))
         }
-        message = Message((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        sharing = [*layout.sharing(), *(experts.sharing(layout.reduced_stages()) if experts else ())]
-        self._wire = world.wire(layout, message, list(dict.fromkeys(sharing)), routes(design, layout))
+        message = MessageFormat((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
+        sharing = [*layout.gradient_groups(), *(experts.gradient_groups(layout.reduced_stages()) if experts else ())]
+        self._communicator = world.communicator(layout, message, list(dict.fromkeys(sharing)), routes(design, layout))
         sharers = _sharers(layout, world.process, self._modules, experts)
-        self._update = Update(self._modules, sharers, world.process, self._wire, training, watch)
+        self._update = Update(self._modules, sharers, world.process, self._communicator, training, watch)
         stages = {
             stage: LocalStage(
                 module,
@@ -97,7 +97,7 @@ class Trainer:
         self.trace = Trace(clock)
         for number, layer in self._expert_layers().items():
             layer.watch_steps(self.trace.of(number))
-        self._executor = Executor(layout, world.process, stages, self._wire, self._update, clock, streams)
+        self._executor = Executor(layout, world.process, stages, self._communicator, self._update, clock, streams)
         self._wanted = layout.microbatches(layout.rank(world.process))
         self.notes = self._of_compiling(stages.values()) if training.compile else []
         """What a person should know of how it trains."""
@@ -106,7 +106,7 @@ class Trainer:
         """How many blocks of all processes torch compiles."""
         held = sum(len(module.layers) for module in self._modules.values())
         own = sum(stage.compiled for stage in stages)
-        compiled, blocks = map(int, self._wire.total([own, held]).tolist())
+        compiled, blocks = map(int, self._communicator.total([own, held]).tolist())
         told = f"torch.compile: {compiled} of the {blocks} blocks that processes hold are compiled"
         rest = "the others, which put off gradients or exchange something inside, run as they are"
         return [told if compiled == blocks else f"{told}; {rest}"]
@@ -120,7 +120,7 @@ class Trainer:
         measured = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._wanted})
         losses = [] if self._cut else measured.losses  # those of the other cuts are the same
         own = sum(loss.double() * self._scale for loss in losses)
-        loss, square = self._wire.total([own, self._update.square]).tolist()
+        loss, square = self._communicator.total([own, self._update.square]).tolist()
         return Step(loss, square**0.5, time.perf_counter() - began, measured)
 
     def held(self) -> dict[str, list[Tensor]]:
@@ -150,7 +150,7 @@ class Trainer:
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
 
 
-def routes(design: Design, layout: Layout) -> Routes:
+def routes(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
     """The boundaries at which tensors change their cuts, with processes for devices."""
     process = {
         device: layout.process(rank, lane)
@@ -159,12 +159,14 @@ def routes(design: Design, layout: Layout) -> Routes:
     }
     return {
         (source, target, tensors): renamed(crossing(design, source, target, tensors), process)
-        for source, target, tensors in layout.crossings()
+        for source, target, tensors in layout.message_sizes()
         if not is_direct(design.meshes[source], design.meshes[target])
     }
 
 
-def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None) -> Sharers:
+def _sharers(
+    layout: ProcessLayout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None
+) -> Sharers:
     """Who shares a weight: the processes that hold the same cut of it. A weight that is not cut is held by
     those of all cuts, whose gradients are the same, and counts once. Expert layers say it of their own."""
     owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
@@ -174,7 +176,7 @@ def _sharers(layout: Layout, process: int, modules: Mapping[int, nn.Module], exp
             told = experts.sharers(stage, owner[parameter], parameter)
             if told:
                 return told, told[0]
-        members = layout.holders(stage, layout.cut(process))
-        return members, members[0] if weight_shard(parameter) else layout.holders(stage)[0]
+        members = layout.stage_processes(stage, layout.tp_index(process))
+        return members, members[0] if weight_shard(parameter) else layout.stage_processes(stage)[0]
 
     return sharers

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from meshwave.engine.runtime.communication.wire import Pending, Wire
+from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 
 BUCKET = 2**23  # numbers that are reduced in one message
@@ -39,7 +39,7 @@ class Update:
         stages: Mapping[int, nn.Module],
         sharers: Sharers,
         process: int,
-        wire: Wire,
+        communicator: Communicator,
         training: Training,
         watch: Watch | None = None,
     ) -> None:
@@ -56,12 +56,12 @@ class Update:
             for parameter, first in weights
             if first == process
         ]
-        self._wire = wire
+        self._communicator = communicator
         self._clip_norm = training.clip_norm
         self._watch = watch
         self._parameters = [parameter for _, parameter in self._named]
         self._optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
-        self._reducing: list[tuple[int, list[nn.Parameter], Pending]] = []
+        self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
         self.square = torch.zeros((), dtype=torch.float64)  # this process's share of the squared norm
 
     @property
@@ -74,9 +74,9 @@ class Update:
         for members, weights in self._shared[stage].items():
             for bucket in _buckets([parameter for parameter, _ in weights]):
                 flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
-                self._reducing.append((stage, bucket, self._wire.reduce(stage, members, flat)))
+                self._reducing.append((stage, bucket, self._communicator.reduce(stage, members, flat)))
 
-    def collect(self) -> dict[int, Pending]:
+    def collect(self) -> dict[int, PendingTensor]:
         """Wait for what the others have to say; return the last reduction of each stage."""
         for _, bucket, reduction in self._reducing:
             pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
@@ -86,7 +86,7 @@ class Update:
         self._reducing.clear()
         self.square = self._own_square()
         if self._clip_norm is not None:
-            self._norm = self._wire.total([self.square])[0].sqrt()
+            self._norm = self._communicator.total([self.square])[0].sqrt()
         return last
 
     def apply(self) -> None:

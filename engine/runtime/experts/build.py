@@ -12,7 +12,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import Resolved, resolved
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.communication.layout import Layout
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.experts.layer import KINDS, ExpertLayer, all_groups, groups_of, holders
 
 Members = tuple[int, ...]
@@ -21,7 +21,7 @@ Members = tuple[int, ...]
 class ExpertLayers:
     """What every process knows of the expert layers of all: who takes part, and who shares weights."""
 
-    def __init__(self, design: Design, layout: Layout) -> None:
+    def __init__(self, design: Design, layout: ProcessLayout) -> None:
         self._design, self._layout = design, layout
         self._of_rank = [resolved(design, mesh) for mesh in design.meshes]
 
@@ -46,7 +46,7 @@ class ExpertLayers:
 
     # ---- who shares the gradient of a weight ----
 
-    def sharing(self, stages: list[int]) -> list[tuple[int, Members]]:
+    def gradient_groups(self, stages: list[int]) -> list[tuple[int, Members]]:
         """Every set of processes that shares a weight of the experts of one of ``stages``, in one order."""
         found = []
         for stage in stages:

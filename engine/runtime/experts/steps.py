@@ -25,7 +25,7 @@ from torch.autograd import Function
 
 from meshwave.engine.experts import Layer, Step, StepOp, backward
 from meshwave.engine.runs.recording import Way
-from meshwave.engine.runtime.communication.exchange import all_to_all
+from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.experts.step_times import At, Begins, unseen
@@ -208,7 +208,7 @@ class Steps:
         buffer = self.on_wire(x, step)
         arriving = buffer.new_empty(sum(received), *buffer.shape[1:])
         self.note_exchange(step, buffer, sent)
-        return _arrival(all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
+        return _arrival(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
 
     def copies(self, step: Step) -> int:
         """Of every slot, in an all-to-all: one for each shard, or what its step says."""

@@ -29,7 +29,7 @@ from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.files import write_all
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
-from meshwave.engine.runtime.communication.world import World, join, leave
+from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import device_name
 from meshwave.engine.runtime.device.clock import ClockComparison
 from meshwave.engine.runtime.device.memory import MemoryCount, counted_step, keep_freed_memory
@@ -87,17 +87,17 @@ def main(run_dir: Path | str, job: Job | None = None) -> NoReturn:
 
 
 def _take_part(folder: Path, job: Job) -> None:
-    world = join(folder, computes=job.rehearsal is None)
+    world = join_run(folder, computes=job.rehearsal is None)
     events = Lines(folder / f"events-{world.process}.jsonl")
     device = device_name(world.device)
-    note = world.note if job.rehearsal is None else _of_messages(world.note)
+    note = world.communication if job.rehearsal else f"{world.computation}; {world.communication}"
     events.event("started", pid=os.getpid(), device=device, backend=world.backend, note=note)
     print(note, flush=True)
     if job.rehearsal is None:
         _train(folder, job, world, events)
     else:
         _rehearse(folder, job, world, events)
-    leave()
+    leave_run()
     events.event("finished", steps=job.design.training.steps)
 
 
@@ -184,12 +184,6 @@ def _play(
         events.event("step", step=number)
     recorder.close()
     _compare_clocks(folder, comparison, world.process)
-
-
-def _of_messages(note: str) -> str:
-    """The part of a note that says where messages go, which holds of a rehearsal too."""
-    _, found, rest = note.partition("messages go")
-    return found + rest
 
 
 def _compare_clocks(folder: Path, comparison: ClockComparison, process: int) -> None:

@@ -1,4 +1,8 @@
-"""What all processes of a transfer agree on before anything moves: the tensor, both ends, the plan."""
+"""What the processes of a transfer agree on before anything moves: the tensor, both layouts and the plan.
+
+Each process makes a *statement*: plain data with what it knows. Statements are merged, and two that contradict each
+other are an error on every process.
+"""
 
 from __future__ import annotations
 
@@ -15,135 +19,149 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from meshwave.engine.errors import InputError
 from meshwave.engine.resharding import Link, Links, Mesh, SpecError, Transfer, transfer
 from meshwave.engine.resharding import Tensor as Shape
-from meshwave.engine.runtime.device.accelerator import accelerator_type, current_device, device_backend
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
 
-Layout = tuple[DeviceMesh, Sequence[Placement]] | tuple[Mesh, Sequence[str]]
-"""Where a tensor lies: in torch's words, or a mesh of processes with an ``R`` or ``S0`` for each dim."""
+TensorLayout = tuple[DeviceMesh, Sequence[Placement]] | tuple[Mesh, Sequence[str]]
+"""The layout of a tensor: a DeviceMesh with placements, or a mesh of processes with a sharding spec."""
 GPU_LINKS = Link(5e-6, 3e11), Link(1e-5, 2.5e10)
 CPU_LINKS = Link(1e-4, 4e9), Link(1.5e-4, 1.25e9)
-"""Inside a host and between hosts, where nobody says better: of NVLink and a 200 Gbit/s NIC; of gloo and 10 Gbit/s."""
+"""Default links inside a host and between hosts: NVLink and a 200 Gbit/s NIC; gloo and a 10 Gbit/s NIC."""
 
 
-def described(
+def describe_transfer(
     tensor: Tensor | None,
-    source: Layout | None,
-    destination: Layout | None,
+    source: TensorLayout | None,
+    destination: TensorLayout | None,
     shape: Sequence[int] | None,
     dtype: torch.dtype | None,
 ) -> dict[str, Any]:
-    """What this process knows of the transfer, as plain data."""
+    """Return what this process knows about the transfer.
+
+    Raises:
+        InputError: a placement cannot be resharded, or ``source`` is given for a DTensor.
+    """
+    order = None
     if isinstance(tensor, DTensor):
         if source is not None:
-            raise InputError("a DTensor says itself where it lies; leave source out")
+            raise InputError("a DTensor has its own layout; do not pass source")
         source, shape = (tensor.device_mesh, tensor.placements), tensor.shape if shape is None else shape
         order = getattr(tensor._spec, "shard_order", None)
-    else:
-        order = None
-    said: dict[str, Any] = {"shape": None if shape is None else list(shape)}
-    dtype = tensor.dtype if dtype is None and tensor is not None else dtype
-    said["dtype"] = None if dtype is None else dtype_name(dtype)
-    said["device"] = None if tensor is None else tensor.device.type
+    if dtype is None and tensor is not None:
+        dtype = tensor.dtype
+    statement: dict[str, Any] = {
+        "shape": None if shape is None else list(shape),
+        "dtype": None if dtype is None else dtype_name(dtype),
+        "device": None if tensor is None else tensor.device.type,
+    }
     for end, layout in (("source", source), ("destination", destination)):
-        said[end] = None if layout is None else describe_layout(end, layout, order if end == "source" else None)
-        if said["device"] is None and layout is not None and isinstance(layout[0], DeviceMesh):
-            said["device"] = layout[0].device_type
-    return said
+        statement[end] = None if layout is None else describe_layout(end, layout, order if end == "source" else None)
+        if statement["device"] is None and layout is not None and isinstance(layout[0], DeviceMesh):
+            statement["device"] = layout[0].device_type
+    return statement
 
 
-def describe_layout(end: str, layout: Layout, order: Any = None) -> dict[str, Any]:
-    """A layout as plain data; ``order`` is that of the shards of a DTensor.
+def describe_layout(end: str, layout: TensorLayout, order: Any = None) -> dict[str, Any]:
+    """Return a layout as plain data.
+
+    Args:
+        end: ``source`` or ``destination``.
+        layout: the layout.
+        order: the order of the shards of a DTensor, where it has one.
 
     Raises:
         InputError: a placement cannot be resharded.
     """
-    mesh, cut = layout
+    mesh, entries = layout
     if isinstance(mesh, Mesh):
-        spec = [str(entry) for entry in cut]
+        spec = [str(entry) for entry in entries]
         return {"mesh": list(mesh.shape), "ranks": list(mesh.ranks), "hosts": list(mesh.hosts), "spec": spec}
-    axes: list[tuple[int, int]] = []  # of a tensor dim, a mesh axis; outer first
+    axes: list[tuple[int, int]] = []  # (tensor dim, mesh axis), outer axis first
     partial: list[int] = []
-    for axis, placement in enumerate(cut):
+    for axis, placement in enumerate(entries):
         if isinstance(placement, Shard) and type(placement) is Shard:
             axes.append((placement.dim, axis))
         elif end == "source" and isinstance(placement, Partial) and placement.reduce_op == "sum":
             partial.append(axis)
         elif not isinstance(placement, Replicate):
-            raise InputError(_cannot_lie(end, placement, axis))
+            raise InputError(_unsupported_placement(end, placement, axis))
     if order is not None:
         axes = [(entry.tensor_dim, axis) for entry in order for axis in entry.mesh_dims]
     ranks = mesh.mesh
     return {"mesh": list(ranks.shape), "ranks": ranks.flatten().tolist(), "axes": axes, "partial": partial}
 
 
-def _cannot_lie(end: str, placement: object, axis: int) -> str:
-    """Why a placement is refused, and what to do."""
-    words = (
-        f"the {end} has the placement {placement!r} on mesh axis {axis}, and only Shard and Replicate can be resharded"
-    )
-    if end == "source":
-        words += ", and Partial of sums"
+def _unsupported_placement(end: str, placement: object, axis: int) -> str:
+    supported = "Shard, Replicate, Partial('sum')" if end == "source" else "Shard, Replicate"
+    message = f"unsupported {end} placement {placement!r} on mesh axis {axis} (supported: {supported})"
     if end == "destination" and isinstance(placement, Partial):
-        return f"{words} to: every receiver gets the sum; ask for Replicate() or Shard() there"
-    return f"{words}; redistribute the tensor on its own mesh first"
+        return f"{message}; every receiver gets the sum, so use Replicate() or Shard()"
+    return f"{message}; redistribute the tensor on its own mesh first"
 
 
-def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """``[processes]`` what each says."""
-    device = current_device("cpu" if "cpu:gloo" in backends() else accelerator_type() or "cpu")
-    text = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8).to(device)
-    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor([len(text)], device=device))
-    longest = int(max(lengths))
-    padded = torch.cat([text, text.new_zeros(longest - len(text))])
-    texts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(texts, padded)
-    return [json.loads(bytes(each[: int(n)].tolist())) for each, n in zip(texts, lengths, strict=True)]
+def gather_statements(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the statements of all processes of the default group, by process."""
+    texts = [""] * dist.get_world_size()
+    dist.all_gather_object(texts, json.dumps(statement))
+    return [json.loads(text) for text in texts]
 
 
-def agree(told: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
-    """What all say, of what each says; ``processes`` are those that speak, where these are not all.
+def merge_statements(statements: Sequence[Mapping[str, Any]], processes: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return what all processes state together.
+
+    Args:
+        statements: one for each process.
+        processes: the processes that made them; None: all of the default group.
 
     Raises:
-        InputError: one refuses, or two say different things; the same on all.
+        InputError: one process reports an error, or two contradict each other; the same on all processes.
     """
     agreed: dict[str, tuple[int, Any]] = {}
-    for process, said in zip(range(len(told)) if processes is None else processes, told, strict=True):
-        if "error" in said:
-            raise InputError(f"process {process} refuses: {said['error']}")
-        for name, value in said.items():
+    for process, statement in zip(range(len(statements)) if processes is None else processes, statements, strict=True):
+        if "error" in statement:
+            raise InputError(f"process {process} rejected the transfer: {statement['error']}")
+        for name, value in statement.items():
             if value is None or name == "host name":
                 continue
             first, other = agreed.setdefault(name, (process, value))
             if other != value:
                 raise InputError(
-                    f"processes do not agree on the {name}: process {first} says {_short(other)}, "
-                    f"process {process} says {_short(value)}; nothing was moved"
+                    f"processes do not agree on the {name}: process {first} says {_shorten(other)}, "
+                    f"process {process} says {_shorten(value)}; nothing was moved"
                 )
     return {name: value for name, (_, value) in agreed.items()}
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def plan_of(agreed: Mapping[str, Any], names: Sequence[str]) -> tuple[Transfer, torch.dtype]:
-    """The plan of what was agreed, and the dtype; ``names`` of the host of each process."""
+def plan_agreed_transfer(agreed: Mapping[str, Any], host_names: Sequence[str]) -> tuple[Transfer, torch.dtype]:
+    """Plan the transfer that was agreed on.
+
+    Args:
+        agreed: the merged statements.
+        host_names: of the host of each process.
+
+    Returns:
+        The plan, and the dtype of the tensor.
+
+    Raises:
+        InputError: something is missing, or does not fit together.
+    """
     for name in ("shape", "dtype", "source", "destination"):
         if name not in agreed:
-            raise InputError(f"no process says the {name} of the transfer; one has to")
+            raise InputError(f"no process gave the {name} of the transfer; at least one must")
     shape, dtype = tuple(agreed["shape"]), getattr(torch, agreed["dtype"])
-    host = _hosts(agreed, names)
-    source, destination = (read_side(end, agreed[end], len(shape), host) for end in ("source", "destination"))
-    usual = CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS
-    intra, inter = (Link(*link) for link in agreed.get("links", usual))
+    ends = ("source", "destination")
+    host = assign_hosts(agreed.get("hosts"), [agreed[end] for end in ends], dict(enumerate(host_names)))
+    source, destination = (parse_side(end, agreed[end], len(shape), host) for end in ends)
     try:
         planned = transfer(
             Shape(shape, dtype.itemsize),
             source,
             destination,
-            Links(intra, inter, host),
+            agreed_links(agreed, host),
             strategy=agreed.get("strategy"),
             ordering=agreed["ordering"],
             chunks=agreed.get("chunks"),
@@ -153,55 +171,63 @@ def plan_of(agreed: Mapping[str, Any], names: Sequence[str]) -> tuple[Transfer, 
     return planned, dtype
 
 
-def _hosts(agreed: Mapping[str, Any], names: Sequence[str]) -> dict[int, int]:
-    """The host of each process."""
-    if "hosts" in agreed:
-        if len(agreed["hosts"]) != len(names):
-            raise InputError(f"there are {len(names)} processes, and hosts of {len(agreed['hosts'])}")
-        return dict(enumerate(agreed["hosts"]))
-    sides = [agreed["source"], agreed["destination"]]
-    if all("hosts" in side for side in sides):
-        return {rank: host for side in sides for rank, host in zip(side["ranks"], side["hosts"], strict=True)}
-    known = list(dict.fromkeys(names))
-    return {process: known.index(name) for process, name in enumerate(names)}
+def agreed_links(agreed: Mapping[str, Any], host: dict[int, int]) -> Links:
+    """Return the links that the statements give, or the defaults for the device."""
+    intra, inter = agreed.get("links", CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS)
+    return Links(Link(*intra), Link(*inter), host)
 
 
-def read_side(end: str, laid: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
-    """A layout that was described, with the host of each process.
+def assign_hosts(
+    given: Sequence[int] | None, sides: Sequence[Mapping[str, Any]], names: Mapping[int, str]
+) -> dict[int, int]:
+    """Return the host of each process: as given, else as the meshes say, else by the names of the hosts.
 
     Raises:
-        InputError: a process is not there or stands twice, or a placement names a dim that is not there.
+        InputError: ``given`` has not one entry for each process, or two meshes put a process on different hosts.
     """
-    ranks, world = laid["ranks"], dist.get_world_size()
+    if given is not None:
+        if len(given) != dist.get_world_size():
+            raise InputError(f"hosts has {len(given)} entries for {dist.get_world_size()} processes")
+        return dict(enumerate(given))
+    if not all("hosts" in side for side in sides):
+        known = list(dict.fromkeys(names.values()))
+        return {process: known.index(name) for process, name in names.items()}
+    found: dict[int, int] = {}
+    for side in sides:
+        for rank, host in zip(side["ranks"], side["hosts"], strict=True):
+            if found.setdefault(rank, host) != host:
+                raise InputError(f"process {rank} is on host {found[rank]} in one mesh and on host {host} in another")
+    return found
+
+
+def parse_side(end: str, layout: Mapping[str, Any], dims: int, host: Mapping[int, int]) -> tuple[Mesh, tuple[str, ...]]:
+    """Read a layout that :func:`describe_layout` wrote.
+
+    Args:
+        end: ``source`` or ``destination``, for messages.
+        layout: the layout as plain data.
+        dims: the number of dims of the tensor.
+        host: the host of each process.
+
+    Raises:
+        InputError: a process does not exist or occurs twice, or a placement names a dim that the tensor lacks.
+    """
+    ranks, world = layout["ranks"], dist.get_world_size()
     for rank in ranks:
         if not 0 <= rank < world:
-            raise InputError(f"the {end} has process {rank}, and there are {world}")
+            raise InputError(f"the {end} mesh has process {rank}, but there are {world} processes (0 to {world - 1})")
         if ranks.count(rank) > 1:
-            raise InputError(f"process {rank} stands twice in the {end}")
-    mesh = Mesh(tuple(laid["mesh"]), tuple(ranks), tuple(host[rank] for rank in ranks))
-    return mesh, tuple(laid["spec"]) if "spec" in laid else _spec(end, laid, dims)
+            raise InputError(f"process {rank} occurs twice in the {end} mesh")
+    mesh = Mesh(tuple(layout["mesh"]), tuple(ranks), tuple(host[rank] for rank in ranks))
+    return mesh, tuple(layout["spec"]) if "spec" in layout else _sharding_spec(end, layout, dims)
 
 
-def _spec(end: str, laid: Mapping[str, Any], dims: int) -> tuple[str, ...]:
-    """torch's placements as an entry for each of the tensor's dims, and one for the axes of addends."""
+def _sharding_spec(end: str, layout: Mapping[str, Any], dims: int) -> tuple[str, ...]:
+    """Return placements as a sharding spec: an entry for each tensor dim, and one for the partial axes."""
     entries = [""] * dims
-    for dim, axis in laid["axes"]:
+    for dim, axis in layout["axes"]:
         if not -dims <= dim < dims:
-            raise InputError(f"the {end} has Shard({dim}) on mesh axis {axis}, and the tensor {dims} dims")
+            raise InputError(f"the {end} has Shard({dim}) on mesh axis {axis}, but the tensor has {dims} dims")
         entries[dim] += str(axis)
-    partial = "".join(map(str, laid["partial"]))
+    partial = "".join(map(str, layout["partial"]))
     return (*(f"S{entry}" if entry else "R" for entry in entries), *([f"P{partial}"] if partial else []))
-
-
-def wanted_on(told: Sequence[Mapping[str, Any]]) -> torch.device:
-    return current_device(next((said["device"] for said in told if said["device"] is not None), "cpu"))
-
-
-def sends_between_devices(device: torch.device) -> bool:
-    """Return whether the default group sends tensors of ``device`` without the memory of the host."""
-    return f"{device.type}:{device_backend(device)}" in backends()
-
-
-def backends() -> str:
-    """Of the default group by device, such as ``cpu:gloo,cuda:nccl``."""
-    return str(dist.get_backend_config())

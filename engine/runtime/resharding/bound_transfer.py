@@ -1,4 +1,4 @@
-"""A transfer that is bound to a process, started as often as wanted."""
+"""Planned transfers bound to a process: they can be started any number of times."""
 
 from __future__ import annotations
 
@@ -11,140 +11,157 @@ from torch import Tensor
 from meshwave.engine.errors import InputError
 from meshwave.engine.resharding import Transfer
 from meshwave.engine.runtime.device.clock import Stamp
-from meshwave.engine.runtime.resharding.carriers import Carrier, Under
-from meshwave.engine.runtime.resharding.partial_sums import Addition
-from meshwave.engine.runtime.resharding.process_part import Part, Slice, extent
-from meshwave.engine.runtime.resharding.tensor_checks import check_apart, check_shard, check_sum
+from meshwave.engine.runtime.resharding.partial_sums import AddendSum
+from meshwave.engine.runtime.resharding.process_part import ProcessPart, Slice, box_shape
+from meshwave.engine.runtime.resharding.tensor_checks import check_no_overlap, check_shard, check_summable
+from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Transport
 
 T = TypeVar("T")
 Shards = list[Tensor | None]
-"""[tensors of the transfer] a shard of each; none where the process has no part of it."""
+"""A shard of each tensor of the transfer; None where the process has no part of it."""
 
 
-class Underway(Generic[T]):
-    """A transfer that this process takes part in, under way."""
+class PendingTransfer(Generic[T]):
+    """A transfer in flight, of which this process plays its part."""
 
-    def __init__(self, under: Under, deliver: Callable[[], T], held: Sequence[object], *, gets: bool) -> None:
-        """``gets``: whether this process gets a shard."""
-        self._under, self._deliver, self._gets = under, deliver, gets
-        self._held = held  # must live until it is gone
-        self._result: list[T] = []  # one, once it is there
-        self._is_gone = False
+    def __init__(
+        self, messages: MessagesInFlight, deliver: Callable[[], T], data: Sequence[object], *, receives_shard: bool
+    ) -> None:
+        """Wrap messages in flight.
 
-    def received(self) -> T:
-        """Wait until what this process gets is whole, and return it; none where it gets none.
+        Args:
+            messages: the messages of this process.
+            deliver: returns the result once all messages have arrived.
+            data: what must stay alive until all messages are sent.
+            receives_shard: whether this process receives a shard.
+        """
+        self._messages, self._deliver, self._receives_shard = messages, deliver, receives_shard
+        self._data = data
+        self._result: list[T] = []  # one entry once it has arrived
+        self._is_complete = False
 
-        It may still be on its way to others: it is not to be written to before :meth:`wait`.
+    def wait_received(self) -> T:
+        """Wait until this process's result has arrived, and return it.
+
+        Parts of it may still be sent on to other processes: it must not be written to before :meth:`wait` returns.
 
         Raises:
-            RunError: a message did not come; another process failed, or the timeout is over.
+            RunError: a message did not arrive, because another process failed or exceeded the timeout.
         """
         if not self._result:
-            self._under.receive()
+            self._messages.wait_received()
             self._result = [self._deliver()]
         return self._result[0]
 
     def wait(self) -> T:
-        """As :meth:`received`, and until everything that this process sends is gone.
+        """Wait until this process has received and sent everything, and return its result.
 
         Raises:
-            RunError: a message did not come or could not be sent.
+            RunError: a message did not arrive or could not be sent.
         """
-        result = self.received()
-        if not self._is_gone:
-            self._under.send()
-            self._held, self._is_gone = (), True
+        result = self.wait_received()
+        if not self._is_complete:
+            self._messages.wait_sent()
+            self._data, self._is_complete = (), True
         return result
 
-    def is_gone(self) -> bool:
-        """Whether it is known without a wait that nothing is under way any more, so that nobody needs to hold it."""
-        return self._is_gone or ((bool(self._result) or not self._gets) and self._under.is_gone())
+    def is_complete(self) -> bool:
+        """Return whether everything is known, without waiting, to be received and sent."""
+        return self._is_complete or ((bool(self._result) or not self._receives_shard) and self._messages.is_sent())
 
     @property
-    def arrived(self) -> Stamp | None:
-        """When the last message was there, where that is known: what this process hands on is waited for as it
-        comes, and a GPU notes it. Else when somebody asked. To be asked after :meth:`received`."""
-        return self._under.arrived()
+    def arrival(self) -> Stamp | None:
+        """Time of the last message's arrival, or None if it is not known. Valid after :meth:`wait_received`.
+
+        It is exact for messages that this process sends on, and on a GPU; otherwise it is when somebody waited.
+        """
+        return self._messages.arrival()
 
 
-class Moving(Underway[Tensor | None]):
-    """A transfer of one tensor, under way; it ends with this process's shard."""
+class PendingReshard(PendingTransfer[Tensor | None]):
+    """A transfer of one tensor in flight; its result is this process's shard, or None."""
 
 
-class Bound:
-    """A planned transfer, bound to this process, with a carrier for its bytes."""
+class BoundTransfer:
+    """A planned transfer, bound to this process and a transport."""
 
     def __init__(
         self,
         planned: Transfer,
         process: int,
         dtypes: Sequence[torch.dtype],
-        carrier: Carrier,
+        transport: Transport,
         device: torch.device | None,
     ) -> None:
-        """
+        """Bind the plan.
+
         Raises:
-            InputError: an element of a dtype is not as long as those of the plan, or cannot be summed.
+            InputError: a dtype has another item size than the plan, or cannot be summed.
         """
         for load, dtype in zip(planned.loads, dtypes, strict=True):
             if dtype.itemsize != load.tensor.item_bytes:
                 raise InputError(
-                    f"the plan is for elements of {load.tensor.item_bytes} bytes, and one of {dtype} has {dtype.itemsize}"
+                    f"the plan is for elements of {load.tensor.item_bytes} bytes, but {dtype} has {dtype.itemsize}"
                 )
-            check_sum(load, dtype)
+            check_summable(load, dtype)
         self.planned, self.process, self.dtypes = planned, process, tuple(dtypes)
-        self.device = device or carrier.device
-        self.part = Part(planned, process)
-        self._carry, self._there = carrier.bind(self.part), carrier.device
-        self._owned, self._needed = (
-            [None if box is None else extent(box) for box in boxes] for boxes in (self.part.owned, self.part.needed)
+        self.device = device or transport.device
+        self.part = ProcessPart(planned, process)
+        self._start_messages, self._transport_device = transport.bind(self.part), transport.device
+        self._owned_shapes, self._needed_shapes = (
+            [None if box is None else box_shape(box) for box in boxes] for boxes in (self.part.owned, self.part.needed)
         )
 
     @property
     def tags(self) -> int:
-        """How many tags it takes, from that of its start on."""
+        """Number of consecutive tags that a start uses."""
         return self.part.tags
 
     @property
-    def gets(self) -> bool:
-        return any(shape is not None for shape in self._needed)
+    def receives_shard(self) -> bool:
+        """Whether this process receives a shard of any tensor."""
+        return any(shape is not None for shape in self._needed_shapes)
 
     @torch.no_grad()
     def begin(
         self, locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None], tag: int
-    ) -> tuple[Under, Callable[[], Shards], list[Tensor]]:
-        """Start all messages; what delivers the shards, and what must live until all is sent.
+    ) -> tuple[MessagesInFlight, Callable[[], Shards], list[Tensor]]:
+        """Start all messages.
+
+        Returns:
+            The messages, a function that returns the shards once they have arrived, and what must stay alive
+            until all is sent.
 
         Raises:
-            InputError: a tensor is not of the shape or the dtype of its shard, or is missing, or shares memory with
+            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with
                 another one.
-            RunError: another process has gone already.
+            RunError: the connection to another process is closed.
         """
         for number in range(len(self.dtypes)):
             self._check(number, locals_[number], intos[number])
-        check_apart(locals_, intos)
-        held = [None if each is None else each.detach().to(self._there) for each in locals_]
+        check_no_overlap(locals_, intos)
+        held = [None if each is None else each.detach().to(self._transport_device) for each in locals_]
         shards = [self._shard(number, into) for number, into in enumerate(intos)]
-        slices = [self._bytes(each, held[each.tensor], shards[each.tensor]) for each in self.part.slices]
+        slices = [self._slice_bytes(each, held[each.tensor], shards[each.tensor]) for each in self.part.slices]
         data = [flat for flat, _ in slices]
-        sums = {each.total: Addition(each, data, self._dtype(each.total)) for each in self.part.sums}
-        under = self._carry(data, tag, sums)
-        rest = [(each, flat) for each, (flat, is_there) in zip(self.part.slices, slices, strict=True) if not is_there]
+        sums = {each.total: AddendSum(each, data, self._dtype(each.total)) for each in self.part.sums}
+        messages = self._start_messages(data, tag, sums)
+        to_copy = [(each, flat) for each, (flat, is_view) in zip(self.part.slices, slices, strict=True) if not is_view]
 
         @torch.no_grad()
         def deliver() -> Shards:
-            for make in sums.values():
-                make()
-            for each, flat in rest:
+            for compute in sums.values():
+                compute()
+            for each, flat in to_copy:
                 shard = shards[each.tensor]
                 assert shard is not None
                 assert each.write is not None
                 shard[each.write].copy_(flat.view(shard.dtype).view(shard[each.write].shape))
-            return [self._delivered(shard, into) for shard, into in zip(shards, intos, strict=True)]
+            return [self._deliver_shard(shard, into) for shard, into in zip(shards, intos, strict=True)]
 
-        return under, deliver, data
+        return messages, deliver, data
 
-    def _delivered(self, shard: Tensor | None, into: Tensor | None) -> Tensor | None:
+    def _deliver_shard(self, shard: Tensor | None, into: Tensor | None) -> Tensor | None:
         if shard is None:
             return None
         if into is not None:
@@ -155,67 +172,71 @@ class Bound:
         return self.dtypes[self.part.slices[place].tensor]
 
     def _check(self, number: int, local: Tensor | None, into: Tensor | None) -> None:
-        who, name = f"process {self.process}", self.planned.loads[number].name
-        check_shard(f"{who} holds", name, local, self._owned[number], self.dtypes[number])
-        if into is not None or self._needed[number] is None:
-            check_shard(f"{who} gets", name, into, self._needed[number], self.dtypes[number])
+        process, name = f"process {self.process}", self.planned.loads[number].name
+        check_shard(f"{process} holds", name, local, self._owned_shapes[number], self.dtypes[number])
+        if into is not None or self._needed_shapes[number] is None:
+            check_shard(f"{process} receives", name, into, self._needed_shapes[number], self.dtypes[number])
 
     def _shard(self, number: int, into: Tensor | None) -> Tensor | None:
-        shape = self._needed[number]
+        """Return the tensor on the transport's device that this process's shard is received into."""
+        shape = self._needed_shapes[number]
         if shape is None:
             return None
-        if into is not None and into.device == self._there:
+        if into is not None and into.device == self._transport_device:
             return into
-        return torch.empty(shape, dtype=self.dtypes[number], device=self._there)
+        return torch.empty(shape, dtype=self.dtypes[number], device=self._transport_device)
 
-    def _bytes(self, each: Slice, held: Tensor | None, shard: Tensor | None) -> tuple[Tensor, bool]:
-        """The bytes of a slice, and whether the shard that this process gets needs no copy of them."""
+    def _slice_bytes(self, each: Slice, held: Tensor | None, shard: Tensor | None) -> tuple[Tensor, bool]:
+        """Return the bytes of a slice, and whether they need no copy into the shard that this process receives."""
         if each.read is not None:
             assert held is not None
-            flat = _flat(held[each.read].contiguous())
-            return flat, each.write is None
+            return _flat_bytes(held[each.read].contiguous()), each.write is None
         if each.write is not None:
             assert shard is not None
             window = shard[each.write]
             if window.is_contiguous():
-                return _flat(window), True
-        return torch.empty(each.bytes, dtype=torch.uint8, device=self._there), each.write is None
+                return _flat_bytes(window), True
+        return torch.empty(each.bytes, dtype=torch.uint8, device=self._transport_device), each.write is None
 
 
-class Resharding(Bound):
-    """A planned transfer of one tensor, bound to this process: start it as often as wanted, several at once too.
+class Resharding(BoundTransfer):
+    """A planned transfer of one tensor, bound to this process. Several starts may be in flight at once.
 
-    All processes of both meshes start it, in the same order as they start others of the same tags.
+    All processes of both meshes start it, in the same order as other transfers with the same tags.
     """
 
     def __init__(
-        self, planned: Transfer, process: int, dtype: torch.dtype, carrier: Carrier, device: torch.device | None = None
+        self,
+        planned: Transfer,
+        process: int,
+        dtype: torch.dtype,
+        transport: Transport,
+        device: torch.device | None = None,
     ) -> None:
-        """``device``: where shards are wanted; none: where the carrier has them.
+        """Bind the plan; ``device`` is where shards are delivered, by default the device of the transport.
 
         Raises:
-            InputError: an element of ``dtype`` is not as long as those of the plan, or cannot be summed.
+            InputError: the dtype has another item size than the plan, or cannot be summed.
         """
-        super().__init__(planned, process, [dtype], carrier, device)
+        super().__init__(planned, process, [dtype], transport, device)
 
-    def start(self, local: Tensor | None = None, *, into: Tensor | None = None, tag: int = 0) -> Moving:
-        """Start to send what this process holds and to receive what it gets.
+    def start(self, local: Tensor | None = None, *, into: Tensor | None = None, tag: int = 0) -> PendingReshard:
+        """Start to send this process's shard and to receive that of the destination.
 
         Args:
-            local: this process's shard, of a process in the source mesh; of a partial tensor its addend. It is
-                not to be written to before the end.
-            into: a tensor for the shard that it gets, any strides; none: a new one.
-            tag: the first of ``tags`` tags that no other transfer under way between these processes has.
+            local: the shard of a process in the source mesh; for a partial tensor its addend. It must not be
+                written to until the transfer is complete.
+            into: the tensor to receive into, of any strides; None: a new one.
+            tag: the first of ``tags`` tags that no other transfer in flight between these processes uses.
 
         Raises:
-            InputError: a tensor is not of the shape or the dtype of the shard, or is missing, or both
-                share memory.
-            RunError: another process has gone already.
+            InputError: a tensor is missing, has not the shape or dtype of the shard, or both share memory.
+            RunError: the connection to another process is closed.
         """
-        under, deliver, held = self.begin([local], [into], tag)
-        return Moving(under, lambda: deliver()[0], held, gets=self.gets)
+        messages, deliver, data = self.begin([local], [into], tag)
+        return PendingReshard(messages, lambda: deliver()[0], data, receives_shard=self.receives_shard)
 
 
-def _flat(contiguous: Tensor) -> Tensor:
-    """The bytes of a tensor; one of a single element may be contiguous with any stride."""
+def _flat_bytes(contiguous: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor; with a single element it may have any stride."""
     return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""For everybody: several tensors by one plan, called only by the processes that take part, and not waited for."""
+"""Reshard several tensors by one plan: a call of the processes that take part, which returns while tensors travel."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding import Link, Links, Load, SpecError, Transfer, check_load, transfer_many
+from meshwave.engine.resharding import Link, Load, SpecError, Transfer, check_load, transfer_many
 from meshwave.engine.resharding import Tensor as Shape
 from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
-    CPU_LINKS,
-    GPU_LINKS,
-    Layout,
-    agree,
+    TensorLayout,
+    agreed_links,
+    assign_hosts,
     describe_layout,
-    read_side,
-    sends_between_devices,
+    merge_statements,
+    parse_side,
 )
-from meshwave.engine.runtime.resharding.bound_transfer import Bound, Shards, Underway
-from meshwave.engine.runtime.resharding.carriers import Carrier, GlooCarrier, NcclCarrier, Under
-from meshwave.engine.runtime.resharding.rendezvous import Meeting
+from meshwave.engine.runtime.resharding.bound_transfer import BoundTransfer, PendingTransfer, Shards
+from meshwave.engine.runtime.resharding.rendezvous import Rendezvous
 from meshwave.engine.runtime.resharding.tensor_checks import dtype_name
+from meshwave.engine.runtime.resharding.transports import MessagesInFlight, Transport, make_transport
 
-TURNS = 4
-"""How often the same transfer may be under way at once; a start beyond that waits for the oldest."""
-Given = Sequence[Tensor | None] | Mapping[str, Tensor | None]
-"""Tensors in the order of the items, or by their names."""
+MAX_CONCURRENT = 4
+"""Starts of one transfer that may be in flight at once; the next waits for the oldest."""
+GivenTensors = Sequence[Tensor | None] | Mapping[str, Tensor | None]
+"""Tensors in the order of the items, or by name."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,28 @@ class ReshardItem:
     """One of several tensors to reshard together; the same on all processes that take part."""
 
     shape: Sequence[int]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     dtype: torch.dtype
-    source: Layout
-    """Where it lies; see :func:`meshwave.engine.runtime.resharding.prepare`."""
-    destination: Layout
-    """Where it is wanted."""
+    source: TensorLayout
+    """Layout that the tensor has; see :func:`meshwave.engine.runtime.resharding.prepare`."""
+    destination: TensorLayout
+    """Layout to move it to."""
     name: str = ""
-    """For messages, and to give tensors by name."""
+    """Name for messages, and for tensors that are given by name."""
 
 
-class MovingList(Underway[Shards]):
-    """A transfer of several tensors, under way; it ends with this process's shard of each, none where it gets none."""
+class PendingReshardList(PendingTransfer[Shards]):
+    """A transfer of several tensors in flight; its result is this process's shard of each tensor, or None."""
 
     @classmethod
     def finished(cls, count: int) -> Self:
-        """That of a process that takes no part."""
-        under = Under(lambda: None, lambda: None, lambda: True, lambda: None)
-        return cls(under, lambda: [None] * count, (), gets=False)
+        """Return the finished transfer of a process that takes no part."""
+        messages = MessagesInFlight(lambda: None, lambda: None, lambda: True, lambda: None)
+        return cls(messages, lambda: [None] * count, (), receives_shard=False)
 
 
-class ReshardingList(Bound):
-    """A planned transfer of several tensors, bound to this process: start it as often as wanted.
+class ReshardingList(BoundTransfer):
+    """A planned transfer of several tensors, bound to this process. It can be started any number of times.
 
     All processes that take part start it equally often.
     """
@@ -76,78 +75,84 @@ class ReshardingList(Bound):
         planned: Transfer,
         process: int,
         dtypes: Sequence[torch.dtype],
-        carrier: Carrier,
+        transport: Transport,
         device: torch.device,
         take_tags: Callable[[int], int],
     ) -> None:
-        """
-        Raises:
-            InputError: a dtype cannot be summed.
-        """
-        super().__init__(planned, process, dtypes, carrier, device)
-        self._first_tag = take_tags(TURNS * self.tags)
-        self._started = 0
-        self._turns: dict[int, MovingList] = {}
+        """Bind the plan.
 
-    def start(self, tensors: Given | None = None, *, into: Given | None = None) -> MovingList:
-        """Start to send what this process holds and to receive what it gets.
+        Raises:
+            InputError: tensors of a dtype cannot be summed.
+        """
+        super().__init__(planned, process, dtypes, transport, device)
+        self._first_tag = take_tags(MAX_CONCURRENT * self.tags)
+        self._started = 0
+        self._in_flight: dict[int, PendingReshardList] = {}
+
+    def start(self, tensors: GivenTensors | None = None, *, into: GivenTensors | None = None) -> PendingReshardList:
+        """Start to send this process's shards and to receive those of the destination.
 
         Args:
-            tensors: this process's shards, or DTensors; not to be written to before the end.
-            into: tensors for the shards that it gets, any strides; new ones for those that are left out.
+            tensors: this process's shards, or DTensors; not to be written to until the transfer is complete.
+            into: tensors to write shards into, of any strides; None: new ones.
 
         Raises:
-            InputError: a tensor is not of the shape or the dtype of its shard, or is missing, or shares memory with
-                another one; or a name is not that of one tensor.
-            RunError: another process has gone already.
+            InputError: a tensor is missing, has not the shape or dtype of its shard, or shares memory with another
+                one; or a name does not belong to exactly one tensor.
+            RunError: the connection to another process is closed.
         """
-        locals_, intos = (self._listed(given) for given in (tensors, into))
-        locals_ = [each if held is not None else None for each, held in zip(locals_, self.part.owned, strict=True)]
-        turn = self._started % TURNS
-        if turn in self._turns:
-            self._turns[turn].wait()
-        moving = MovingList(*self.begin(locals_, intos, self._first_tag + turn * self.tags), gets=self.gets)
-        self._turns[turn] = moving
+        locals_, intos = (self._by_position(given) for given in (tensors, into))
+        locals_ = [each if owned is not None else None for each, owned in zip(locals_, self.part.owned, strict=True)]
+        place = self._started % MAX_CONCURRENT
+        if place in self._in_flight:
+            self._in_flight[place].wait()
+        messages, deliver, data = self.begin(locals_, intos, self._first_tag + place * self.tags)
+        pending = PendingReshardList(messages, deliver, data, receives_shard=self.receives_shard)
+        self._in_flight[place] = pending
         self._started += 1
-        return moving
+        return pending
 
-    def _listed(self, given: Given | None) -> list[Tensor | None]:
-        """``[tensors of the transfer]`` what was given of each."""
+    def _by_position(self, given: GivenTensors | None) -> list[Tensor | None]:
+        """Return the local tensors in the order of the plan's tensors."""
         names = [load.name for load in self.planned.loads]
         if given is None:
             return [None] * len(names)
         if isinstance(given, Mapping):
             unknown = [name for name in given if names.count(name) != 1]
             if unknown:
-                raise InputError(f"no one tensor of the transfer is called {unknown[0]!r}; give tensors by their order")
+                raise InputError(
+                    f"{names.count(unknown[0])} tensors of the transfer are named {unknown[0]!r}; pass a list instead"
+                )
             given = [given.get(name) for name in names]
         if len(given) != len(names):
-            raise InputError(
-                f"the transfer has {len(names)} tensors, and {len(given)} were given; give None where none is"
-            )
+            raise InputError(f"got {len(given)} tensors for a transfer of {len(names)}; pass None for missing ones")
         return [each.to_local() if isinstance(each, DTensor) else each for each in given]
 
 
 def reshard_many(
-    items: Sequence[ReshardItem], tensors: Given | None = None, *, into: Given | None = None, **options: Any
-) -> MovingList:
-    """Start to take tensors to another mesh and sharding by one plan; the processes of their meshes call it.
+    items: Sequence[ReshardItem],
+    tensors: GivenTensors | None = None,
+    *,
+    into: GivenTensors | None = None,
+    **options: Any,
+) -> PendingReshardList:
+    """Start to move tensors to other meshes and shardings by one plan. Only the processes of the meshes call it.
 
-    It returns once these have agreed; ``wait()`` on what it returns gives the shards. Other processes need not
-    call it. Several may be under way at once; processes that share several call them in the same order.
+    It returns once they have agreed; ``wait()`` on the result returns the shards. Several transfers may be in flight
+    at once; processes that share several of them call them in the same order.
 
     Args:
         items: all tensors, the same on all processes.
         tensors: this process's shards, in the order of the items or by name.
-        into: tensors for the shards that it gets.
+        into: tensors to write the received shards into.
         options: see :func:`prepare_many`.
 
     Raises:
-        InputError: what is asked for cannot be, here or in another process; nothing has moved.
-        RunError: a process did not come, or failed.
+        InputError: the transfer is invalid here or in another process; nothing was moved.
+        RunError: another process failed or did not call it in time.
     """
     ready = prepare_many(items, **options)
-    return MovingList.finished(len(items)) if ready is None else ready.start(tensors, into=into)
+    return PendingReshardList.finished(len(items)) if ready is None else ready.start(tensors, into=into)
 
 
 def prepare_many(
@@ -161,34 +166,34 @@ def prepare_many(
     device: str | None = None,
     timeout: timedelta | None = None,
 ) -> ReshardingList | None:
-    """Agree on a transfer of several tensors, and plan it; the processes of their meshes call it.
+    """Agree on a transfer of several tensors and plan it. Only the processes of the meshes call it.
 
     Senders are chosen and slices are ordered over all tensors together.
 
     Args:
         items: all tensors, the same on all processes.
-        hosts: of every process of the default group; none: those of the meshes, or by the hosts' names.
+        hosts: the host of every process of the default group; None: those of the meshes, or by the names of the hosts.
         links: inside a host and between hosts, in seconds and bytes/s.
-        strategy: its name; none: the one that takes the shortest by the plan.
+        strategy: its name; None: the one with the shortest planned time.
         ordering: its name.
-        chunks: of a chain; none: the best number.
-        device: ``cpu`` or ``cuda``; none: that of the meshes that are torch's, else ``cpu``.
-        timeout: the longest to wait for another process, and for one message; none: that of the default group.
+        chunks: the number of chunks of a chain; None: the best number.
+        device: its type, such as ``cuda``; None: that of the DeviceMeshes, else ``cpu``.
+        timeout: the timeout of agreement and of one message; None: that of the default group.
 
     Returns:
-        None in a process that takes no part.
+        The transfer; None in a process that takes no part.
 
     Raises:
-        InputError: what is asked for cannot be, here or in another process.
-        RunError: a process did not come.
+        InputError: the transfer is invalid here or in another process.
+        RunError: another process did not call it in time.
     """
-    laid = [_described(item) for item in items]
-    ranks = sorted({rank for each in laid for end in ("source", "destination") for rank in each[end]["ranks"]})
+    tensors = [_describe_item(item) for item in items]
+    ranks = sorted({rank for each in tensors for end in ("source", "destination") for rank in each[end]["ranks"]})
     if dist.get_rank() not in ranks:
         return None
     meshes = (layout[0] for item in items for layout in (item.source, item.destination))
     kinds = (mesh.device_type for mesh in meshes if isinstance(mesh, DeviceMesh))
-    said = {
+    statement = {
         "number of tensors": len(items),
         "device": device or next(kinds, None),
         "hosts": hosts,
@@ -197,23 +202,21 @@ def prepare_many(
         "ordering": ordering,
         "chunks": chunks,
         "host name": socket.gethostname(),
+        "tensors": [_digest(each) for each in tensors],
     }
-    meeting = Meeting(ranks, timeout)
-    told = meeting.exchange("asked", {**said, "tensors": [_digest(each) for each in laid]})
-    agreed = _agreed(told, meeting.processes, items)
-    planned = _planned(laid, agreed, dict(zip(ranks, (each["host name"] for each in told), strict=True)))
-    agree(meeting.exchange("planned", {"plan": planned.digest.hex()}), meeting.processes)
-    process, there = dist.get_rank(), current_device(agreed.get("device", "cpu"))
-    carrier = _carrier(planned, process, there, timeout)
+    rendezvous = Rendezvous(ranks, timeout)
+    statements = rendezvous.gather("asked", statement)
+    host_names = {process: each["host name"] for process, each in zip(ranks, statements, strict=True)}
+    agreed = _merge_with_tensors(statements, ranks, items)
+    planned = _plan_tensors(tensors, agreed, host_names)
+    merge_statements(rendezvous.gather("planned", {"plan": planned.digest.hex()}), ranks)
+    process, own_device = dist.get_rank(), current_device(agreed.get("device", "cpu"))
+    transport = make_transport(planned, process, own_device, timeout, members_only=True)
     dtypes = [item.dtype for item in items]
-    return ReshardingList(planned, process, dtypes, carrier, there, meeting.take_tags)
+    return ReshardingList(planned, process, dtypes, transport, own_device, rendezvous.take_tags)
 
 
-def _described(item: ReshardItem) -> dict[str, Any]:
-    """
-    Raises:
-        InputError: a placement cannot be resharded.
-    """
+def _describe_item(item: ReshardItem) -> dict[str, Any]:
     ends = {"source": item.source, "destination": item.destination}
     return {
         "name": item.name,
@@ -223,20 +226,23 @@ def _described(item: ReshardItem) -> dict[str, Any]:
     }
 
 
-def _digest(laid: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(laid).encode()).hexdigest()[:12]
+def _digest(tensor: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(tensor).encode()).hexdigest()[:12]
 
 
-def _agreed(told: Sequence[dict[str, Any]], processes: Sequence[int], items: Sequence[ReshardItem]) -> dict[str, Any]:
-    """
+def _merge_with_tensors(
+    statements: Sequence[dict[str, Any]], processes: Sequence[int], items: Sequence[ReshardItem]
+) -> dict[str, Any]:
+    """Merge the statements, and compare their tensors one by one, so that an error names the tensor.
+
     Raises:
-        InputError: two processes say different things.
+        InputError: two processes contradict each other.
     """
-    tensors = [each.pop("tensors") for each in told]
-    agreed = agree(told, processes)
-    for number, of_tensor in enumerate(zip(*tensors, strict=True)):
-        for process, said in zip(processes, of_tensor, strict=True):
-            if said != of_tensor[0]:
+    digests = [statement.pop("tensors") for statement in statements]
+    agreed = merge_statements(statements, processes)
+    for number, of_tensor in enumerate(zip(*digests, strict=True)):
+        for process, digest in zip(processes, of_tensor, strict=True):
+            if digest != of_tensor[0]:
                 name = items[number].name or f"number {number}"
                 raise InputError(
                     f"processes {processes[0]} and {process} do not agree on the shape, dtype or layouts of tensor {name}; "
@@ -245,63 +251,29 @@ def _agreed(told: Sequence[dict[str, Any]], processes: Sequence[int], items: Seq
     return agreed
 
 
-def _planned(laid: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], names: Mapping[int, str]) -> Transfer:
-    """
+def _plan_tensors(
+    tensors: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], host_names: Mapping[int, str]
+) -> Transfer:
+    """Plan the transfer that was agreed on.
+
     Raises:
-        InputError: a tensor's spec does not fit, or there is no such strategy or ordering.
+        InputError: a tensor's spec does not fit, or the strategy or ordering does not exist.
     """
-    host = _hosts(laid, agreed.get("hosts"), names)
+    ends = ("source", "destination")
+    host = assign_hosts(agreed.get("hosts"), [each[end] for each in tensors for end in ends], host_names)
     loads = []
-    for number, each in enumerate(laid):
-        shape = tuple(each["shape"])
-        size = getattr(torch, each["dtype"]).itemsize
-        (source, spec), (destination, wanted) = (
-            read_side(end, each[end], len(shape), host) for end in ("source", "destination")
-        )
-        loads.append(
-            Load(Shape(shape, size), (source, spec), (destination, wanted), each["name"] or f"tensor {number}")
-        )
-    intra, inter = (
-        Link(*link) for link in agreed.get("links", CPU_LINKS if agreed.get("device", "cpu") == "cpu" else GPU_LINKS)
-    )
-    for load in loads:
+    for number, each in enumerate(tensors):
+        shape = Shape(tuple(each["shape"]), getattr(torch, each["dtype"]).itemsize)
+        source, destination = (parse_side(end, each[end], len(shape.shape), host) for end in ends)
+        loads.append(Load(shape, source, destination, each["name"] or f"tensor {number}"))
         try:
-            check_load(load)
+            check_load(loads[-1])
         except SpecError as error:
-            raise InputError(f"{load.name}: {error}") from None
+            raise InputError(f"{loads[-1].name}: {error}") from None
     return transfer_many(
         loads,
-        Links(intra, inter, host),
+        agreed_links(agreed, host),
         strategy=agreed.get("strategy"),
         ordering=agreed["ordering"],
         chunks=agreed.get("chunks"),
     )
-
-
-def _hosts(laid: Sequence[Mapping[str, Any]], given: Sequence[int] | None, names: Mapping[int, str]) -> dict[int, int]:
-    """The host of each process that takes part.
-
-    Raises:
-        InputError: meshes put a process on two hosts, or hosts are not given of every process.
-    """
-    if given is not None:
-        if len(given) != dist.get_world_size():
-            raise InputError(f"there are {dist.get_world_size()} processes, and hosts of {len(given)}")
-        return dict(enumerate(given))
-    sides = [each[end] for each in laid for end in ("source", "destination")]
-    if not all("hosts" in side for side in sides):
-        known = list(dict.fromkeys(names.values()))
-        return {process: known.index(name) for process, name in names.items()}
-    found: dict[int, int] = {}
-    for side in sides:
-        for rank, host in zip(side["ranks"], side["hosts"], strict=True):
-            if found.setdefault(rank, host) != host:
-                raise InputError(f"process {rank} is on host {found[rank]} in one mesh and on host {host} in another")
-    return found
-
-
-def _carrier(planned: Transfer, process: int, device: torch.device, timeout: timedelta | None) -> Carrier:
-    if sends_between_devices(device):
-        pairs = sorted({(move.source, move.target) for move in planned.moves})
-        return NcclCarrier(pairs, process, device, timeout, by_members=True)
-    return GlooCarrier(timeout)

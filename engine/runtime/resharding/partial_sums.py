@@ -1,4 +1,4 @@
-"""Addends that come one by one, added up once."""
+"""Sums of addends that arrive one by one."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.resharding.process_part import Sum
 
 
-class Addition:
-    """The sum of a slice's addends, made by whoever needs it first; to be called once all of them are there.
+class AddendSum:
+    """The sum of a slice's addends, computed once by whoever calls it first, after all addends have arrived.
 
-    On a GPU whoever asks later lets its stream wait for the one that adds.
+    On an accelerator later callers let their stream wait for the one that adds.
     """
 
-    def __init__(self, made: Sum, data: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """``data``: the bytes of each slice."""
-        self._total = data[made.total].view(dtype)
-        self._addends = [data[place].view(dtype) for place in made.addends]
+    def __init__(self, places: Sum, data: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """Prepare the sum; ``data`` holds the bytes of each slice of the process's part."""
+        self._total = data[places.total].view(dtype)
+        self._addends = [data[place].view(dtype) for place in places.addends]
         self._lock = threading.Lock()
         self._event: torch.Event | None = None
-        self._is_made = False
+        self._is_computed = False
 
     def __call__(self) -> None:
-        with self._lock, torch.no_grad():  # a thread that sends has a mode of its own
-            if self._is_made:
+        """Compute the sum, or wait for it where another thread has computed it."""
+        with self._lock, torch.no_grad():  # the mode belongs to a thread, and sender threads start without it
+            if self._is_computed:
                 if self._event is not None:
                     self._event.wait()
                 return
@@ -39,4 +40,4 @@ class Addition:
             if is_accelerator(self._total.device):
                 self._event = torch.Event(enable_timing=False)
                 self._event.record()
-            self._is_made = True
+            self._is_computed = True

@@ -1,4 +1,4 @@
-"""Some of all processes agree on something through the store of the default group; nobody else needs to come."""
+"""Agreement of some of all processes through the store of the default group; no other process takes part."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ import torch.distributed as dist
 from meshwave.engine.errors import RunError
 
 FIRST_TAG, TAGS = 1 << 29, 1 << 29
-"""Gloo's tags are whole numbers below 2^31; the lower ones are those of pipelines and of single transfers."""
-_MEETINGS: WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = WeakKeyDictionary()
-"""Of a default group: how often the same processes have met."""
+"""Gloo's tags are integers below 2^31; pipelines and transfers of one tensor use the lower ones."""
+_RENDEZVOUS_COUNTS: WeakKeyDictionary[Any, Counter[tuple[int, ...]]] = WeakKeyDictionary()
+"""For each default group, the number of rendezvous of the same processes so far."""
 
 
-class Meeting:
-    """One agreement among ``processes``, which all come to their meetings in the same order."""
+class Rendezvous:
+    """One agreement among ``processes``, which all make their rendezvous in the same order."""
 
     def __init__(self, processes: Sequence[int], timeout: timedelta | None = None) -> None:
-        """``timeout``: the longest that this process waits for the others; none: that of the store."""
+        """Make a rendezvous; ``timeout`` is how long to wait for the others, by default that of the store."""
         self.processes = tuple(processes)
         self._timeout = timeout
         self._store: Any = dist.distributed_c10d._get_default_store()
-        met = _MEETINGS.setdefault(dist.distributed_c10d._get_default_group(), Counter())
+        counts = _RENDEZVOUS_COUNTS.setdefault(dist.distributed_c10d._get_default_group(), Counter())
         who = sha256(repr(self.processes).encode()).hexdigest()[:16]
-        self._key = f"meshwave/resharding/{who}/{met[self.processes]}"
-        met[self.processes] += 1
+        self._key = f"meshwave/resharding/{who}/{counts[self.processes]}"
+        counts[self.processes] += 1
 
-    def exchange(self, what: str, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """``[processes]`` what each says.
+    def gather(self, topic: str, statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the statements of all processes, in their order.
 
         Raises:
-            RunError: some did not come in time.
+            RunError: a process made none in time.
         """
-        keys = [f"{self._key}/{what}/{process}" for process in self.processes]
-        self._store.set(keys[self.processes.index(dist.get_rank())], json.dumps(said))
+        keys = [f"{self._key}/{topic}/{process}" for process in self.processes]
+        self._store.set(keys[self.processes.index(dist.get_rank())], json.dumps(statement))
         self._wait(keys)
         return [json.loads(self._store.get(key)) for key in keys]
 
@@ -48,7 +48,7 @@ class Meeting:
         """Return the first of ``count`` tags that no other transfer of any processes has.
 
         Raises:
-            RunError: the first process did not come in time.
+            RunError: the first process did not set them in time.
         """
         key = f"{self._key}/tag"
         if dist.get_rank() == self.processes[0]:
@@ -59,11 +59,13 @@ class Meeting:
         return FIRST_TAG + taken % max(1, TAGS - count)
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """
+        """Wait until the first processes have set their keys.
+
         Raises:
-            RunError: a key was not set in time; the store is not asked again, for those that gave up may take it along.
+            RunError: a key was not set in time. The error does not query the store for more, because a process
+                that gave up may take the store along.
         """
-        for process, key in zip(self.processes, keys, strict=False):  # the first process sets what all take from one
+        for process, key in zip(self.processes, keys, strict=False):
             try:
                 if self._timeout is None:
                     self._store.wait([key])
@@ -72,6 +74,6 @@ class Meeting:
             except RuntimeError as error:
                 everybody = ", ".join(map(str, self.processes))
                 raise RunError(
-                    f"process {dist.get_rank()} waits for {process} to agree on a transfer: processes {everybody} are all "
-                    f"to call it, with the same tensors and in the same order as others among them ({error})"
+                    f"process {dist.get_rank()} timed out waiting for process {process} to agree on a transfer: processes "
+                    f"{everybody} must all call it, with the same tensors and in the same order ({error})"
                 ) from error

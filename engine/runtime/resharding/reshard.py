@@ -1,4 +1,4 @@
-"""For everybody: one call that takes a tensor to another mesh and sharding."""
+"""Reshard one tensor: a collective call over all processes of the default group."""
 
 from __future__ import annotations
 
@@ -14,47 +14,46 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from meshwave.engine.errors import InputError
-from meshwave.engine.resharding import Link, Transfer
+from meshwave.engine.resharding import Link
+from meshwave.engine.runtime.device.accelerator import current_device
 from meshwave.engine.runtime.resharding.agreement import (
-    Layout,
-    agree,
-    described,
-    exchange,
-    plan_of,
-    sends_between_devices,
-    wanted_on,
+    TensorLayout,
+    describe_transfer,
+    gather_statements,
+    merge_statements,
+    plan_agreed_transfer,
 )
 from meshwave.engine.runtime.resharding.bound_transfer import Resharding
-from meshwave.engine.runtime.resharding.carriers import Carrier, GlooCarrier, NcclCarrier
+from meshwave.engine.runtime.resharding.transports import make_transport
 
 
 def reshard(
     tensor: Tensor | None = None,
-    source: Layout | None = None,
-    destination: Layout | None = None,
+    source: TensorLayout | None = None,
+    destination: TensorLayout | None = None,
     *,
     into: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """Take a tensor to another mesh and sharding; all processes of the default group call it.
+    """Move a tensor to another mesh and sharding. All processes of the default group call it.
 
-    ``prepare`` does all of it but the moving: take that where the same transfer comes again.
+    To repeat the same transfer, call :func:`prepare` once and start what it returns.
 
     Args:
-        tensor: a DTensor, or this process's shard where ``source`` says of what; none in processes
+        tensor: a DTensor, or this process's shard of the tensor that ``source`` describes; None in processes
             that hold no part of it.
         source: see :func:`prepare`.
         destination: see :func:`prepare`.
-        into: a tensor for the shard that this process gets.
+        into: the tensor to write this process's shard into; None: a new one.
         options: see :func:`prepare`.
 
     Returns:
         A DTensor where ``destination`` was given here as a DeviceMesh with placements, else the local
-        shard, of no elements where it is empty; none where this process is not in the destination.
+        shard (without elements where it is empty); None where this process is not in the destination.
 
     Raises:
-        InputError: what is asked for cannot be, here or in another process; nothing has moved.
-        RunError: a message did not come, because another process failed or is too late.
+        InputError: the transfer is invalid here or in another process; nothing was moved.
+        RunError: a message did not arrive, because another process failed or exceeded the timeout.
     """
     ready = prepare(tensor, source, destination, **options)
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -69,8 +68,8 @@ def reshard(
 
 def prepare(
     tensor: Tensor | None = None,
-    source: Layout | None = None,
-    destination: Layout | None = None,
+    source: TensorLayout | None = None,
+    destination: TensorLayout | None = None,
     *,
     shape: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
@@ -81,46 +80,40 @@ def prepare(
     chunks: int | None = None,
     timeout: timedelta | None = None,
 ) -> Resharding:
-    """Agree on a transfer, and plan it; all processes of the default group call it.
+    """Agree on a transfer and plan it. All processes of the default group call it.
 
-    What a process does not know, the shape, a mesh, it may leave out: another says it. What two say
-    must be the same, or all are told and nothing moves.
+    A process may leave out what it does not know, such as the shape or a mesh, if another process gives it.
+    Processes that contradict each other raise the same error, and nothing is moved.
 
     Args:
         tensor: a DTensor, or the local shard, for its shape, dtype and device.
-        source: where the tensor lies, where it is no DTensor.
-        destination: where it is wanted.
-        shape: of the whole tensor.
-        dtype: of the tensor.
-        hosts: of every process; none: those of the meshes, or by the hosts' names.
-        links: inside a host and between hosts, in seconds and bytes/s; the choice of strategy, chunks
-            and senders follows them.
-        strategy: its name; none: the one that takes the shortest by the plan.
+        source: the layout of the tensor; None for a DTensor.
+        destination: the layout to move it to.
+        shape: the shape of the whole tensor.
+        dtype: the dtype of the tensor.
+        hosts: the host of every process; None: those of the meshes, or by the names of the hosts.
+        links: inside a host and between hosts, in seconds and bytes/s. The choice of strategy, chunks
+            and senders depends on them.
+        strategy: its name; None: the one with the shortest planned time.
         ordering: its name.
-        chunks: of a chain; none: the best number.
-        timeout: the longest that one message may take; none: that of the default group.
+        chunks: the number of chunks of a chain; None: the best number.
+        timeout: the timeout of one message; None: that of the default group.
 
     Raises:
-        InputError: what is asked for cannot be, here or in another process.
+        InputError: the transfer is invalid here or in another process.
     """
-    said: dict[str, Any] = {"host name": socket.gethostname()}
-    refusal: InputError | None = None
+    statement: dict[str, Any] = {"host name": socket.gethostname()}
+    own_error: InputError | None = None
     try:
-        said |= described(tensor, source, destination, shape, dtype)
-        said |= {"hosts": hosts, "links": links, "strategy": strategy, "ordering": ordering, "chunks": chunks}
-    except InputError as error:  # told to all, or they would wait for this process
-        said["error"], refusal = str(error), error
-    told = exchange(said)
-    if refusal is not None:
-        raise refusal
-    planned, kind = plan_of(agree(told), [each["host name"] for each in told])
-    agree(exchange({"plan": planned.digest.hex()}))
-    process, device = dist.get_rank(), wanted_on(told)
-    return Resharding(planned, process, kind, _carrier(planned, process, device, timeout), device)
-
-
-def _carrier(planned: Transfer, process: int, device: torch.device, timeout: timedelta | None) -> Carrier:
-    if sends_between_devices(device):
-        pairs = sorted({(move.source, move.target) for move in planned.moves})
-        return NcclCarrier(pairs, process, device, timeout)
-    return GlooCarrier(timeout)
+        statement |= describe_transfer(tensor, source, destination, shape, dtype)
+        statement |= {"hosts": hosts, "links": links, "strategy": strategy, "ordering": ordering, "chunks": chunks}
+    except InputError as error:  # the others get it too; they would wait for this process otherwise
+        statement["error"], own_error = str(error), error
+    statements = gather_statements(statement)
+    if own_error is not None:
+        raise own_error
+    agreed, host_names = merge_statements(statements), [each["host name"] for each in statements]
+    planned, agreed_dtype = plan_agreed_transfer(agreed, host_names)
+    merge_statements(gather_statements({"plan": planned.digest.hex()}))
+    process, device = dist.get_rank(), current_device(agreed.get("device", "cpu"))
+    return Resharding(planned, process, agreed_dtype, make_transport(planned, process, device, timeout), device)

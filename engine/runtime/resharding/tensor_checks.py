@@ -1,4 +1,4 @@
-"""What is wrong with the tensors that a process gives, in words."""
+"""Checks of the tensors that a process passes to a transfer."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from meshwave.engine.resharding import Load, split_spec
 
 
 def check_shard(who: str, name: str, tensor: Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
-    """Compare a tensor with the shard that it should be; ``name`` is that of the whole tensor, where it has one.
+    """Check that a tensor has the shape and dtype of the shard that it should be.
+
+    Args:
+        who: the start of the error message: a process and its verb.
+        name: the name of the whole tensor, or an empty string.
+        tensor: the tensor that was given.
+        shape: the shape of the shard; None where the process has no shard.
+        dtype: the dtype of the shard.
 
     Raises:
-        InputError: it is of another shape or dtype, is missing, or is given where there is no shard.
+        InputError: the shape or dtype differs, the tensor is missing, or there is no shard for it.
     """
-    of = f" of {name}" if name else ""
+    of_name = f" of {name}" if name else ""
     if shape is None:
         if tensor is not None and tensor.numel():
-            whole = name or "the tensor"
-            raise InputError(f"{who} no part of {whole}, and was given one of {_described(tensor)}")
+            raise InputError(f"{who} no part of {name or 'the tensor'}, but got one of {_describe(tensor)}")
     elif tensor is None:
         if 0 not in shape:
-            raise InputError(f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of}, and was given none")
+            raise InputError(f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of_name}, but got none")
     elif tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise InputError(
-            f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of}, and was given {_described(tensor)}"
-        )
+        raise InputError(f"{who} a shard of {_sizes(shape)} {dtype_name(dtype)}{of_name}, but got {_describe(tensor)}")
 
 
-def check_apart(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None]) -> None:
-    """
+def check_no_overlap(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None]) -> None:
+    """Check that no tensor that is received into shares memory with one that is sent.
+
     Raises:
-        InputError: what comes would overwrite what is yet to go.
+        InputError: two of them share memory.
     """
     spans = [
         (tensor.device, *_memory(tensor), is_written)
@@ -43,21 +48,20 @@ def check_apart(locals_: Sequence[Tensor | None], intos: Sequence[Tensor | None]
         if tensor is not None and tensor.numel()
     ]
     for device in {span[0] for span in spans}:
-        reached = {False: 0, True: 0}  # up to where shards that are sent, or received, have come
+        reached = {False: 0, True: 0}  # the highest address so far of tensors that are read and written
         for _, first, last, is_written in sorted(
             (span for span in spans if span[0] == device), key=lambda span: span[1:3]
         ):
             if first < reached[not is_written]:
-                raise InputError(
-                    "the shard that is sent and the one that is received share memory; give a tensor of its own"
-                )
+                raise InputError("the shard that is sent and the one that is received share memory; pass a new tensor")
             reached[is_written] = max(reached[is_written], last)
 
 
-def check_sum(load: Load, dtype: torch.dtype) -> None:
-    """
+def check_summable(load: Load, dtype: torch.dtype) -> None:
+    """Check that the addends of a partial tensor can be added in its dtype.
+
     Raises:
-        InputError: the tensor is partial, and its dtype knows no sum.
+        InputError: the tensor is partial, and its dtype has no sum.
     """
     is_number = dtype.is_complex or (dtype.itemsize > 1 if dtype.is_floating_point else dtype != torch.bool)
     if split_spec(load.source[1])[1] and not is_number:
@@ -66,11 +70,12 @@ def check_sum(load: Load, dtype: torch.dtype) -> None:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor and the one after its last."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{_sizes(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
@@ -79,4 +84,5 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without its module, such as ``float32``."""
     return str(dtype).removeprefix("torch.")

@@ -110,7 +110,7 @@ def test_processes_play_every_action_in_order_and_none_too_short(launcher: Local
     assert found.run.entry.is_rehearsal
     assert "loss" not in found.run.metrics()[0]
     assert found.run.metrics()[0]["unit"] == prediction.costs.unit
-    assert found.run.notes()[0].startswith("messages go through ")
+    assert found.run.notes()[0].startswith("messages use ")
     assert "a rehearsal: nothing is computed" in found.run.notes()[1]
     assert all_gone(found.run)
 

@@ -25,7 +25,7 @@ from meshwave.engine.costs import cost_models, layers_per_stage
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import parse_program
-from meshwave.engine.runtime.communication.world import join
+from meshwave.engine.runtime.communication.world import join_run
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.models import models
@@ -39,7 +39,7 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
 
 
 def _train(job: Job, folder: Path) -> dict[str, Any]:
-    world = join(folder)
+    world = join_run(folder)
     seen: dict[str, Any] = {}
     trainer = Trainer(job, world, watch=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
     steps = [trainer.step(number) for number in range(job.design.training.steps)]
@@ -56,7 +56,7 @@ def _train(job: Job, folder: Path) -> dict[str, Any]:
 
 def _called(name: str, argument: Any, folder: Path) -> Any:
     module, _, function = name.partition(":")
-    join(folder)
+    join_run(folder)
     outcome = getattr(import_module(module), function)(argument)
     dist.destroy_process_group()
     return outcome

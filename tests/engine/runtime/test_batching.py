@@ -1,4 +1,4 @@
-"""Batches over real processes: the same results, and the same operations issued together as the program says."""
+"""Tests of batched messages between real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwave.engine.lowering.lower import lower
 from tests.engine.runtime.conftest import Crew, Document
 from tests.engine.runtime.test_equality import assert_equal, layers_for, name, reference
 
-WORKS = "tests.engine.runtime.batching_works"
+TASKS = "tests.engine.runtime.batching_tasks"
 PIPELINES = [
     ({"schedule": "1f1b", "microbatches": 6}, 3, 1),
     ({"schedule": "1f1b", "microbatches": 4}, 2, 2),
@@ -57,5 +57,5 @@ def test_a_process_issues_the_batches_of_its_program(
     ]
     assert all(expected)
 
-    assert crew.call(f"{WORKS}:issued", 4, document) == expected
-    assert crew.call(f"{WORKS}:issued", 4, {**document, "transfer": {}}) == [[]] * 4
+    assert crew.call(f"{TASKS}:issued_batch_sizes", 4, document) == expected
+    assert crew.call(f"{TASKS}:issued_batch_sizes", 4, {**document, "transfer": {}}) == [[]] * 4

@@ -1,4 +1,4 @@
-"""A machine is measured: the runtime's own stages, its wire, its optimizer; with progress."""
+"""A machine is measured: the runtime's own stages, its communicator, its optimizer; with progress."""
 
 from __future__ import annotations
 

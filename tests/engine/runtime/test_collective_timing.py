@@ -17,7 +17,7 @@ from meshwave.engine.runs.emulation import network
 from meshwave.engine.runtime.calibration import calibrate
 from meshwave.engine.runtime.calibration.collective_timing import took
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
-from meshwave.engine.runtime.communication.exchange import SMALL_BYTES
+from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES
 
 FOUR = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 SIZES = (1000, 64_000)

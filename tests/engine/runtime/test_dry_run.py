@@ -14,8 +14,15 @@ torch = pytest.importorskip("torch")
 from meshwave.engine.costs import estimate, layers_per_stage  # noqa: E402
 from meshwave.engine.lowering.lower import lower  # noqa: E402
 from meshwave.engine.runs.dry_run import Device, Waits  # noqa: E402
-from meshwave.engine.runtime.communication.wire import Pending  # noqa: E402
-from meshwave.engine.runtime.dry_run.held_messages import ASKING_NS, Board, HeldMessage, Reductions, came_late, rings_of  # noqa: E402
+from meshwave.engine.runtime.communication.communicator import PendingTensor  # noqa: E402
+from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
+    ASKING_NS,
+    Board,
+    DelayedMessage,
+    Reductions,
+    came_late,
+    rings_of,
+)
 from meshwave.engine.runtime.execution.job import Job  # noqa: E402
 from tests.engine.runs.play import draw  # noqa: E402
 
@@ -29,7 +36,7 @@ LONG_MS = 10**6
 WORLD = cast(Any, SimpleNamespace(process=0, size=2, device=torch.device("cpu")))
 
 
-class BusyMachine(Pending):
+class BusyMachine(PendingTensor):
     """The message is there; who asks is told so a little later."""
 
     def wait(self) -> torch.Tensor:
@@ -67,11 +74,11 @@ def test_of_what_nobody_knows_when_it_was_due_every_wait_tells() -> None:
 def test_a_message_that_arrived_long_ago_is_recorded_so() -> None:
     device, due = Device("latency"), time.perf_counter_ns() - LONG_MS * MS
     device.start(due)
-    held = HeldMessage(BusyMachine(), device, WORLD, lambda: due)
+    held = DelayedMessage(BusyMachine(), device, WORLD, lambda: due)
 
     held.wait()
 
-    assert held.arrived == due
+    assert held.arrival == due
 
 
 @pytest.mark.parametrize("real", [True, False])
@@ -80,15 +87,15 @@ def test_a_reduction_over_real_links_takes_what_it_takes(real: bool, tmp_path: P
     design = draw(pp=1, dp=2)
     program = lower(design)
     layout, costs = Job(design, program, layers_per_stage(design)).layout, estimate(design, program)
-    device, wire = Device("latency"), cast(Any, SimpleNamespace(reduce=lambda *what: BusyMachine()))
+    device, communicator = Device("latency"), cast(Any, SimpleNamespace(reduce=lambda *what: BusyMachine()))
     rings = rings_of(design, layout, costs.layers)
     waits, board = Waits.of(program, costs, 1.0), Board(tmp_path / "board", layout, 1)
-    reductions = Reductions(layout, WORLD, wire, device, waits, board, rings, real=real)
+    reductions = Reductions(layout, WORLD, communicator, device, waits, board, rings, real=real)
     device.start(time.perf_counter_ns())
     board.reduced[0, 1] = device.free_ns
 
     reductions.reduce(0)
     found = reductions.collect()[0]
 
-    assert found.arrived
-    assert (found.began is None) == real
+    assert found.arrival
+    assert (found.departure is None) == real

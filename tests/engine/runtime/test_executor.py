@@ -14,8 +14,8 @@ from torch import Tensor  # noqa: E402
 
 from meshwave.engine.program.action import Action, Op  # noqa: E402
 from meshwave.engine.program.program import parse_program  # noqa: E402
-from meshwave.engine.runtime.communication.layout import Layout, Shape  # noqa: E402
-from meshwave.engine.runtime.communication.wire import Pending  # noqa: E402
+from meshwave.engine.runtime.communication.communicator import PendingTensor  # noqa: E402
+from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout  # noqa: E402
 from meshwave.engine.runtime.device.clock import Clock  # noqa: E402
 from meshwave.engine.runtime.device.streams import Streams  # noqa: E402
 from meshwave.engine.runtime.execution.executor import Executor  # noqa: E402
@@ -46,7 +46,7 @@ class Hands(Clock):
         return np.array(stamps, np.int64)
 
 
-class Arrives(Pending):
+class Arrives(PendingTensor):
     """Something that takes a while from when it is asked for."""
 
     def __init__(self, clock: Hands, took: int) -> None:
@@ -66,7 +66,7 @@ class Post:
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
         return lambda tensor: None
 
-    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
+    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]:
         return lambda: Arrives(self._clock, self._took[made])
 
     def flush(self) -> None:
@@ -104,7 +104,7 @@ class NoUpdate:
     def reduce(self, stage: int) -> None:
         pass
 
-    def collect(self) -> dict[int, Pending]:
+    def collect(self) -> dict[int, PendingTensor]:
         return {}
 
     def apply(self) -> None:
@@ -115,7 +115,7 @@ def test_of_two_inputs_the_second_is_asked_for_once_the_first_is_there() -> None
     """So that one that was there all along is not taken for one that somebody waited for."""
     clock = Hands()
     made = {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3}
-    layout = Layout(parse_program(SKIP), (Shape(1, 1),) * 3)
+    layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)
     executor = Executor(layout, 2, {2: Stage(clock)}, Post(clock, made), NoUpdate(), clock, Streams())
 
     measured = executor.run({0: (torch.zeros(()), torch.zeros(()))})

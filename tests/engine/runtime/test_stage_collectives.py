@@ -46,7 +46,7 @@ class Recorder:
         self.sent = 0.0
         for name in RINGS:
             patch.setitem(stage_collectives.COLLECTIVES, name, partial(self._ring, name))  # type: ignore[arg-type]
-        patch.setattr(stage_collectives, "all_to_all", self._exchange)
+        patch.setattr(stage_collectives, "start_all_to_all", self._exchange)
 
     def _ring(self, name: str, place: Any, items: int) -> None:
         n = place.group.size

@@ -1,4 +1,4 @@
-"""Which device and backend a process takes, and what it sets before the first look at a GPU."""
+"""Tests of the device and backend that a process uses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.runtime.communication.world import _choose
+from meshwave.engine.runtime.communication.world import choose_device
 from meshwave.engine.runtime.device.streams import STREAM_ENVIRONMENT, set_stream_environment
-from meshwave.engine.runtime.processes.worker import _of_messages
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int:
-    """As many GPUs as a test asks for, as far as counting them goes."""
+    """Let torch report as many GPUs as the test asks for."""
     found = torch.device("cuda") if request.param else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: request.param)
@@ -24,36 +23,33 @@ def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> int
 
 
 @pytest.mark.parametrize(
-    ("gpus", "neighbours", "how", "devices", "backend", "words"),
+    ("gpus", "local_size", "options", "devices", "backend", "text"),
     [
         (0, 2, {}, ["cpu", "cpu"], "gloo", "no GPU"),
-        (2, 2, {}, ["cuda:0", "cuda:1"], "nccl", "messages go through NCCL"),
-        (2, 4, {}, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"], "gloo", "so times are no evidence for a GPU each"),
-        (2, 2, {"can_send": False}, ["cuda:0", "cuda:1"], "gloo", "NCCL would go past the emulated links"),
-        (2, 2, {"computes": False}, ["cuda:0", "cuda:1"], "nccl", "messages go through NCCL"),
-        (1, 2, {"computes": False}, ["cpu", "cpu"], "gloo", "2 processes share 1 GPU and NCCL takes one a GPU"),
+        (2, 2, {}, ["cuda:0", "cuda:1"], "nccl", "messages use NCCL"),
+        (2, 4, {}, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"], "gloo", "times do not represent one GPU per process"),
+        (2, 2, {"emulated": True}, ["cuda:0", "cuda:1"], "gloo", "NCCL would bypass the emulated links"),
+        (2, 2, {"computes": False}, ["cuda:0", "cuda:1"], "nccl", "messages use NCCL"),
+        (1, 2, {"computes": False}, ["cpu", "cpu"], "gloo", "2 processes share 1 GPU; NCCL needs one GPU per process"),
     ],
     indirect=["gpus"],
 )
-def test_processes_take_a_gpu_each_or_share_them_and_say_so(
-    gpus: int, neighbours: int, how: dict[str, bool], devices: list[str], backend: str, words: str
+def test_each_process_uses_a_gpu_of_its_own_or_a_shared_one(
+    gpus: int, local_size: int, options: dict[str, bool], devices: list[str], backend: str, text: str
 ) -> None:
-    """Those of a rehearsal compute nothing: a GPU that they would have to share is left alone."""
-    found = [_choose(local, neighbours, **how) for local in range(neighbours)]
+    """Processes of a dry run do not compute, so they do not use a GPU that they would have to share."""
+    selected = [choose_device(local_rank, local_size, **options) for local_rank in range(local_size)]
 
-    assert [str(device) for device, _, _ in found] == devices
-    assert {each for _, each, _ in found} == {backend}
-    assert all(words in note for _, _, note in found)
-    told = [_of_messages(note) for _, _, note in found]
-    assert all(each.startswith("messages go") for each in told)
-    assert how.get("computes", True) or not [each for each in told if "evidence" in each]
+    assert [str(device) for device, *_ in selected] == devices
+    assert {each for _, each, *_ in selected} == {backend}
+    assert all(text in f"{computation}; {communication}" for *_, computation, communication in selected)
 
 
-def test_streams_are_kept_apart_unless_a_person_wants_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_that_a_person_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (first, _), (other, value) = STREAM_ENVIRONMENT.items()
     monkeypatch.setenv(first, "1")
     monkeypatch.setenv(other, "")
-    monkeypatch.delenv(other)  # and as it was in the end
+    monkeypatch.delenv(other)  # monkeypatch restores the original value
 
     set_stream_environment()
 

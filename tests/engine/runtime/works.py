@@ -12,7 +12,7 @@ import torch.distributed as dist
 from meshwave.engine.errors import RunError
 from meshwave.engine.runtime.calibration.collective_timing import Groups, overlap, place
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
-from meshwave.engine.runtime.communication.exchange import all_to_all
+from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from tests.engine.namespaces import namespace
 
 
@@ -75,7 +75,7 @@ def exchanged(cluster: Cluster, widths: list[int]) -> list[bool]:
     for width in widths:
         leaving = torch.full((sum(counts), width), float(me))
         arriving = torch.zeros(sum(counts), width)
-        all_to_all(group, arriving, leaving, counts, counts).wait()
+        start_all_to_all(group, arriving, leaving, counts, counts).wait()
         expected = torch.cat([torch.full((me + peer, width), float(peer)) for peer in ranks])
         found.append(torch.equal(arriving, expected))
     return found

@@ -1,4 +1,4 @@
-"""What a process sent is held as long as the memory model says, and what came is noted when it did."""
+"""Tests of the messages that a process holds, and of their arrival times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from meshwave.engine.program.program import Program
 from tests.engine.runtime.conftest import Crew, Document
 from tests.engine.runtime.test_equality import unequal
 
-WORKS = "tests.engine.runtime.wire_works"
+TASKS = "tests.engine.runtime.communicator_tasks"
 
 
-def most_sent(program: Program) -> list[int]:
-    """[ranks] the most messages of its own that a rank holds at once, by the model."""
+def modelled_peaks(program: Program) -> list[int]:
+    """Return for each rank the most sent messages that it holds at once by the memory model."""
     change = np.zeros(len(program))
     sent = sent_bytes(program, np.ones(len(program)))
     for way, ops in enumerate(((Op.F,), (Op.B, Op.I))):
@@ -29,19 +29,19 @@ def most_sent(program: Program) -> list[int]:
     return most_alive(program, change).astype(int).tolist()
 
 
-@pytest.mark.parametrize("shapes", [[(1, 1), (1, 1)], [(1, 1), (2, 1)]], ids=["direct", "by a plan"])
-def test_a_run_holds_as_many_messages_as_the_model_says(
+@pytest.mark.parametrize("shapes", [[(1, 1), (1, 1)], [(1, 1), (2, 1)]], ids=["direct", "resharded"])
+def test_a_process_holds_as_many_sent_messages_as_the_memory_model_says(
     shapes: list[tuple[int, int]], crew: Crew, draw: Callable[..., Document]
 ) -> None:
     document = unequal(draw({"schedule": "1f1b", "microbatches": 6}, pp=2), shapes, "broadcast")
-    expected = most_sent(lower(parse_design(document)))
+    expected = modelled_peaks(lower(parse_design(document)))
     assert max(expected) < 4
 
-    found: list[Any] = crew.call(f"{WORKS}:held", sum(dp * tp for dp, tp in shapes), document)
+    found: list[Any] = crew.call(f"{TASKS}:count_held_messages", sum(dp * tp for dp, tp in shapes), document)
 
     assert [sent for sent, *_ in found] == [expected[0], *[expected[1]] * (len(found) - 1)]
-    assert all(passing <= 3 and not left for _, passing, left in found)
+    assert all(forwarded <= 3 and not left for _, forwarded, left in found)
 
 
-def test_what_is_handed_on_is_noted_when_it_comes(crew: Crew) -> None:
-    assert crew.call(f"{WORKS}:arrivals", 3, None) == [True, True, True]
+def test_arrival_of_a_forwarded_message_is_when_it_arrived_not_when_it_was_waited_for(crew: Crew) -> None:
+    assert crew.call(f"{TASKS}:check_arrival", 3, None) == [True, True, True]

@@ -1,4 +1,4 @@
-"""What processes do in the tests of resharding several tensors by one plan, by name."""
+"""Tasks of processes in the tests of resharding several tensors by one plan."""
 
 from __future__ import annotations
 
@@ -16,33 +16,42 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.resharding import Mesh, boxes, orderings, strategies
-from meshwave.engine.runtime.resharding import MovingList, ReshardItem, prepare_many, reshard_many
-from tests.engine.runtime.resharding_works import DTYPES, SIZES, _side, grid, pattern, piece, poisoned, same
+from meshwave.engine.runtime.resharding import PendingReshardList, ReshardItem, prepare_many, reshard_many
+from tests.engine.runtime.resharding_tasks import (
+    DTYPES,
+    SIZES,
+    byte_pattern,
+    equal_bits,
+    grid,
+    piece,
+    poisoned_like,
+    random_side,
+)
 
 SECONDS = timedelta(seconds=60)
 
 
-def expected(item: ReshardItem, whole: Tensor, end: str) -> Tensor | None:
-    """This process's shard at one end of a tensor; none where it has none."""
+def expected_shard(item: ReshardItem, whole: Tensor, end: str) -> Tensor | None:
+    """Return this process's shard at the source or the destination of a tensor, or None."""
     mesh, spec = getattr(item, end)
     owned = dict(zip(mesh.ranks, boxes(mesh, spec, tuple(item.shape)), strict=True))
     me = dist.get_rank()
     return piece(whole, owned[me]) if me in owned else None
 
 
-def drawn(seed: int, members: Sequence[int]) -> tuple[list[ReshardItem], list[Tensor], dict[str, Any]]:
-    """Tensors of any dtypes, shapes and specs; all lie on one mesh and go to another, of these processes alone."""
-    chance = np.random.default_rng([seed, 3])
+def random_items(seed: int, members: Sequence[int]) -> tuple[list[ReshardItem], list[Tensor], dict[str, Any]]:
+    """Return random items among these processes, the whole tensors, and random options of a transfer."""
+    rng = np.random.default_rng([seed, 3])
     hosts = {rank: rank // 2 for rank in members}
-    cut = int(chance.integers(1, len(members)))
-    ranks = chance.permutation(members)
+    cut = int(rng.integers(1, len(members)))
+    ranks = rng.permutation(members)
     items, wholes = [], []
-    for number in range(int(chance.integers(1, 7))):
-        shape = tuple(int(chance.choice(SIZES)) for _ in range(chance.integers(4)))
-        dtype = DTYPES[int(chance.integers(len(DTYPES)))]
-        source, destination = (_side(chance, pool, len(shape), hosts) for pool in (ranks[:cut], ranks[cut:]))
+    for number in range(int(rng.integers(1, 7))):
+        shape = tuple(int(rng.choice(SIZES)) for _ in range(rng.integers(4)))
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
+        source, destination = (random_side(rng, pool, len(shape), hosts) for pool in (ranks[:cut], ranks[cut:]))
         items.append(ReshardItem(shape, dtype, source, destination, f"w{number}"))
-        wholes.append(pattern(shape, dtype))
+        wholes.append(byte_pattern(shape, dtype))
     options = {
         "strategy": [None, *strategies][seed % (len(strategies) + 1)],
         "ordering": list(orderings)[seed % len(orderings)],
@@ -52,29 +61,33 @@ def drawn(seed: int, members: Sequence[int]) -> tuple[list[ReshardItem], list[Te
     return items, wholes, options
 
 
-def several_plans_at_once(seed: int) -> list[str]:
-    """Three plans of processes that overlap, one after another started and then all under way at once, waited for
-    from the last to the first; process 7 has no part in any and calls nothing."""
+def concurrent_transfers(seed: int) -> list[str]:
+    """Start three transfers of overlapping processes, wait for them from the last to the first, and return errors.
+
+    Process 7 takes part in none and calls nothing.
+    """
     me = dist.get_rank()
-    plans = [drawn(seed * 3 + n, members) for n, members in enumerate(([0, 1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 0, 6]))]
+    plans = [
+        random_items(seed * 3 + n, members) for n, members in enumerate(([0, 1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 0, 6]))
+    ]
     if me == 7:
         return []
-    under_way: list[tuple[int, MovingList, list[Tensor | None]]] = []
+    pending: list[tuple[int, PendingReshardList, list[Tensor | None]]] = []
     for number, (items, wholes, options) in enumerate(plans):
         mine = {rank for item in items for mesh, _ in (item.source, item.destination) for rank in mesh.ranks}
         if me not in mine and seed % 2:
-            continue  # it may come, and get nothing, or leave it out
-        locals_ = [expected(item, whole, "source") for item, whole in zip(items, wholes, strict=True)]
-        shards = [expected(item, whole, "destination") for item, whole in zip(items, wholes, strict=True)]
-        intos = [None if each is None or n % 2 else poisoned(each, bool(n % 3)) for n, each in enumerate(shards)]
-        under_way.append((number, reshard_many(items, locals_, into=intos, **options), intos))
+            continue  # a process outside the meshes may call it or not
+        locals_ = [expected_shard(item, whole, "source") for item, whole in zip(items, wholes, strict=True)]
+        shards = [expected_shard(item, whole, "destination") for item, whole in zip(items, wholes, strict=True)]
+        intos = [None if each is None or n % 2 else poisoned_like(each, bool(n % 3)) for n, each in enumerate(shards)]
+        pending.append((number, reshard_many(items, locals_, into=intos, **options), intos))
     wrong = []
-    for number, moving, intos in reversed(under_way):
+    for number, transfer, intos in reversed(pending):
         items, wholes, options = plans[number]
-        for place, shard in enumerate(moving.wait()):
-            right = expected(items[place], wholes[place], "destination")
-            fine = shard is None if right is None else shard is not None and same(shard, right)
-            if not fine or (intos[place] is not None and shard is not intos[place]):
+        for place, shard in enumerate(transfer.wait()):
+            expected = expected_shard(items[place], wholes[place], "destination")
+            is_right = shard is None if expected is None else shard is not None and equal_bits(shard, expected)
+            if not is_right or (intos[place] is not None and shard is not intos[place]):
                 wrong.append(f"seed {seed}, plan {number}, {items[place]}, {options['strategy']}: the shard differs")
     return wrong
 
@@ -84,7 +97,7 @@ TRAINERS, SERVERS = (grid((2, 2), 0), grid((3,), 5))
 
 
 def weights() -> tuple[list[ReshardItem], dict[str, Tensor]]:
-    """A small model's weights, from trainers to servers; process 4 of eight is neither."""
+    """Return the weights of a small model, from trainers to servers; process 4 of eight is neither."""
     items, wholes = [], {}
     for layer in range(LAYERS):
         for number, (name, shape, spec, served) in enumerate(
@@ -95,41 +108,41 @@ def weights() -> tuple[list[ReshardItem], dict[str, Tensor]]:
             )
         ):
             items.append(ReshardItem(shape, torch.float32, (TRAINERS, spec), (SERVERS, served), f"{layer}.{name}"))
-            wholes[items[-1].name] = pattern(shape, torch.int32).float() * (layer + 1) + number
+            wholes[items[-1].name] = byte_pattern(shape, torch.int32).float() * (layer + 1) + number
     return items, wholes
 
 
-def again_and_again(_: Any) -> list[str]:
-    """A prepared transfer is started six times before the first is waited for, with other values every time."""
+def start_six_times(_: Any) -> list[str]:
+    """Start a prepared transfer six times with different values before the first wait, and return errors."""
     if dist.get_rank() == 4:
         return []
     items, wholes = weights()
     ready = prepare_many(items, timeout=SECONDS)
     assert ready is not None
-    moving = []
+    transfers = []
     for step in range(6):
         locals_ = {
             item.name: local + step
             for item in items
-            if (local := expected(item, wholes[item.name], "source")) is not None
+            if (local := expected_shard(item, wholes[item.name], "source")) is not None
         }
-        moving.append(ready.start(locals_))
+        transfers.append(ready.start(locals_))
     wrong = []
-    for step, each in enumerate(moving):
+    for step, each in enumerate(transfers):
         for item, shard in zip(items, each.wait(), strict=True):
-            right = expected(item, wholes[item.name] + step, "destination")
-            if (shard is None) != (right is None) or (
-                right is not None and shard is not None and not same(shard, right)
+            expected = expected_shard(item, wholes[item.name] + step, "destination")
+            if (shard is None) != (expected is None) or (
+                expected is not None and shard is not None and not equal_bits(shard, expected)
             ):
                 wrong.append(f"step {step}: {item.name} differs")
     return wrong
 
 
-def of_torch(_: Any) -> list[str]:
-    """DeviceMeshes and DTensors; an addend of each trainer is summed on the way."""
+def reshard_dtensor_and_addends(_: Any) -> list[str]:
+    """Reshard a DTensor between DeviceMeshes and addends of all trainers, and return errors."""
     me = dist.get_rank()
     trainers, servers = DeviceMesh("cpu", [[0, 1], [2, 3]]), DeviceMesh("cpu", [5, 4])
-    whole = pattern((10, 6), torch.float64)
+    whole = byte_pattern((10, 6), torch.float64)
     items = [
         ReshardItem((10, 6), torch.float64, (trainers, [Shard(0), Shard(1)]), (servers, [Shard(0)]), "weight"),
         ReshardItem((4,), torch.float32, (grid((2, 2), 0), ("S0", "P1")), (grid((2,), 4), ("R",)), "bias"),
@@ -140,27 +153,27 @@ def of_torch(_: Any) -> list[str]:
         tensors = [cut, torch.full((2,), 10.0 ** (me % 2)) * (1 + me // 2)]
     weight, bias = reshard_many(items, tensors, timeout=SECONDS, hosts=[0, 0, 1, 1, 2, 2]).wait()
     if me < 4:
-        return [] if weight is None and bias is None else [f"process {me} got something"]
-    right = distribute_tensor(whole, servers, [Shard(0)], src_data_rank=None).to_local()
+        return [] if weight is None and bias is None else [f"process {me} received something"]
+    expected = distribute_tensor(whole, servers, [Shard(0)], src_data_rank=None).to_local()
     assert weight is not None and bias is not None
-    return [] if same(weight, right) and bias.tolist() == [11, 11, 22, 22] else [f"{weight}, {bias}"]
+    return [] if equal_bits(weight, expected) and bias.tolist() == [11, 11, 22, 22] else [f"{weight}, {bias}"]
 
 
-def refused(case: str) -> str:
-    """What each process is told where one of them is wrong; process 4 calls nothing."""
+def invalid_transfer(case: str) -> str:
+    """Return the error that each process raises for an invalid transfer; process 4 calls nothing."""
     me = dist.get_rank()
     if me == 4 or (case == "absent" and me == 6):
-        time.sleep(8 if case == "absent" else 0)  # processes that end take the file with them that others ask
+        time.sleep(8 if case == "absent" else 0)  # a process that ends takes the store along that others wait for
         return "not called"
     items, wholes = weights()
     options: dict[str, Any] = {"timeout": timedelta(seconds=2 if case == "absent" else 60)}
     if case == "tensor" and me == 2:
         items[1] = ReshardItem((6, 16), torch.float32, items[1].source, (SERVERS, ("R", "R")), items[1].name)
-    elif case == "fewer" and me == 6:
+    elif case == "item count" and me == 6:
         items = items[:-1]
     elif case == "spec":
         items[4] = ReshardItem((6, 16), torch.float32, (TRAINERS, ("S1", "S1")), (SERVERS, ("R", "R")), "1.down")
-    elif case == "to addends":
+    elif case == "partial destination":
         items[4] = ReshardItem((6, 16), torch.float32, items[4].source, (SERVERS, ("R", "R", "P0")), "1.down")
     elif case == "option":
         options["chunks"] = 7 if me == 1 else 2
@@ -171,7 +184,7 @@ def refused(case: str) -> str:
         items = [ReshardItem((4,), torch.bool, (TRAINERS, ("R", "P0")), (SERVERS, ("R",)), "mask")]
     given: Any = []
     if case != "spec":
-        given = [expected(item, wholes.get(item.name, torch.zeros(item.shape)), "source") for item in items]
+        given = [expected_shard(item, wholes.get(item.name, torch.zeros(item.shape)), "source") for item in items]
     if case == "shard" and me == 0:
         given[0] = torch.zeros(3)
     elif case == "name":

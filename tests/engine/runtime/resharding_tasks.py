@@ -1,4 +1,4 @@
-"""What processes do in the tests of resharding, by name: transfers drawn by chance, alike on all."""
+"""Tasks of processes in the tests of resharding; random transfers are the same on all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.resharding import Box, Link, Links, Mesh, Transfer, orderings, strategies, transfer
 from meshwave.engine.resharding import Tensor as Shape
-from meshwave.engine.runtime.resharding import GlooCarrier, Resharding, reshard
+from meshwave.engine.runtime.resharding import GlooTransport, Resharding, reshard
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.uint8,
@@ -32,43 +32,43 @@ SIZES = [0, 1, 2, 3, 5, 7, 8, 13, 64]
 LINKS = Link(1e-5, 1e10), Link(3e-5, 1e9)
 
 
-def drawn(seed: int, world: int) -> tuple[Transfer, torch.dtype, np.random.Generator]:
-    """Any transfer: meshes of one to three axes over any of the processes, apart or not, any spec and shape."""
-    chance = np.random.default_rng(seed)
+def random_transfer(seed: int, world: int) -> tuple[Transfer, torch.dtype, np.random.Generator]:
+    """Return a random transfer: meshes of one to three axes over any processes, perhaps overlapping, any spec."""
+    rng = np.random.default_rng(seed)
     dtype = DTYPES[seed % len(DTYPES)]
-    shape = tuple(int(chance.choice(SIZES)) for _ in range(chance.integers(4)))
-    per_host = int(chance.integers(1, 5))
+    shape = tuple(int(rng.choice(SIZES)) for _ in range(rng.integers(4)))
+    per_host = int(rng.integers(1, 5))
     hosts = {rank: rank // per_host for rank in range(world)}
-    ranks = chance.permutation(world)
-    cut = int(chance.integers(1, world))
-    pools = [ranks[:cut], ranks[cut:]] if chance.random() < 0.7 else [ranks, chance.permutation(world)]
+    ranks = rng.permutation(world)
+    cut = int(rng.integers(1, world))
+    pools = [ranks[:cut], ranks[cut:]] if rng.random() < 0.7 else [ranks, rng.permutation(world)]
     names = list(strategies)
     planned = transfer(
         Shape(shape, dtype.itemsize),
-        *(_side(chance, pool, len(shape), hosts) for pool in pools),
+        *(random_side(rng, pool, len(shape), hosts) for pool in pools),
         Links(*LINKS, hosts),
         strategy=names[seed // 2 % len(names)],
-        ordering=list(orderings)[int(chance.integers(len(orderings)))],
-        chunks=[None, 1, 4, 100][int(chance.integers(4))],
+        ordering=list(orderings)[int(rng.integers(len(orderings)))],
+        chunks=[None, 1, 4, 100][int(rng.integers(4))],
     )
-    return planned, dtype, chance
+    return planned, dtype, rng
 
 
-def _side(
-    chance: np.random.Generator, pool: Sequence[int], dims: int, hosts: dict[int, int]
+def random_side(
+    rng: np.random.Generator, pool: Sequence[int], dims: int, hosts: dict[int, int]
 ) -> tuple[Mesh, tuple[str, ...]]:
     shapes = [(a, b, c)[: 1 + k] for a in (1, 2, 3, 4, 7) for b in (1, 2, 3) for c in (1, 2) for k in range(3)]
     fitting = [shape for shape in shapes if prod(shape) <= len(pool)]
-    shape = fitting[int(chance.integers(len(fitting)))]
+    shape = fitting[int(rng.integers(len(fitting)))]
     ranks = tuple(int(rank) for rank in pool[: prod(shape)])
     entries = [""] * dims
-    for axis in chance.permutation(len(shape))[: chance.integers(len(shape) + 1) if dims else 0]:
-        entries[int(chance.integers(dims))] += str(axis)
+    for axis in rng.permutation(len(shape))[: rng.integers(len(shape) + 1) if dims else 0]:
+        entries[int(rng.integers(dims))] += str(axis)
     return Mesh(shape, ranks, tuple(hosts[r] for r in ranks)), tuple(f"S{e}" if e else "R" for e in entries)
 
 
-def pattern(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor of which every byte follows from its place."""
+def byte_pattern(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a tensor whose bytes depend on their positions."""
     size = prod(shape) * dtype.itemsize
     places = torch.arange(size, dtype=torch.int64)
     bytes_ = (places * 167 + places // 251 * 13) % 256
@@ -78,18 +78,19 @@ def pattern(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def piece(whole: Tensor, box: Box) -> Tensor:
+    """Return the part of a tensor inside a box."""
     return whole[tuple(slice(*side) for side in box)]
 
 
-def poisoned(like: Tensor, strided: bool) -> Tensor:
-    """Bytes that are all 0xFF; ``strided``: with gaps between its elements."""
+def poisoned_like(like: Tensor, strided: bool) -> Tensor:
+    """Return a tensor filled with 0xFF; ``strided``: with gaps between its elements."""
     shape = [*like.shape[:-1], 2 * like.shape[-1]] if strided and like.dim() else list(like.shape)
     whole = torch.full([*shape, like.element_size()], 255, dtype=torch.uint8).view(like.dtype).squeeze(-1)
     return whole[..., ::2] if strided and like.dim() else whole
 
 
-def same(one: Tensor, other: Tensor) -> bool:
-    """Bit by bit: NaN is what it is."""
+def equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal bit by bit, NaNs included."""
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
 
 
@@ -97,53 +98,53 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
-class Counting(GlooCarrier):
-    """Gloo that counts, and that is now and then late."""
+class CountingTransport(GlooTransport):
+    """Counts bytes by process, and delays messages at random."""
 
-    def __init__(self, chance: np.random.Generator | None = None) -> None:
+    def __init__(self, rng: np.random.Generator | None = None) -> None:
         super().__init__()
-        self._chance = chance
+        self._rng = rng
         self.sent: Counter[int] = Counter()
         self.received: Counter[int] = Counter()
 
     def send(self, data: Tensor, target: int, tag: int) -> Any:
-        self._dawdle()
+        self._delay()
         self.sent[target] += data.numel()
         return super().send(data, target, tag)
 
     def receive(self, data: Tensor, source: int, tag: int) -> Any:
-        self._dawdle()
+        self._delay()
         self.received[source] += data.numel()
         return super().receive(data, source, tag)
 
-    def _dawdle(self) -> None:
-        if self._chance is not None and self._chance.random() < 0.1:
-            time.sleep(self._chance.random() * 0.002)
+    def _delay(self) -> None:
+        if self._rng is not None and self._rng.random() < 0.1:
+            time.sleep(self._rng.random() * 0.002)
 
 
 def random_transfers(seeds: Sequence[int]) -> list[str]:
-    """What went wrong in transfers drawn by chance; nothing where all is well."""
+    """Run random transfers, and return errors."""
     me = dist.get_rank()
     wrong = []
     for seed in seeds:
-        planned, dtype, chance = drawn(seed, dist.get_world_size())
-        strided, given, tag = chance.integers(2), chance.integers(2), int(chance.integers(1000))
-        carrier = Counting(np.random.default_rng(seed * 1000 + me))
-        there = Resharding(planned, me, dtype, carrier)
-        whole = pattern(planned.tensor.shape, dtype)
+        planned, dtype, rng = random_transfer(seed, dist.get_world_size())
+        strided, given, tag = rng.integers(2), rng.integers(2), int(rng.integers(1000))
+        transport = CountingTransport(np.random.default_rng(seed * 1000 + me))
+        ready = Resharding(planned, me, dtype, transport)
+        whole = byte_pattern(planned.tensor.shape, dtype)
         own, needed = planned.owned.get(me), planned.needed.get(me)
-        local = None if own is None else piece(whole, own)  # a window of the whole: seldom contiguous
+        local = None if own is None else piece(whole, own)  # usually not contiguous
         before = None if local is None else local.clone()
-        into = None if needed is None else poisoned(piece(whole, needed), bool(strided))
+        into = None if needed is None else poisoned_like(piece(whole, needed), bool(strided))
         into = into if given else None
-        shard = there.start(local, into=into, tag=tag).wait()
+        shard = ready.start(local, into=into, tag=tag).wait()
         if needed is None:
-            fine = shard is None
+            is_right = shard is None
         else:
-            fine = shard is not None and same(shard, piece(whole, needed)) and (into is None or shard is into)
-        if not fine:
+            is_right = shard is not None and equal_bits(shard, piece(whole, needed)) and (into is None or shard is into)
+        if not is_right:
             wrong.append(f"seed {seed}: {planned.plan.strategy}: the shard differs")
-        if local is not None and not same(local, before):
+        if local is not None and not equal_bits(local, before):
             wrong.append(f"seed {seed}: the source has changed")
         counted = Counter[int](), Counter[int]()
         for move in planned.moves:
@@ -152,8 +153,8 @@ def random_transfers(seeds: Sequence[int]) -> list[str]:
                 counted[0][move.target] += size
             if move.target == me:
                 counted[1][move.source] += size
-        if counted != (carrier.sent, carrier.received):
-            wrong.append(f"seed {seed}: bytes {carrier.sent}, {carrier.received} and not {counted}")
+        if counted != (transport.sent, transport.received):
+            wrong.append(f"seed {seed}: bytes {transport.sent}, {transport.received} and not {counted}")
     return wrong
 
 
@@ -161,44 +162,42 @@ SUMMED = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 
 def random_sums(seeds: Sequence[int]) -> list[str]:
-    """What went wrong in transfers of partial tensors drawn by chance, each compared with the sum that this process
-    makes itself of the addends of all."""
+    """Run random transfers of partial tensors, compare them with sums computed here, and return errors."""
     me = dist.get_rank()
     wrong = []
     for seed in seeds:
-        planned, addends, place = drawn_sum(seed, dist.get_world_size())
+        planned, addends, place = random_sum(seed, dist.get_world_size())
         dtype, whole = addends[0].dtype, addends[0].clone()
         for addend in addends[1:]:
             whole += addend
-        there = Resharding(planned, me, dtype, Counting(np.random.default_rng(seed * 1000 + me)))
+        ready = Resharding(planned, me, dtype, CountingTransport(np.random.default_rng(seed * 1000 + me)))
         own, needed = planned.owned.get(me), planned.needed.get(me)
         local = None if own is None else piece(addends[place[me]], own).clone()
         before = None if local is None else local.clone()
-        into = poisoned(piece(whole, needed), bool(seed % 2)) if needed is not None and seed % 3 else None
-        shard = there.start(local, into=into, tag=seed * 50).wait()
+        into = poisoned_like(piece(whole, needed), bool(seed % 2)) if needed is not None and seed % 3 else None
+        shard = ready.start(local, into=into, tag=seed * 50).wait()
         if (shard is None) != (needed is None) or (
-            needed is not None and not same(_there(shard), piece(whole, needed))
+            needed is not None and not equal_bits(_present(shard), piece(whole, needed))
         ):
             wrong.append(f"seed {seed}: {planned.plan.strategy}, {planned.source}: the sum differs")
-        if local is not None and not same(local, _there(before)):
+        if local is not None and not equal_bits(local, _present(before)):
             wrong.append(f"seed {seed}: the source has changed")
     return wrong
 
 
-def drawn_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, int]]:
-    """Any transfer of a partial tensor, its addends, and which one each process of the source holds: those that
-    differ in other axes alone hold copies."""
-    chance = np.random.default_rng([seed, 7])
+def random_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, int]]:
+    """Return a random transfer of a partial tensor, its addends, and the addend that each source process holds."""
+    rng = np.random.default_rng([seed, 7])
     dtype = SUMMED[seed % len(SUMMED)]
-    shape = tuple(int(chance.choice(SIZES)) for _ in range(chance.integers(4)))
-    per_host = int(chance.integers(1, 5))
+    shape = tuple(int(rng.choice(SIZES)) for _ in range(rng.integers(4)))
+    per_host = int(rng.integers(1, 5))
     hosts = {rank: rank // per_host for rank in range(world)}
-    ranks = chance.permutation(world)
-    cut = int(chance.integers(2, world))
-    pools = [ranks[:cut], ranks[cut:]] if chance.random() < 0.6 else [ranks, chance.permutation(world)]
-    (mesh, spec), destination = (_side(chance, pool, len(shape), hosts) for pool in pools)
+    ranks = rng.permutation(world)
+    cut = int(rng.integers(2, world))
+    pools = [ranks[:cut], ranks[cut:]] if rng.random() < 0.6 else [ranks, rng.permutation(world)]
+    (mesh, spec), destination = (random_side(rng, pool, len(shape), hosts) for pool in pools)
     free = [axis for axis in range(len(mesh.shape)) if str(axis) not in "".join(spec)]
-    partial = free[: int(chance.integers(1, len(free) + 1))] if free else []
+    partial = free[: int(rng.integers(1, len(free) + 1))] if free else []
     names = list(strategies)
     planned = transfer(
         Shape(shape, dtype.itemsize),
@@ -206,8 +205,8 @@ def drawn_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, 
         destination,
         Links(*LINKS, hosts),
         strategy=names[seed % len(names)],
-        ordering=list(orderings)[int(chance.integers(len(orderings)))],
-        chunks=[None, 1, 4][int(chance.integers(3))],
+        ordering=list(orderings)[int(rng.integers(len(orderings)))],
+        chunks=[None, 1, 4][int(rng.integers(3))],
     )
 
     sizes = tuple(mesh.shape[axis] for axis in partial)
@@ -220,7 +219,7 @@ def drawn_sum(seed: int, world: int) -> tuple[Transfer, list[Tensor], dict[int, 
 
 
 def partial_dtensors(_: Any) -> list[str]:
-    """Gradients that tensor parallelism left unsummed go to processes apart, and to some of the same."""
+    """Reshard partial DTensors to other processes and to overlapping ones, and return errors."""
     me = dist.get_rank()
     wide = init_device_mesh("cpu", (2, 2))
     addends = [torch.randn(9, 6, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
@@ -243,50 +242,51 @@ def partial_dtensors(_: Any) -> list[str]:
             if me not in destination.mesh.flatten().tolist():
                 continue
             expected = distribute_tensor(whole, destination, [Shard(1)], src_data_rank=None)
-            if not isinstance(moved, DTensor) or not same(moved.to_local(), expected.to_local()):
+            if not isinstance(moved, DTensor) or not equal_bits(moved.to_local(), expected.to_local()):
                 wrong.append(f"{placements} to {destination}: the sum differs")
     return wrong
 
 
 def grid(shape: tuple[int, ...], first: int, per_host: int = 2) -> Mesh:
+    """Return a mesh of consecutive processes."""
     ranks = range(first, first + prod(shape))
     return Mesh(shape, tuple(ranks), tuple(rank // per_host for rank in ranks))
 
 
 def there_and_back(strategy: str) -> list[str]:
-    """Four tensors at once to other processes, waited for from the last to the first, and back again."""
+    """Reshard four tensors concurrently to other processes and back, and return errors."""
     me = dist.get_rank()
     ends = (grid((2, 2), 0), ("S0", "R")), (grid((2, 2), 4), ("S1", "R"))
     links = Links(*LINKS, {rank: rank // 2 for rank in range(8)})
-    carrier = GlooCarrier()
+    transport = GlooTransport()
     ways = [transfer(Shape((300, 501), 4), *pair, links, strategy=strategy, chunks=8) for pair in (ends, ends[::-1])]
-    out, back = (Resharding(way, me, torch.float32, carrier) for way in ways)
+    out, back = (Resharding(way, me, torch.float32, transport) for way in ways)
     wrong = []
-    wholes = [pattern((300, 501), torch.float32).roll(shift) for shift in range(4)]
-    moving = []
+    wholes = [byte_pattern((300, 501), torch.float32).roll(shift) for shift in range(4)]
+    pending = []
     for number, whole in enumerate(wholes):
         local = piece(whole, ways[0].owned[me]).clone() if me < 4 else None
-        moving.append(out.start(local, tag=number * out.tags))
+        pending.append(out.start(local, tag=number * out.tags))
     for number in reversed(range(4)):
-        shard = moving[number].wait()
-        if me >= 4 and not same(_there(shard), piece(wholes[number], ways[0].needed[me])):
+        shard = pending[number].wait()
+        if me >= 4 and not equal_bits(_present(shard), piece(wholes[number], ways[0].needed[me])):
             wrong.append(f"tensor {number} did not arrive")
         again = back.start(shard, tag=4 * out.tags + number * back.tags).wait()
-        if me < 4 and not same(_there(again), piece(wholes[number], ways[0].owned[me])):
+        if me < 4 and not equal_bits(_present(again), piece(wholes[number], ways[0].owned[me])):
             wrong.append(f"tensor {number} did not come back")
     return wrong
 
 
-def _there(shard: Tensor | None) -> Tensor:
+def _present(shard: Tensor | None) -> Tensor:
     assert shard is not None
     return shard
 
 
 def dtensors(_: Any) -> list[str]:
-    """From DTensors to DTensors: apart, overlapping, and on the same processes; what one knows others need not."""
+    """Reshard DTensors to other, overlapping and the same processes, and return errors."""
     me = dist.get_rank()
     wide, other = init_device_mesh("cpu", (2, 2)), DeviceMesh("cpu", [5, 3, 2])
-    whole = pattern((9, 6), torch.float64)
+    whole = byte_pattern((9, 6), torch.float64)
     wrong = []
     for placements, destination in [
         ([Shard(0), Shard(0)], (other, [Shard(0)])),
@@ -300,10 +300,10 @@ def dtensors(_: Any) -> list[str]:
             expected = distribute_tensor(whole, mesh, destination[1], src_data_rank=None)
             if not (isinstance(moved, DTensor) and moved.placements == expected.placements):
                 wrong.append(f"{placements}: no DTensor of the destination")
-            elif moved.shape != whole.shape or not same(moved.to_local(), expected.to_local()):
+            elif moved.shape != whole.shape or not equal_bits(moved.to_local(), expected.to_local()):
                 wrong.append(f"{placements} to {destination[1]}: the shard differs")
         elif moved is not None:
-            wrong.append(f"{placements}: process {me} got something")
+            wrong.append(f"{placements}: process {me} received something")
     return wrong
 
 
@@ -311,111 +311,111 @@ ENDS: dict[str, Any] = {"source": (grid((2,), 0), ("S0",)), "destination": (grid
 
 
 def local_shards(_: Any) -> list[float]:
-    """Processes that hold nothing know nothing: those of the source say shape and dtype by what they have."""
+    """Reshard where only source processes give the shape and dtype, and return the received elements."""
     me = dist.get_rank()
     local = torch.arange(3.0) + 3 * me if me < 2 else None
     found = reshard(local, ENDS["source"] if me < 2 else None, ENDS["destination"], shape=(6,) if me == 0 else None)
     return [] if found is None else found.tolist()
 
 
-def refused(case: str) -> str:
-    """What each process is told where one of them is wrong."""
+def invalid_transfer(case: str) -> str:
+    """Return the error that each process raises for an invalid transfer."""
     me = dist.get_rank()
-    asked: dict[str, Any] = {**ENDS, "shape": (6,), "dtype": torch.float32}
+    arguments: dict[str, Any] = {**ENDS, "shape": (6,), "dtype": torch.float32}
     if case == "dtype" and me == 2:
-        asked["dtype"] = torch.float64
+        arguments["dtype"] = torch.float64
     elif case == "shape" and me == 1:
-        asked["shape"] = (7,)
+        arguments["shape"] = (7,)
     elif case == "spec" and me == 3:
-        asked["destination"] = ENDS["destination"][0], ("S0",)
+        arguments["destination"] = ENDS["destination"][0], ("S0",)
     elif case == "axis":
-        asked["source"] = ENDS["source"][0], ("S1",)
-    elif case == "nobody":
-        asked["shape"] = None
+        arguments["source"] = ENDS["source"][0], ("S1",)
+    elif case == "no shape":
+        arguments["shape"] = None
     elif case == "process":
-        asked["destination"] = grid((2,), 3), ("R",)
+        arguments["destination"] = grid((2,), 3), ("R",)
     elif case == "partial":
         mesh = init_device_mesh("cpu", (4,))
-        asked["destination"] = mesh, [Partial()] if me == 1 else [Replicate()]
+        arguments["destination"] = mesh, [Partial()] if me == 1 else [Replicate()]
     elif case == "average":
-        asked["source"] = init_device_mesh("cpu", (4,)), [Partial("avg")]
+        arguments["source"] = init_device_mesh("cpu", (4,)), [Partial("avg")]
     elif case == "strategy":
-        asked["strategy"] = "sned-recv"
+        arguments["strategy"] = "sned-recv"
     elif case == "option" and me == 0:
-        asked["chunks"] = 3
-    asked["chunks"] = asked.get("chunks", 2)
+        arguments["chunks"] = 3
+    arguments["chunks"] = arguments.get("chunks", 2)
     local = torch.zeros(3) if me < 2 else None
     if case == "shard" and me == 1:
         local = torch.zeros(4)
     try:
-        reshard(local, timeout=timedelta(seconds=60), **asked)
+        reshard(local, timeout=timedelta(seconds=60), **arguments)
     except MeshwaveError as error:
         return f"{type(error).__name__}: {error}"
     return "done"
 
 
-def one_fails(how: str) -> tuple[str, float]:
-    """Process 1 of a chain does not start, or goes; what the others come to, and after how many seconds."""
+def one_process_fails(how: str) -> tuple[str, float]:
+    """Let process 1 of a chain sleep or exit; return the errors of the others, and after how many seconds."""
     me = dist.get_rank()
     ends = (grid((1,), 0), ("R",)), (grid((3,), 1), ("R",))
     links = Links(*LINKS, {rank: rank // 2 for rank in range(4)})
     planned = transfer(Shape((100_000,), 4), *ends, links, strategy="broadcast", chunks=4)
-    there = Resharding(planned, me, torch.float32, GlooCarrier(timedelta(seconds=1)))
+    ready = Resharding(planned, me, torch.float32, GlooTransport(timedelta(seconds=1)))
     store: Any = dist.distributed_c10d._get_default_store()
     dist.barrier()
     store.set(f"{me} left the barrier", "")
     began = time.monotonic()
     if me == 1:
-        until = "left the barrier" if how == "goes" else "gave up"
+        until = "left the barrier" if how == "exits" else "gave up"
         store.wait([f"{other} {until}" for other in (0, 2, 3)])
-        if how == "goes":
+        if how == "exits":
             os._exit(3)
         return "slept", 0.0
-    said = "done"
+    outcome = "done"
     try:
-        there.start(torch.zeros(100_000) if me == 0 else None).wait()
+        ready.start(torch.zeros(100_000) if me == 0 else None).wait()
     except RunError as error:
-        said = str(error)
+        outcome = str(error)
     store.set(f"{me} gave up", "")
-    return said, time.monotonic() - began
+    return outcome, time.monotonic() - began
 
 
-def checks(_: Any) -> list[str]:
-    """What ``start`` says of tensors that do not fit; of one process alone, so that nothing is ever sent."""
+def start_with_wrong_tensors(_: Any) -> list[str]:
+    """Return the errors of starts with wrong tensors, in one process, which sends nothing."""
     mesh = Mesh((1,), (0,), (0,))
     ends = (mesh, ("R", "R")), (mesh, ("R", "R"))
     planned = transfer(Shape((4, 3), 4), *ends, Links(*LINKS, {0: 0}))
-    there = Resharding(planned, 0, torch.float32, GlooCarrier())
+    ready = Resharding(planned, 0, torch.float32, GlooTransport())
     fits = torch.zeros(4, 3)
-    said = []
+    messages = []
     for local, into in [
         (None, None), (torch.zeros(3, 4), None), (fits.double(), None), (fits, torch.zeros(4)), (fits, fits),
     ]:  # fmt: skip
         try:
-            there.start(local, into=into)
+            ready.start(local, into=into)
         except InputError as error:
-            said.append(str(error))
+            messages.append(str(error))
     try:
-        Resharding(planned, 0, torch.float64, GlooCarrier())
+        Resharding(planned, 0, torch.float64, GlooTransport())
     except InputError as error:
-        said.append(str(error))
-    outside = Resharding(planned, 7, torch.float32, GlooCarrier())
+        messages.append(str(error))
+    outside = Resharding(planned, 7, torch.float32, GlooTransport())
     try:
         outside.start(fits)
     except InputError as error:
-        said.append(str(error))
-    shard = there.start(fits + 1).wait()
+        messages.append(str(error))
+    shard = ready.start(fits + 1).wait()
     assert shard is not None and shard.sum() == 12 and outside.start().wait() is None
-    return said
+    return messages
 
 
-def documented(told: tuple[list[str], int]) -> tuple[str, list[Any]]:
-    """Run the examples of the documentation: what the script printed, and the shards of the other two."""
-    (script, layouts, partial, again, many), port = told
+def run_documented_examples(blocks_and_port: tuple[list[str], int]) -> tuple[str, list[Any]]:
+    """Run the examples of the documentation; return what the script printed, and the shards of the others."""
+    (script, layouts, partial, again, many), port = blocks_and_port
     me = dist.get_rank()
     whole = torch.arange(48.0).view(8, 6)
     names: dict[str, Any] = {"reshard": reshard, "local": None, "weight": torch.zeros(8, 3) if me > 3 else None}
-    if me < 4:  # of four quarters by S10, that of (row, column) is the 2 * column + row-th
+    if me < 4:  # by S10 the quarter at (row, column) is number 2 * column + row
         names["local"] = whole[4 * (me % 2) + 2 * (me // 2) :][:2].clone()
         names["addend"] = (me % 2 + 1) * 10 * whole[4 * (me // 2) :][:4]
         names["bias"] = (me % 2 + 1) * 10 * whole[0, 3 * (me // 2) :][:3]
@@ -429,8 +429,8 @@ def documented(told: tuple[list[str], int]) -> tuple[str, list[Any]]:
         shards.append(None if names[name] is None else names[name].tolist())
     dist.destroy_process_group()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    said = io.StringIO()
-    with redirect_stdout(said):
+    printed = io.StringIO()
+    with redirect_stdout(printed):
         exec(script, {})
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the script has left its own
-    return said.getvalue(), shards
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # the script has destroyed its own
+    return printed.getvalue(), shards

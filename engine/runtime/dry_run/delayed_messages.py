@@ -19,8 +19,8 @@ from meshwave.engine.document import Design
 from meshwave.engine.program.action import Action, Op, carried
 from meshwave.engine.runs.dry_run import Device, Waits
 from meshwave.engine.runs.live_links import LiveLinks
-from meshwave.engine.runtime.communication.layout import Layout
-from meshwave.engine.runtime.communication.wire import Pending, Wire
+from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Stamp
@@ -46,7 +46,7 @@ class Board:
     Nothing has to be wiped from step to step: what is left of an earlier one is in the past.
     """
 
-    def __init__(self, path: Path, layout: Layout, tags: int, cells: int = 0) -> None:
+    def __init__(self, path: Path, layout: ProcessLayout, tags: int, cells: int = 0) -> None:
         """``tags`` is how many messages a step can have; ``cells``, in how many places flows are announced."""
         lanes, stages = max(len(layout.mesh(rank)) for rank in range(len(layout.shapes))), layout.program.stages
         sizes = [tags * lanes, stages * layout.processes, layout.processes, layout.processes, cells]
@@ -61,8 +61,8 @@ class Board:
         # flows: [cells] since when those who take part in the flows of shared links are ready
 
 
-class HeldWire:
-    """The real wire, whose messages are handed out when the drawn links would have brought them.
+class DelayedCommunicator:
+    """The real communicator, whose messages are handed out when the drawn links would have brought them.
 
     Where links are shared and not emulated, that is when the flow of the message is complete. Emulated links take their
     own time, and more where several messages share one; what they lack of the drawn latency is waited for.
@@ -70,8 +70,8 @@ class HeldWire:
 
     def __init__(
         self,
-        wire: Wire,
-        layout: Layout,
+        communicator: Communicator,
+        layout: ProcessLayout,
         world: World,
         device: Device,
         waits: Waits,
@@ -82,7 +82,7 @@ class HeldWire:
     ) -> None:
         """``real``: links are emulated. What goes from one rank to another that are ``joined`` may come from any process
         of the first."""
-        self._wire, self._board = wire, board
+        self._communicator, self._board = communicator, board
         self._layout, self._world, self._device = layout, world, device
         self._joined = joined
         program = layout.program
@@ -94,8 +94,8 @@ class HeldWire:
         self._flow = {name: -1 if real else waits.flow(row) for name, row in self._row.items()}
 
     def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
-        send, device, took = self._wire.sender(made, rank), self._device, self._takes[self._rank, _name(made)]
-        places, lane = self._board.arrives[self._wire.tag(made)], self._lane
+        send, device, took = self._communicator.sender(made, rank), self._device, self._takes[self._rank, _name(made)]
+        places, lane = self._board.arrives[self._communicator.tag(made)], self._lane
 
         def start(tensor: Tensor) -> None:
             places[lane] = device.send(took)  # before the message: who has it finds this there
@@ -103,11 +103,11 @@ class HeldWire:
 
         return start
 
-    def receiver(self, made: Action, rank: int) -> Callable[[], Pending]:
-        receive, device, world = self._wire.receiver(made, rank), self._device, self._world
+    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]:
+        receive, device, world = self._communicator.receiver(made, rank), self._device, self._world
         flow = self._flow[rank, _name(made)]
-        due = self._due(self._wire.tag(made), rank) if flow < 0 else partial(device.wait_for, flow)
-        return lambda: HeldMessage(receive(), device, world, due)
+        due = self._due(self._communicator.tag(made), rank) if flow < 0 else partial(device.wait_for, flow)
+        return lambda: DelayedMessage(receive(), device, world, due)
 
     def _due(self, tag: int, source: int) -> Callable[[], int]:
         """Asks when a message from a rank is there."""
@@ -116,7 +116,7 @@ class HeldWire:
         return lambda: int(places.max())
 
     def flush(self) -> None:
-        self._wire.flush()
+        self._communicator.flush()
 
 
 def _name(made: Action) -> tuple[bool, int, int, int]:
@@ -125,7 +125,7 @@ def _name(made: Action) -> tuple[bool, int, int, int]:
     return made.op == Op.F, made.stage, made.other if made.other >= 0 else made.stage + onward, made.microbatch
 
 
-class HeldMessage(Pending):
+class DelayedMessage(PendingTensor):
     """Something on its way that is not there before it is ``due``, which is asked once it is.
 
     Of a reduction, which begins when the last one is ready for it, ``begins`` says when that was, given when it was due.
@@ -133,7 +133,7 @@ class HeldMessage(Pending):
 
     def __init__(
         self,
-        pending: Pending,
+        pending: PendingTensor,
         device: Device,
         world: World,
         due: Callable[[], int],
@@ -152,18 +152,18 @@ class HeldMessage(Pending):
         return tensor
 
     @property
-    def arrived(self) -> Stamp | None:
+    def arrival(self) -> Stamp | None:
         return self._there_ns or None
 
     @property
-    def began(self) -> Stamp | None:
+    def departure(self) -> Stamp | None:
         return self._began_ns or None
 
 
-class _All(Pending):
+class _All(PendingTensor):
     """Several reductions, of which the last to come counts."""
 
-    def __init__(self, pending: Sequence[Pending]) -> None:
+    def __init__(self, pending: Sequence[PendingTensor]) -> None:
         self._pending = pending
 
     def wait(self) -> Tensor:
@@ -182,7 +182,7 @@ Rings = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
 """By stage, the processes that reduce gradients together, and bytes."""
 
 
-def rings_of(design: Design, layout: Layout, layers: tuple[int, ...]) -> Rings:
+def rings_of(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> Rings:
     """Who reduces which gradients of each stage that is reduced, in one order for all processes."""
     process = dict(
         zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
@@ -203,9 +203,9 @@ class Reductions:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ProcessLayout,
         world: World,
-        wire: Wire,
+        communicator: Communicator,
         device: Device,
         waits: Waits,
         board: Board,
@@ -215,7 +215,13 @@ class Reductions:
         real: bool,
     ) -> None:
         """``real``: the links are as drawn, so that the messages are too, and nothing is held."""
-        self._layout, self._world, self._wire, self._device, self._board = layout, world, wire, device, board
+        self._layout, self._world, self._communicator, self._device, self._board = (
+            layout,
+            world,
+            communicator,
+            device,
+            board,
+        )
         self._real, self._links = real, links
         program, mine = layout.program, layout.program.rows(layout.rank(world.process))
         rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
@@ -230,7 +236,7 @@ class Reductions:
             ]
             for stage in self._took
         }
-        self._reducing: list[tuple[int, Pending]] = []
+        self._reducing: list[tuple[int, PendingTensor]] = []
         self._done_ns = 0
 
     def _numbers(self, stage: int, members: int, size: float) -> int:
@@ -244,19 +250,19 @@ class Reductions:
         if self._links is not None and self._flow[stage] >= 0:
             place = self._holders(stage).index(self._world.process)
             self._links.announce(self._flow[stage], place, self._device.free_ns)
-        begun = [self._wire.reduce(stage, members, flat) for members, flat in self._flat[stage]]
+        begun = [self._communicator.reduce(stage, members, flat) for members, flat in self._flat[stage]]
         self._reducing.append((stage, _All(begun)))
 
-    def collect(self) -> dict[int, Pending]:
+    def collect(self) -> dict[int, PendingTensor]:
         """Wait until all are reduced, one after the other, and those of all processes where they are clipped."""
-        self._done_ns, found = 0, dict[int, Pending]()
+        self._done_ns, found = 0, dict[int, PendingTensor]()
         for stage, pending in self._reducing:
-            found[stage] = HeldMessage(pending, self._device, self._world, *self._held_until(stage))
+            found[stage] = DelayedMessage(pending, self._device, self._world, *self._held_until(stage))
             found[stage].wait()
         self._reducing.clear()
         if self._layout.program.clips:
             self._board.norms[self._world.process] = max(self._device.free_ns, self._done_ns)
-            self._wire.total([0.0])
+            self._communicator.total([0.0])
             self._device.hold(int(self._board.norms.max()))
         return found
 

@@ -1,4 +1,4 @@
-"""What processes do in the tests of batches, by name."""
+"""Tasks of processes in the tests of batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from meshwave.engine.runtime.execution.trainer import Trainer
 from tests.engine.runtime.crew import make_job
 
 
-def issued(document: dict[str, Any]) -> list[int]:
-    """How many operations each batch of a step has, ascending; nothing is left of the step afterwards."""
+def issued_batch_sizes(document: dict[str, Any]) -> list[int]:
+    """Run a step, check that nothing of it is left, and return the number of operations of each batch, ascending."""
     sizes: list[int] = []
     issue = dist.batch_isend_irecv
 
@@ -26,7 +26,7 @@ def issued(document: dict[str, Any]) -> list[int]:
         here = world.World(dist.get_rank(), dist.get_world_size(), torch.device("cpu"), "gloo", "")
         trainer = Trainer(make_job(document, None), here)
         trainer.step(0)
-        assert not trainer._wire._leaving and not trainer._wire._batches._open
+        assert not trainer._communicator._sending and not trainer._communicator._batches._open
     finally:
         dist.batch_isend_irecv = issue
     return sorted(sizes)

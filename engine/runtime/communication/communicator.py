@@ -1,0 +1,337 @@
+"""Communication of one process with the others of a run, whatever the backend."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from meshwave.engine.program.acknowledgements import answers
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
+from meshwave.engine.resharding import Transfer
+from meshwave.engine.runtime.communication.batching import Batch, Batches, batched_pairs, message_producer
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
+from meshwave.engine.runtime.device.clock import Stamp
+from meshwave.engine.runtime.resharding import PendingReshard, Resharding, Transport
+
+Work = Any  # torch.distributed's handle of an asynchronous operation
+
+
+class MessageFormat(NamedTuple):
+    """Format of the messages between stages: one tensor ``[micro_batch_size, sequence, hidden]``."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def shape_of(self, tensors: int) -> tuple[int, ...]:
+        """Return the shape of a message that holds several tensors, concatenated along the last dim."""
+        *rows, hidden = self.shape
+        return *rows, tensors * hidden
+
+
+GradientGroups = Sequence[tuple[int, tuple[int, ...]]]
+"""Stages, each with processes that reduce gradients of it together."""
+BoundaryTransfers = Mapping[tuple[int, int, int], Transfer]
+"""For (source rank, target rank, tensors of a message), the transfer that reshards it; its ranks are processes.
+Where there is none, lane ``i`` sends to lane ``i``."""
+
+
+class PendingTensor(ABC):
+    """A tensor in flight."""
+
+    @abstractmethod
+    def wait(self) -> Tensor:
+        """Return the tensor on the run's device, ready for work that is issued afterwards."""
+
+    @property
+    def arrival(self) -> Stamp | None:
+        """Time of arrival, if known; it may be earlier than the wait."""
+        return None
+
+    @property
+    def departure(self) -> Stamp | None:
+        """Time at which it was sent, if known and later than it was requested."""
+        return None
+
+
+class PendingSend(Protocol):
+    """A message that is being sent; its tensors must stay alive until it is complete."""
+
+    def wait(self) -> object:
+        """Wait until it is complete."""
+
+    def is_complete(self) -> bool:
+        """Return whether it is known, without waiting, to be complete."""
+
+
+class Communicator(ABC):
+    """Sends and receives the messages of one process.
+
+    A message is named by its *producer*, the action that produces its tensor: ``forward(2, 0)`` is the output of stage
+    2, ``backward(2, 0)`` the gradient of its input. A tensor that skips stages also names the other stage.
+
+    A sent message is kept until its acknowledgement, a later message from its consumer, has arrived, or to the end of
+    the step; gloo does not tell otherwise that a message is sent. Waiting for it then takes no time. Where a transfer
+    splits the message among processes of the other mesh, some of them may still be sending it on to each other. That
+    cannot deadlock: what they need precedes the acknowledgement in the program, and this process has sent its part.
+    """
+
+    _transport: Transport
+
+    def __init__(
+        self,
+        layout: ProcessLayout,
+        process: int,
+        message: MessageFormat,
+        device: torch.device,
+        gradient_groups: GradientGroups,
+        transfers: BoundaryTransfers,
+    ) -> None:
+        """Prepare the messages of ``process``; all processes pass the same gradient groups."""
+        self._gradient_groups = gradient_groups
+        self._layout = layout
+        self._transfers = transfers
+        self._process = process
+        self._rank, self._lane = layout.rank(process), layout.lane(process)
+        self._message = message
+        self._device = device
+        self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # (stage, members) -> torch's process group
+        self._sending: dict[Action, PendingSend] = {}
+        self._forwarding: list[PendingReshard] = []  # received here, perhaps still being sent on to others
+        self._batches = Batches(layout.program, self._rank)
+        self._acknowledged = _acknowledged_messages(layout.program, self._rank)
+        self._reshardings: dict[tuple[int, int, int], Resharding] = {}
+        self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
+        self._producers = layout.program.stages + len(layout.program.beyond)  # per microbatch and direction
+
+    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+        """Return a function that starts to send a tensor to a rank; it does not wait for the receivers."""
+        start, sending = self._bind_send(producer, rank), self._sending
+
+        def send(tensor: Tensor) -> None:
+            sending[producer] = start(tensor)
+
+        return send
+
+    def _bind_send(self, producer: Action, rank: int) -> Callable[[Tensor], PendingSend]:
+        resharding = self._resharding(self._rank, rank, self._tensors(producer))
+        if resharding is None:
+            bind = self._bind_batched_send if producer in self._batches else self._bind_direct_send
+            return bind(producer, self._layout.process(rank, self._lane))
+        assert producer not in self._batches, "a design that reshards at a boundary cannot be batched"
+        tag, owned = self._first_tag(producer), resharding.planned.owned.get(self._process, ())
+        # The mesh shards the first dim only. Devices hold the others whole, but may be planned to send a slice of them.
+        part = (slice(None), *(slice(*side) for side in owned[1:]))
+        return lambda tensor: resharding.start(tensor[part], tag=tag)
+
+    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to receive a tensor from a rank."""
+        start, acknowledged = self._bind_receive(producer, rank), self._acknowledged.get(producer)
+        return (
+            start if acknowledged is None else lambda: _Acknowledgement(start(), partial(self._release, acknowledged))
+        )
+
+    def _bind_receive(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+        resharding = self._resharding(rank, self._rank, self._tensors(producer))
+        if resharding is None:
+            bind = self._bind_batched_receive if producer in self._batches else self._bind_direct_receive
+            return bind(producer, self._layout.process(rank, self._lane))
+        tag, forwarding, host_stamps = self._first_tag(producer), self._forwarding, self._device.type == "cpu"
+
+        def receive() -> PendingTensor:
+            forwarding[:] = [pending for pending in forwarding if not pending.is_complete()]
+            forwarding.append(resharding.start(tag=tag))
+            return _ReshardedTensor(forwarding[-1], host_stamps)
+
+        return receive
+
+    def _release(self, acknowledged: Sequence[Action]) -> None:
+        """Release messages that their consumers have received."""
+        for producer in acknowledged:
+            if producer in self._sending:
+                self._sending.pop(producer).wait()
+
+    def _tensors(self, producer: Action) -> int:
+        """Return the number of tensors that the message of an action holds."""
+        return self._layout.program.tensors_from(producer)
+
+    def _resharding(self, source: int, target: int, tensors: int) -> Resharding | None:
+        """Return the transfer from a rank to another; None where lane ``i`` sends to lane ``i``."""
+        key = source, target, tensors
+        if key in self._transfers and key not in self._reshardings:
+            self._reshardings[key] = Resharding(
+                self._transfers[key], self._process, self._message.dtype, self._transport, self._device
+            )
+        return self._reshardings.get(key)
+
+    def tag(self, producer: Action) -> int:
+        """Return the number of a message among all that a step can have."""
+        program = self._layout.program
+        skips = producer.other >= 0
+        place = program.stages + program.beyond.index(_skipped_stages(producer)) if skips else producer.stage
+        return ((producer.op == Op.B) * self._producers + place) * program.microbatches + producer.microbatch
+
+    def _first_tag(self, producer: Action) -> int:
+        """Return the first tag of a resharded message, above the tags of direct messages."""
+        return self.tags + self.tag(producer) * self._tags_per_transfer
+
+    @property
+    def tags(self) -> int:
+        """Number of messages that a step can have."""
+        return 2 * self._producers * self._layout.program.microbatches
+
+    @abstractmethod
+    def _bind_direct_send(self, producer: Action, process: int) -> Callable[[Tensor], PendingSend]:
+        """Return a function that starts to send a tensor to a process."""
+
+    @abstractmethod
+    def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to receive a tensor from a process."""
+
+    def _bind_batched_send(self, producer: Action, process: int) -> Callable[[Tensor], PendingSend]:
+        """Return a function that adds a send to its batch."""
+
+        def send(tensor: Tensor) -> PendingSend:
+            return self._add_to_batch(producer, dist.isend, tensor.to(self._transport.device).contiguous(), process)
+
+        return send
+
+    def _bind_batched_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
+        """Return a function that adds a receive to its batch."""
+        shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
+
+        def receive() -> PendingTensor:
+            tensor = torch.empty(shape, dtype=dtype, device=self._transport.device)
+            return _BatchedTensor(self._add_to_batch(producer, dist.irecv, tensor, process), tensor, self._device)
+
+        return receive
+
+    @abstractmethod
+    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+        """Add a send or a receive, which ``start`` starts, to its batch."""
+
+    @abstractmethod
+    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+        """Start to sum ``flat``, gradients of ``stage``, over ``members``."""
+
+    @abstractmethod
+    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+        """Return the float64 sum of each value over all processes of the run."""
+
+    def flush(self) -> None:
+        """Wait until all messages of this step are sent."""
+        for pending in (*self._sending.values(), *self._forwarding):
+            pending.wait()
+        self._sending.clear()
+        self._forwarding.clear()
+
+    def _direct_pairs(self) -> list[tuple[int, int]]:
+        """Return every pair of processes (source, target) that exchanges messages without a transfer, ascending."""
+        resharded = {(source, target) for source, target, _ in self._transfers}
+        pairs = {(source, target) for source, target, _ in self._layout.message_sizes()} - resharded
+        return sorted(
+            pair
+            for source, target in pairs
+            for pair in zip(self._layout.mesh(source), self._layout.mesh(target), strict=True)
+        )
+
+    def _batched_pairs(self) -> list[tuple[int, int]]:
+        """Return all pairs of processes (lower, higher) that issue batches, ascending."""
+        return sorted(
+            (min(pair), max(pair))
+            for ranks in batched_pairs(self._layout.program)
+            for pair in zip(*map(self._layout.mesh, ranks), strict=True)
+        )
+
+    def _make_groups(self, backend: str, timeout: timedelta) -> None:
+        """Create a process group for each gradient group, because ranks may reduce their stages in different orders.
+
+        All processes create all groups in the same order, as torch.distributed requires.
+        """
+        for stage, members in self._gradient_groups:
+            group = dist.new_group(list(members), timeout=timeout, backend=backend)
+            if self._process in members:
+                self._groups[stage, members] = group
+
+
+def _acknowledged_messages(program: Program, rank: int) -> dict[Action, list[Action]]:
+    """Return the messages sent by ``rank`` that each message it receives acknowledges, by producer."""
+    messages, answer = answers(program)
+    found: dict[Action, list[Action]] = {}
+    for number in np.flatnonzero((answer >= 0) & (program.rank[messages.send] == rank)).tolist():
+        rows = (int(messages.send[each]) for each in (number, answer[number]))
+        sent, acknowledgement = (message_producer(program.row(row))[0] for row in rows)
+        found.setdefault(acknowledgement, []).append(sent)
+    return found
+
+
+def _skipped_stages(producer: Action) -> tuple[int, int]:
+    """Return the lower and the higher stage that a tensor skips between, or its gradient."""
+    return min(producer.stage, producer.other), max(producer.stage, producer.other)
+
+
+def _required_tags(transfer: Transfer) -> int:
+    """Return the largest number of messages between any pair of processes."""
+    return max(Counter((move.source, move.target) for move in transfer.moves).values(), default=0)
+
+
+class _Acknowledgement(PendingTensor):
+    """A message whose arrival acknowledges messages that were sent before."""
+
+    def __init__(self, pending: PendingTensor, release: Callable[[], None]) -> None:
+        self._pending, self._release = pending, release
+
+    def wait(self) -> Tensor:
+        tensor = self._pending.wait()
+        self._release()
+        return tensor
+
+    @property
+    def arrival(self) -> Stamp | None:
+        return self._pending.arrival
+
+    @property
+    def departure(self) -> Stamp | None:
+        return self._pending.departure
+
+
+class _ReshardedTensor(PendingTensor):
+    """The shard that this process receives of a resharded message."""
+
+    def __init__(self, pending: PendingReshard, host_stamps: bool) -> None:
+        """Wrap a transfer; ``host_stamps``: the run is stamped by the host's clock, otherwise by the GPU's."""
+        self._pending, self._host_stamps = pending, host_stamps
+
+    def wait(self) -> Tensor:
+        shard = self._pending.wait_received()
+        assert shard is not None, "this process is in the destination mesh"
+        return shard
+
+    @property
+    def arrival(self) -> Stamp | None:
+        arrival = self._pending.arrival
+        return None if isinstance(arrival, int) and not self._host_stamps else arrival
+
+
+class _BatchedTensor(PendingTensor):
+    """A tensor that arrives with its batch."""
+
+    def __init__(self, batch: Batch, tensor: Tensor, device: torch.device) -> None:
+        self._batch, self._tensor, self._device = batch, tensor, device
+
+    def wait(self) -> Tensor:
+        self._batch.wait()
+        return self._tensor.to(self._device)
+
+    @property
+    def arrival(self) -> Stamp | None:
+        return self._batch.arrival

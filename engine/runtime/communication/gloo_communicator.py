@@ -1,0 +1,138 @@
+"""Communication with gloo, through the memory of the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from meshwave.engine.program.action import Action
+from meshwave.engine.runtime.communication.batching import Batch
+from meshwave.engine.runtime.communication.communicator import (
+    BoundaryTransfers,
+    Communicator,
+    GradientGroups,
+    MessageFormat,
+    PendingSend,
+    PendingTensor,
+    Work,
+)
+from meshwave.engine.runtime.communication.process_layout import ProcessLayout
+from meshwave.engine.runtime.device.clock import Stamp
+from meshwave.engine.runtime.resharding import GlooTransport
+
+
+class GlooCommunicator(Communicator):
+    """Sends host memory with gloo; tensors of a GPU are copied to the host and back.
+
+    A send is a rendezvous, so both directions of a pair flow at once only if receives are posted first; the program
+    posts them ahead. Tags keep messages apart.
+    """
+
+    def __init__(
+        self,
+        layout: ProcessLayout,
+        process: int,
+        message: MessageFormat,
+        device: torch.device,
+        gradient_groups: GradientGroups,
+        transfers: BoundaryTransfers,
+        timeout: timedelta,
+    ) -> None:
+        super().__init__(layout, process, message, device, gradient_groups, transfers)
+        self._make_groups("gloo", timeout)
+        self._transport = self._gloo = GlooTransport(timeout)
+
+    def _bind_direct_send(self, producer: Action, process: int) -> Callable[[Tensor], PendingSend]:
+        start, tag = self._gloo.send, self.tag(producer)
+
+        def send(tensor: Tensor) -> PendingSend:
+            host = tensor.to("cpu").contiguous()
+            return SentTensor(start(host, process, tag), host)
+
+        return send
+
+    def _bind_direct_receive(self, producer: Action, process: int) -> Callable[[], PendingTensor]:
+        start, tag, device = self._gloo.receive, self.tag(producer), self._device
+        shape, dtype = self._message.shape_of(self._tensors(producer)), self._message.dtype
+
+        def receive() -> PendingTensor:
+            host = torch.empty(shape, dtype=dtype)
+            return _HostTensor(start(host, process, tag), host, device)
+
+        return receive
+
+    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+        return self._batches.add(producer, dist.P2POp(start, tensor, process, tag=self.tag(producer)))
+
+    def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:
+        """Start to sum gradients in the memory of the host."""
+        if (stage, members) not in self._groups:
+            return CompleteTensor(flat)
+        host = flat.to("cpu")
+        work = dist.all_reduce(host, group=self._groups[stage, members], async_op=True)
+        return _HostReduction(work, host, self._device)
+
+    def total(self, values: Sequence[Tensor | float]) -> Tensor:
+        """Return the float64 sums of all processes, on the host."""
+        sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
+        dist.all_reduce(sums)
+        return sums
+
+
+class SentTensor(NamedTuple):
+    """A tensor that is being sent; both fields must stay alive until that is complete."""
+
+    work: Work
+    tensor: Tensor
+
+    def wait(self) -> None:
+        """Wait until it is sent."""
+        self.work.wait()
+
+    def is_complete(self) -> bool:
+        """Return whether it is known to be sent; with gloo that is so only after a wait."""
+        return bool(self.work.is_completed())
+
+
+class CompleteTensor(PendingTensor):
+    """A tensor that needs no communication."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> Tensor:
+        """Return the tensor."""
+        return self._tensor
+
+
+class _HostTensor(PendingTensor):
+    """A tensor that arrives in the memory of the host."""
+
+    def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
+        self._work, self._host, self._device = work, host, device
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._host.to(self._device)
+
+
+class _HostReduction(_HostTensor):
+    """A reduction in the memory of the host. Unlike a message, it notifies of its completion."""
+
+    def __init__(self, work: Work, host: Tensor, device: torch.device) -> None:
+        super().__init__(work, host, device)
+        self._arrival_ns: int | None = None
+        work.get_future().add_done_callback(self._record_arrival)
+
+    def _record_arrival(self, _: object) -> None:
+        self._arrival_ns = time.perf_counter_ns()
+
+    @property
+    def arrival(self) -> Stamp | None:
+        return self._arrival_ns

@@ -1,0 +1,127 @@
+"""The layout of a run's processes: pipeline ranks x data-parallel x tensor-parallel coordinates."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from meshwave.engine.program.action import Op
+from meshwave.engine.program.program import Program
+
+
+class MeshShape(NamedTuple):
+    """The degrees of data and tensor parallelism of a mesh; their product is its number of processes."""
+
+    dp: int = 1
+    tp: int = 1
+
+
+@dataclass(frozen=True)
+class ProcessLayout:
+    """The processes of a run and their places in its program.
+
+    Processes are numbered rank by rank. Those of a rank, which is a mesh, are row-major over a data-parallel and a
+    tensor-parallel index; the number within the rank is the *lane*.
+    """
+
+    program: Program
+    shapes: tuple[MeshShape, ...]  # [ranks]
+
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """``[ranks + 1]``: the first process of each rank, and the number of processes."""
+        return tuple(accumulate((shape.dp * shape.tp for shape in self.shapes), initial=0))
+
+    @property
+    def processes(self) -> int:
+        """Number of processes."""
+        return self._firsts[-1]
+
+    def rank(self, process: int) -> int:
+        """Return the pipeline rank of a process."""
+        return bisect_right(self._firsts, process) - 1
+
+    def lane(self, process: int) -> int:
+        """Return the number of a process within its rank."""
+        return process - self._firsts[self.rank(process)]
+
+    def mesh_shape(self, process: int) -> MeshShape:
+        """Return the shape of a process's mesh."""
+        return self.shapes[self.rank(process)]
+
+    def dp_index(self, process: int) -> int:
+        """Return the data-parallel index of a process."""
+        return self.lane(process) // self.mesh_shape(process).tp
+
+    def tp_index(self, process: int) -> int:
+        """Return the tensor-parallel index of a process."""
+        return self.lane(process) % self.mesh_shape(process).tp
+
+    def process(self, rank: int, lane: int) -> int:
+        """Return the process at a lane of a rank."""
+        return self._firsts[rank] + lane
+
+    def mesh(self, rank: int) -> tuple[int, ...]:
+        """Return the processes of a rank."""
+        return tuple(range(self._firsts[rank], self._firsts[rank + 1]))
+
+    def tp_groups(self) -> list[tuple[int, ...]]:
+        """Return all tensor-parallel groups."""
+        return [
+            self.mesh(rank)[index * tp : (index + 1) * tp]
+            for rank, (dp, tp) in enumerate(self.shapes)
+            for index in range(dp)
+        ]
+
+    def tp_group(self, process: int) -> tuple[int, ...]:
+        """Return the tensor-parallel group of a process."""
+        first = process - self.tp_index(process)
+        return tuple(range(first, first + self.mesh_shape(process).tp))
+
+    def rank_of(self, stage: int, microbatch: int) -> int:
+        """Return the rank that runs a stage for a microbatch."""
+        return int(self.program.placement[self.program.replica[microbatch], stage])
+
+    def stage_processes(self, stage: int, tp_index: int = 0) -> tuple[int, ...]:
+        """Return the processes that hold the same tensor-parallel part of a stage, ascending."""
+        return tuple(
+            process
+            for rank in self.program.ranks_of(stage)
+            for process in self.mesh(rank)[tp_index :: self.shapes[rank].tp]
+        )
+
+    def microbatches(self, rank: int) -> list[int]:
+        """Return the microbatches whose first or last stage is on a rank, which needs their inputs or targets."""
+        ends = (0, self.program.stages - 1)
+        return [mb for mb in range(self.program.microbatches) if rank in {self.rank_of(stage, mb) for stage in ends}]
+
+    def gradient_groups(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return (stage, processes) of every group of several processes that reduces gradients."""
+        found = [
+            (stage, self.stage_processes(stage, tp_index))
+            for stage in self.reduced_stages()
+            for tp_index in range(self.shapes[self.program.ranks_of(stage)[0]].tp)
+        ]
+        return [(stage, members) for stage, members in found if len(members) > 1]
+
+    def split_stages(self) -> set[int]:
+        """Return the stages whose backward the program splits into input and weight gradients."""
+        program = self.program
+        return set(program.stage[program.op == Op.I].tolist())
+
+    def reduced_stages(self) -> list[int]:
+        """Return the stages whose gradients the program reduces, ascending."""
+        program = self.program
+        return sorted(set(program.stage[program.op == Op.REDUCE_GRAD].tolist()))
+
+    def message_sizes(self) -> list[tuple[int, int, int]]:
+        """Return every (source rank, target rank, tensors) of the program's messages, ascending.
+
+        Messages of a boundary hold different numbers of tensors where skip connections cross it.
+        """
+        program, sends = self.program, self.program.is_send
+        columns = (program.rank, program.peer, program.tensors)
+        return sorted(set(zip(*(column[sends].tolist() for column in columns), strict=True)))
