@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from threading import get_ident
 from typing import TypeVar
 
@@ -17,7 +18,8 @@ class Registry(Mapping[str, Member]):
     """The members of one folder, by name, imported the first time somebody looks.
 
     A member is found because its file lies in ``package``; a name that starts with an
-    underscore is a helper, not a member. Looking up an unknown name raises
+    underscore is a helper, not a member. An installed distribution adds members by entry points in the group
+    ``package`` that name its modules; such a module registers itself as a file of the folder does. Looking up an unknown name raises
     :class:`~meshwave.engine.errors.InputError` that names the nearest one.
     """
 
@@ -55,6 +57,8 @@ class Registry(Mapping[str, Member]):
         for module in pkgutil.iter_modules(package.__path__):
             if not module.name.startswith("_"):
                 importlib.import_module(f"{self._package}.{module.name}")
+        for entry in entry_points(group=self._package):
+            _load_installed(self._kind, entry)
         self._members = dict(sorted(self._members.items()))
 
     def __getitem__(self, name: str) -> Member:
@@ -71,3 +75,19 @@ class Registry(Mapping[str, Member]):
 
     def __len__(self) -> int:
         return len(self._load())
+
+
+def _load_installed(kind: str, entry: EntryPoint) -> None:
+    """Import a module of another distribution.
+
+    Raises:
+        InputError: it cannot be imported.
+    """
+    try:
+        entry.load()
+    except Exception as error:
+        package = entry.dist.name if entry.dist else entry.module
+        message = (
+            f"the {kind} {entry.name!r} of the package {package} cannot be imported: {error!r}; update or uninstall it"
+        )
+        raise InputError(message) from error

@@ -14,6 +14,7 @@ from meshwave.designer.state import expert_edits, mesh_edits
 from meshwave.engine.costs import cost_models
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_problems import expert_problems
+from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import InputError
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import amount
@@ -111,15 +112,10 @@ def _model_kind(design: Design, path: str, value: Any, label: str) -> Edit:
     if set(known) == set(before):
         return path, value, label
     kept = {key: each for key, each in before.items() if key in known and key != "heads"}
-    first = {key: each for key, each in USUAL_MODEL.items() if key in known}
-    changed = {**first, **kept, "kind": value}
+    changed = {**model_families[value].initial_values(), **kept, "kind": value}
     pipeline = {**design.pipeline.model_dump(mode="json"), "stages": None}
     training = {**design.training.model_dump(mode="json"), "data": None}
     return "", {"model": changed, "pipeline": pipeline, "training": training}, label
-
-
-USUAL_MODEL = {"layers": 12, "hidden": 64, "heads": 4, "sequence": 64, "vocab": 257}
-"""Sizes of a small model, for what the new kind does not take over from the old one."""
 
 
 def _experts_in_the_model(design: Design, path: str, value: Any, label: str) -> Edit:

@@ -14,6 +14,7 @@ from meshwave.designer.state import expert_edits
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import CostSection, cost_models
+from meshwave.engine.document.model import model_families
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.resharding import orderings, strategies
 from meshwave.engine.schedules import schedules
@@ -121,8 +122,9 @@ def _expert_fields(design: Design, document: Json) -> Iterator[Field]:
     idle = expert_edits.idle(design) if design.model.moe is not None else ""
     parts, experts = schema.whole()["$defs"], document["experts"]
     has_experts = design.model.moe is not None
-    if "moe" in document["model"]:  # a kind that can have experts
-        yield from _field("moe", parts["Model"]["properties"]["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
+    if "moe" in document["model"]:  # a family that can have experts
+        sizes = schema.part(schema.whole()["properties"]["model"], document["model"])["properties"]
+        yield from _field("moe", sizes["moe"], document["model"]["moe"], EXPERTS_SWITCH, "")
     for name, node in parts["Experts"]["properties"].items():
         if (has_experts or experts[name] != node["default"]) and not _misplaced(f"experts.{name}", experts):
             for field in _field(name, node, experts[name], f"experts.{name}", "Layer"):
@@ -221,24 +223,22 @@ def _tag_fields(key: str, node: Json, values: Json) -> Iterator[Field]:
     options = [
         Option(value=name, title=_title(key, name), help=line(member.get("description", "")))
         for name, member in members.items()
-        if name == chosen
-        or key == "model"  # what a kind needs and another has not, its change fills in
-        or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
+        if name == chosen or set(member.get("required", ())) <= {tag, *values, *_initial_values(key, name)}
     ]
     yield _choice(f"{key}.{tag}", titled(tag), chosen, options, line(members[chosen].get("description", "")))
 
 
 def _initial_values(key: str, name: str) -> Json:
     """What a member of a union has for the keys that the document may lack."""
-    return cost_models[name].initial_values() if key == "cost" else {}
+    return {} if key == "pipeline" else _UNIONS[key][name].initial_values()
 
 
 def _title(key: str, name: str) -> str:
-    """What a member of a union is called: its own title where it has one."""
-    return getattr(_UNIONS.get(key, {}).get(name), "title", None) or word(name)
+    """What a member of a union is called."""
+    return str(_UNIONS[key][name].title)
 
 
-_UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "cost": cost_models}
+_UNIONS: Mapping[str, Mapping[str, Any]] = {"pipeline": schedules, "model": model_families, "cost": cost_models}
 
 
 def _preset_field(cluster: Json) -> Field:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import operators as flops
 from meshwave.engine.costs.alpha_beta import Message
+from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.device_sizes import Sizes, gradient_bytes, joins_of, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import EXPERTS, Sharing, counts, expert_block, sharing
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, Usage, exchange_usage, merged, ring_messages
 from meshwave.engine.costs.operators import PRECISIONS, Operator
 from meshwave.engine.document import Design, Mesh
-from meshwave.engine.document.u_net import UNet
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
@@ -76,7 +76,7 @@ def add_exchanges(
 
     ``waits``: [kinds] seconds of each computation in which it waits for exchanges.
     """
-    if isinstance(design.model, UNet):  # whose devices exchange nothing inside a stage
+    if isinstance(design.model, BlockModel):  # whose devices exchange nothing inside a stage
         return
     stages = blocks_of_stages(design, layers)
     usage_of = cache(lambda rank, stage: exchanged(builder.fabric, design, design.meshes[rank], stages[stage]))

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.costs import flops, operators, u_net_blocks
+from meshwave.engine.costs import flops, operators
+from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import crossing_bytes
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import ExpertBlock, counts, expert_block, sparse
 from meshwave.engine.costs.operators import PRECISIONS, Sparse, Workload
 from meshwave.engine.document import Design, Mesh
-from meshwave.engine.document.u_net import UNet
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.program.acknowledgements import answers
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -55,12 +56,12 @@ def workload(design: Design, mesh: Mesh) -> Workload:
     A microbatch is ``micro_batch_size`` sequences on each data-parallel copy of the first mesh;
     a mesh of another ``dp`` cuts the same sequences otherwise.
     """
-    return Workload.of(
-        design.model,
-        batch=design.training.micro_batch_size * design.meshes[0].dp / mesh.dp,
-        tp=mesh.tp,
-        precision=design.training.precision,
-    )
+    batch = design.training.micro_batch_size * design.meshes[0].dp / mesh.dp
+    model, precision = design.model, design.training.precision
+    if isinstance(model, BlockModel):
+        return model.workload(batch, precision)
+    assert isinstance(model, LanguageModel), "a model is one or the other"
+    return Workload.of(model, batch=batch, tp=mesh.tp, precision=precision)
 
 
 def copies(program: Program) -> Iterator[tuple[int, int]]:
@@ -110,8 +111,7 @@ def sizes(design: Design, program: Program, layers: Sequence[int]) -> Sizes:
     loads = [workload(design, mesh) for mesh in design.meshes]
     blocks = [expert_block(design, mesh, load) for mesh, load in zip(design.meshes, loads, strict=True)]
     with_experts = counts(design, layers)
-    of_stages = _u_net_stages if isinstance(design.model, UNet) else _transformer_stages
-    stage_sizes = of_stages(design, program, layers)
+    stage_sizes = _stage_sizes(design, program, layers)
     for rank, stage in copies(program):
         load, block = loads[rank], blocks[rank]
         if block is not None:
@@ -147,6 +147,12 @@ StageSizesOf = Callable[[int, Workload, ExpertBlock | None], StageSizes]
 """The sizes of a stage on a device of some work, with the experts that its layers may have."""
 
 
+def _stage_sizes(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    if isinstance(design.model, BlockModel):
+        return _block_stages(design.model, program, layers)
+    return _transformer_stages(design, program, layers)
+
+
 def _transformer_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
     with_experts, joins, skipped = counts(design, layers), joins_of(design, layers), passed(design, program, layers)
 
@@ -169,22 +175,21 @@ def _transformer_stages(design: Design, program: Program, layers: Sequence[int])
     return of_stage
 
 
-def _u_net_stages(design: Design, program: Program, layers: Sequence[int]) -> StageSizesOf:
-    model, skips = design.model, program.skips.tolist()
-    assert isinstance(model, UNet), "a model of blocks that differ"
+def _block_stages(model: BlockModel, program: Program, layers: Sequence[int]) -> StageSizesOf:
+    skips = program.skips.tolist()
 
     def of_stage(stage: int, load: Workload, block: ExpertBlock | None) -> StageSizes:
         first, last = stage == 0, stage == program.stages - 1
-        operators = u_net_blocks.stage_operators(model, load, sum(layers[:stage]), layers[stage], last=last)
-        taken = u_net_blocks.taken_units(model, layers, stage, skips) * load.hidden_bytes
-        given = u_net_blocks.given_units(model, layers, stage, skips) * load.hidden_bytes
-        embedding = u_net_blocks.embedding_bytes(model, load)
+        operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
+        taken = model.taken_units(layers, stage, skips) * load.hidden_bytes
+        given = model.given_units(layers, stage, skips) * load.hidden_bytes
+        shared = model.shared_bytes(load)
         return StageSizes(
             parameters=sum(each.parameters for each in operators),
             copied=sum(each.copied for each in operators),
-            kept=sum(each.kept_bytes for each in operators) + taken + given + (0.0 if first else embedding),
-            recomputed=u_net_blocks.input_bytes(model, load, taken, first=first, last=last),
-            deferred=sum(each.deferred_bytes for each in operators) + embedding,
+            kept=sum(each.kept_bytes for each in operators) + taken + given + (0.0 if first else shared),
+            recomputed=model.input_bytes(load, taken, first=first, last=last),
+            deferred=sum(each.deferred_bytes for each in operators) + shared,
             transient=max(each.transient_bytes for each in operators),
         )
 

@@ -1,14 +1,15 @@
-"""FLOPs of a whole model, of whichever kind."""
+"""FLOPs of a whole model, of whichever family."""
 
 from __future__ import annotations
 
-from meshwave.engine.costs import flops, u_net_blocks
-from meshwave.engine.document.model import Model
-from meshwave.engine.document.u_net import UNet
+from meshwave.engine.costs import flops
+from meshwave.engine.costs.block_models import BlockModel
+from meshwave.engine.document.model import LanguageModel, Model
 
 
-def model_flops(model: Model | UNet, samples: float) -> float:
+def model_flops(model: Model, samples: float) -> float:
     """FLOPs of ``samples`` through the whole model, forward and backward."""
-    if isinstance(model, UNet):
-        return u_net_blocks.model_flops(model, samples)
+    if isinstance(model, BlockModel):
+        return model.flops(samples)
+    assert isinstance(model, LanguageModel), "a model is one or the other"
     return flops.model_flops(model, samples)

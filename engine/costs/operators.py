@@ -114,24 +114,25 @@ class Workload:
 
     sequence: int
     hidden: int
-    ffn_hidden: int
-    heads: int
-    vocab: int
     batch: float
-    tp: int
     precision: Precision
+    tp: int = 1
+    ffn_hidden: int = 0
+    heads: int = 1
+    vocab: int = 0
 
     @classmethod
     def of(cls, model: Model, *, batch: float, tp: int = 1, precision: str = "fp32") -> Workload:
+        """That of a language model."""
         return cls(
             sequence=model.sequence,
             hidden=model.hidden,
+            batch=batch,
+            precision=PRECISIONS[precision],
+            tp=tp,
             ffn_hidden=model.ffn_hidden,
             heads=model.heads,
             vocab=model.vocab,
-            batch=batch,
-            tp=tp,
-            precision=PRECISIONS[precision],
         )
 
     @property

@@ -8,6 +8,7 @@ from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
 from meshwave.engine.costs.profile_prices import _blocks
 from meshwave.engine.document import Design
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
 
 Told = tuple[str, str, str]
@@ -44,7 +45,7 @@ def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
             "unmeasured",
             f"the profile has no {training.optimizer}; its update is priced by bytes",
         )
-    if not model.has_equal_blocks:
+    if not isinstance(model, LanguageModel):
         message = f"the profile has no blocks of a {model.kind}; their products are priced as those of dense layers"
         yield "model.kind", "unmeasured", message
         return

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from meshwave.engine.document.members import MemberOf
-from meshwave.engine.frozen import Part
+from meshwave.engine.document.members import Member, MemberOf
 from meshwave.engine.registry import Registry
 
 if TYPE_CHECKING:
@@ -15,10 +14,9 @@ if TYPE_CHECKING:
 Unit = Literal["s", "units"]
 
 
-class CostSection(Part):
+class CostSection(Member):
     """What a document says of its cost model. :class:`meshwave.engine.costs.CostModel` adds the prices."""
 
-    title: ClassVar[str]
     unit: ClassVar[Unit] = "s"  # of the predicted times: unit costs are no seconds
 
     if TYPE_CHECKING:  # fields of every member; each declares them where its document has them
@@ -55,11 +53,6 @@ class CostSection(Part):
     def machine_warning(self) -> str:
         """Return why its predictions are of another machine than this one; empty if they are not."""
         return ""
-
-    @classmethod
-    def initial_values(cls) -> Mapping[str, Any]:
-        """Values of its required keys for a design that changes to this model, as far as this machine has some."""
-        return {}
 
     def choices(self, key: str) -> Sequence[str]:
         """The values to choose from for a key that names something on this machine; none for any other key."""

@@ -13,11 +13,10 @@ from meshwave.engine.document.cluster import MOST_DEVICES, Cluster
 from meshwave.engine.document.cost import Cost, default_cost
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.document.meshes import Mesh
-from meshwave.engine.document.model import Model
+from meshwave.engine.document.model import AnyModel
 from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.training import Training
 from meshwave.engine.document.transfer import Transfer
-from meshwave.engine.document.u_net import UNet
 from meshwave.engine.document.upgrades import FORMAT
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part, Printable
@@ -34,7 +33,7 @@ class Design(Part, defer_build=True):
     name: Annotated[str, Field(max_length=200), Printable] = "untitled"
     """What people call the design."""
     cluster: Cluster
-    model: Annotated[Model | UNet, Field(discriminator="kind")]
+    model: AnyModel
     meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The pipeline's ranks, in order."""
     pipeline: Pipeline

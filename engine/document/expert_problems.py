@@ -101,7 +101,7 @@ def _on_meshes(design: Design) -> Iterator[Problem]:
 
 def _cut(design: Design) -> Iterator[tuple[int, Mesh]]:
     """The meshes, by their numbers, but for those whose tp cannot be anyway."""
-    return ((number, mesh) for number, mesh in enumerate(design.meshes) if design.model.heads % mesh.tp == 0)
+    return ((number, mesh) for number, mesh in enumerate(design.meshes) if design.model.can_be_cut(mesh.tp))
 
 
 def _fitting(design: Design, mesh: Mesh) -> str:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from meshwave.engine.frozen import Part
+
+
+class Member(Part):
+    """A section of the document that is a member of a registry: its fields are its keys and its form on the page."""
+
+    title: ClassVar[str]
+
+    @classmethod
+    def initial_values(cls) -> Mapping[str, Any]:
+        """Values of its required keys for a design that changes to this member, as far as there are some."""
+        return {}
 
 
 class MemberOf:
@@ -20,7 +31,7 @@ class MemberOf:
     (``defer_build``): members price and build designs and so import the document, not the other way round.
     """
 
-    def __init__(self, registry: Mapping[str, type[Part]], tag: str, default: str = "") -> None:
+    def __init__(self, registry: Mapping[str, type[Member]], tag: str, default: str = "") -> None:
         """``default`` is the member of a document that leaves the section out; empty where it has to be there."""
         self._registry, self._tag, self._default = registry, tag, default
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from meshwave.engine.document.expert_problems import expert_problems
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.document.partial_validation import stood_in
 from meshwave.engine.document.validation_problems import heads_beside
 from meshwave.engine.errors import InputError
@@ -140,10 +141,11 @@ def _mesh_shapes(design: Design) -> Iterator[Problem]:
 
 
 def _tensor_parallel(design: Design) -> Iterator[Problem]:
-    if not design.model.supports_tensor_parallelism:
+    model = design.model
+    if not isinstance(model, LanguageModel):
         yield from _no_tensor_parallel(design)
         return
-    heads, width = design.model.heads, design.model.hidden
+    heads, width = model.heads, model.hidden
     for number, mesh in enumerate(design.meshes):
         if heads % mesh.tp:
             divisors = [size for size in range(1, heads + 1) if heads % size == 0]
@@ -168,7 +170,7 @@ def _no_tensor_parallel(design: Design) -> Iterator[Problem]:
 
 
 def _training_data(design: Design) -> Iterator[Problem]:
-    if not design.model.reads_text and design.training.data is not None:
+    if not design.model.window and design.training.data is not None:
         message = f"a {design.model.kind} makes its data from the seed and reads no text; set training.data to null"
         yield Problem("training.data", "data_unused", message)
 

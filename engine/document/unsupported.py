@@ -7,10 +7,8 @@ from math import gcd
 
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import folded, group_sizes
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
-
-SMALLEST_VOCAB = {"gpt": 256, "bert": 257, "u-transformer": 257}
-"""Texts are read as bytes; who fills in masked ones has one more token, the mask."""
 
 
 def runnable(design: Design) -> list[Problem]:
@@ -99,9 +97,7 @@ def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
 
 
 def _vocabulary(design: Design) -> Iterator[Problem]:
-    if not design.model.reads_text:
-        return
-    model, least = design.model, SMALLEST_VOCAB[design.model.kind]
-    if model.vocab < least:
+    model = design.model
+    if isinstance(model, LanguageModel) and model.vocab < (least := model.smallest_vocab):
         message = f"a {model.kind} reads text as bytes and needs at least {least} tokens, not {model.vocab}; set vocab to {least} or more"
         yield Problem("model.vocab", "vocabulary", message)

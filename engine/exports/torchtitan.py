@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from meshwave.engine.document import Design
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import torch_csv
 from meshwave.engine.exports._base import Export, exports
@@ -55,9 +56,10 @@ def files(design: Design, program: Program, layers: Sequence[int]) -> dict[str, 
     Raises:
         InputError: torchtitan has no such model, cannot place the stages, or its meshes are not as these; in words.
     """
-    if design.model.skips:
+    if not isinstance(design.model, LanguageModel) or design.model.skips:
         raise InputError(
-            "torchtitan has no model with skip connections; set the model's kind to gpt or bert to export it"
+            "torchtitan has models of equal transformer layers without skip connections alone; set the model's kind to "
+            "gpt or bert to export it"
         )
     if design.model.moe is not None and design.model.expert_blocks:
         raise InputError(
@@ -206,6 +208,7 @@ def _toml(design: Design, name: str, layers: Sequence[int], dp: int, tp: int) ->
 def _besides(design: Design, tp: int) -> Iterator[str]:
     """What a design means that these settings do not say."""
     model, training = design.model, design.training
+    assert isinstance(model, LanguageModel)
     yield (
         f"its model: {model.kind}, hidden {model.hidden}, {model.heads} heads, {model.ffn_hidden} inside the MLP, "
         f"{model.vocab} tokens known"

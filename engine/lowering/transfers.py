@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.program.action import RECEIVES, SENDS, Op
 from meshwave.engine.program.batches import batch_messages
 from meshwave.engine.program.program import Program
@@ -167,7 +168,7 @@ def onward_of(design: Design) -> tuple[int, ...]:
         InputError: there are more stages than layers.
     """
     model = design.model
-    if model.has_equal_blocks:
+    if isinstance(model, LanguageModel):
         return ()
     ends = accumulate(layers_per_stage(design)[:-1])
     return tuple(model.onward_units(end - 1) for end in ends)

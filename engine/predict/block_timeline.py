@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import operators as flops
-from meshwave.engine.costs import u_net_blocks
+from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.expert_blocks import EXPERTS, expert_block, split_backward
@@ -21,7 +21,6 @@ from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.stage_prices import Seconds
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, priced_layer
-from meshwave.engine.document.u_net import UNet
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS, Costed, Played, Price, StepOp, play
 from meshwave.engine.program.action import Op
@@ -187,8 +186,8 @@ class _Predicted:
         return self._spans.built("predicted")
 
     def _parts(self, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
-        if isinstance(self._design.model, UNet):
-            yield from self._u_net_parts(self._design.model, numbers, first=first, last=last)
+        if isinstance(self._design.model, BlockModel):
+            yield from self._block_parts(self._design.model, numbers, first=first, last=last)
             return
         sparse = self._design.model.expert_blocks
         if first:
@@ -201,12 +200,14 @@ class _Predicted:
         if last:
             yield lambda way: self._dense("head and loss", flops.ends(self._load, first=False, last=True), way)
 
-    def _u_net_parts(self, model: UNet, numbers: range, *, first: bool, last: bool) -> Iterator[Callable[[Op], None]]:
-        named = [(f"block {number}", u_net_blocks.block_operators(model, self._load, number)) for number in numbers]
+    def _block_parts(
+        self, model: BlockModel, numbers: range, *, first: bool, last: bool
+    ) -> Iterator[Callable[[Op], None]]:
+        named = [(f"block {number}", model.block_operators(self._load, number)) for number in numbers]
         if first:
-            named.insert(0, ("embedding", u_net_blocks.embedding(model, self._load)))
+            named.insert(0, ("embedding", model.embedding_operators(self._load)))
         if last:
-            named.append(("head and loss", u_net_blocks.head(model, self._load)))
+            named.append(("head and loss", model.head_operators(self._load)))
         for name, operators in named:
             yield partial(self._dense, name, operators)
 

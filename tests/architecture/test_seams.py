@@ -9,20 +9,24 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from meshwave import engine
 from meshwave.engine.costs import CostModel, cost_models
+from meshwave.engine.costs.block_models import BlockModel
+from meshwave.engine.costs.model_flops import model_flops
+from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.program.simulation import TransferModel
 from meshwave.engine.registry import Registry
 from tests.architecture.test_the_tree import matches
 
 
-def registries(*, of_runtime: bool) -> Iterator[Registry[Any]]:
-    """The registries of the packages of ``engine``; those of the runtime need torch."""
+def registries() -> Iterator[Registry[Any]]:
+    """The registries of the packages of ``engine``."""
     seen: set[int] = set()
     for module in pkgutil.walk_packages(engine.__path__, "meshwave.engine."):
-        if module.name.startswith("meshwave.engine.runtime") == of_runtime and module.ispkg:
+        if module.ispkg and not module.name.startswith("meshwave.engine.runtime"):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Registry) and id(value) not in seen:
                     seen.add(id(value))
@@ -42,18 +46,9 @@ def hold(registry: Registry[Any]) -> None:
 
 
 def test_every_member_is_one_file_in_its_folder() -> None:
-    found = list(registries(of_runtime=False))
+    found = list(registries())
 
     assert len(found) >= 3  # schedules, cost models, launchers
-    for registry in found:
-        hold(registry)
-
-
-@pytest.mark.torch
-def test_every_model_is_one_file_in_its_folder() -> None:
-    found = list(registries(of_runtime=True))
-
-    assert found
     for registry in found:
         hold(registry)
 
@@ -71,6 +66,35 @@ def test_no_code_asks_which_cost_model_it_is() -> None:
     asks = re.compile(r"\bcost\.kind\s*(?:==|!=|in\b|not\b)|isinstance\([\w.]+, \w+Cost\)")
 
     assert [found for found in matches(asks, "engine", "designer") if "costs/models/" not in found] == []
+
+
+def test_no_code_asks_which_family_a_model_is_of() -> None:
+    families = "|".join(family.__name__ for family in model_families.values())
+    asks = re.compile(rf"\bmodel\.kind\s*(?:==|!=|in\b|not\b)|isinstance\([\w.]+, (?:{families})\)")
+
+    assert matches(asks, "engine", "designer") == []
+
+
+@pytest.mark.parametrize("name", model_families)
+def test_a_model_family_is_a_language_model_or_one_of_blocks(name: str) -> None:
+    family = model_families[name]
+    model = family.model_validate({"kind": name, **family.initial_values()})
+
+    assert family.title
+    assert isinstance(model, LanguageModel | BlockModel)
+    inputs, targets = model.example(np.zeros(model.window, np.uint8), np.random.default_rng(0))
+    assert inputs.size and targets.size
+    assert model_flops(model, 2) == pytest.approx(2 * model_flops(model, 1))
+    assert model.can_be_cut(1)
+    assert all(0 <= source < target < model.layers for source, target in model.skips)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", model_families)
+def test_a_model_family_builds_its_stages(name: str) -> None:
+    from meshwave.engine.runtime.models import StageBuilder
+
+    assert issubclass(model_families[name].stage_builder(), StageBuilder)
 
 
 @pytest.mark.parametrize("name", cost_models)

@@ -70,6 +70,29 @@ def test_a_file_that_cannot_be_imported_is_not_passed_over(animals: Registry[str
             list(animals)
 
 
+def install(folder: Path, module: str) -> None:
+    """Lay out a distribution whose entry point is a module, as an installer does."""
+    info = folder / "menagerie-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: menagerie\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[zoo_for_tests]\ndodo = menagerie_dodo\n")
+    (folder / "menagerie_dodo.py").write_text(module)
+
+
+def test_an_installed_distribution_adds_members_by_entry_points(animals: Registry[str], tmp_path: Path) -> None:
+    install(tmp_path, "from zoo_for_tests import animals\nanimals.register('dodo')('a dodo')\n")
+
+    assert list(animals) == ["dodo", "lion", "tiger", "zebra"]
+    del sys.modules["menagerie_dodo"]
+
+
+def test_an_installed_member_that_cannot_be_imported_names_its_package(animals: Registry[str], tmp_path: Path) -> None:
+    install(tmp_path, "raise RuntimeError('extinct')\n")
+
+    with pytest.raises(InputError, match=r"the animal 'dodo' of the package menagerie cannot be imported.*extinct"):
+        list(animals)
+
+
 def test_the_schedules_of_this_version() -> None:
     zero_bubble = ["interleaved-zb", "v-half", "v-min", "zb-h1", "zb-h2", "zb-v"]
     others = ["1f1b", "chimera", "dualpipe", "dualpipe-v", "eager-1f1b", "gems", "gpipe", "hanayo", "interleaved-1f1b"]

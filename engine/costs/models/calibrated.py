@@ -28,6 +28,7 @@ from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_prices import MeshPrices
 from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.cost import cost_models
+from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import FileName
@@ -191,7 +192,7 @@ def _optimizer(profile: Profile, design: Design) -> OptimizerLine | None:
 
 def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mapping[BlockKind, float]) -> float:
     """Allocated bytes for one of the formulas', of what a stage keeps; 1 of a model whose blocks are never measured."""
-    if not design.model.has_equal_blocks:
+    if not isinstance(design.model, LanguageModel):
         return 1.0
     load = workload(design, design.meshes[0])
     joins, experts = joins_of(design, layers)[stage], counts(design, layers)[stage]

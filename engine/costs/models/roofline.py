@@ -14,7 +14,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from meshwave.engine.costs import flops, u_net_prices
+from meshwave.engine.costs import flops
+from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.boundary_transfers import crossing_seconds
 from meshwave.engine.costs.collective_flows import add_exchanges, reduction_messages
 from meshwave.engine.costs.contention import AS_DRAWN, LinkSharing
@@ -23,13 +24,13 @@ from meshwave.engine.costs.device_sizes import Sizes, copies, joins_of, workload
 from meshwave.engine.costs.distinct_actions import Kinds
 from meshwave.engine.costs.expert_blocks import counts, expert_block
 from meshwave.engine.costs.network import Fabric, NetworkBuilder, add_reductions, add_transfers, serial_network
+from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.reductions import norm_seconds, reduce_seconds
 from meshwave.engine.costs.stage_balance import balanced_split, block_split, unequal_split
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.cost import cost_models
 from meshwave.engine.document.problems import renaming
-from meshwave.engine.document.u_net import UNet
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -45,8 +46,8 @@ class OperatorCost(CostModel):
         holders = _holders(design)
         last = len(holders) - 1
         again = [design.pipeline.recomputes(stage) for stage in range(len(holders))]
-        if isinstance(design.model, UNet):
-            return block_split(*u_net_prices.block_seconds(design, design.model, prices, holders))
+        if isinstance(design.model, BlockModel):
+            return block_split(*_block_seconds(design, design.model, prices, holders))
         layer = [
             max(prices[rank].layer.total(recomputed=again[stage]) for rank in ranks)
             for stage, ranks in enumerate(holders)
@@ -212,13 +213,45 @@ def _stage_prices(
     design: Design, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
 ) -> Iterator[tuple[int, int, Seconds]]:
     """Each copy of a stage: its rank, its number and what a microbatch takes through it."""
-    if isinstance(design.model, UNet):
-        yield from u_net_prices.stage_prices(design, design.model, program, layers, prices)
+    if isinstance(design.model, BlockModel):
+        yield from _block_stage_prices(design, design.model, program, layers, prices)
         return
     with_experts, joins = counts(design, layers), joins_of(design, layers)
     for rank, stage in copies(program):
         ends = {"first": stage == 0, "last": stage == program.stages - 1}
         yield rank, stage, prices[rank].stage(layers[stage], **ends, experts=with_experts[stage], joins=joins[stage])
+
+
+def _block_stage_prices(
+    design: Design, model: BlockModel, program: Program, layers: Sequence[int], prices: Sequence[MeshPrices]
+) -> Iterator[tuple[int, int, Seconds]]:
+    for rank, stage in copies(program):
+        load, last = workload(design, design.meshes[rank]), stage == program.stages - 1
+        operators = model.stage_operators(load, sum(layers[:stage]), layers[stage], last=last)
+        yield rank, stage, prices[rank].unequal_stage(operators, layers[stage], first=stage == 0, last=last)
+
+
+def _block_seconds(
+    design: Design, model: BlockModel, prices: Sequence[MeshPrices], holders: Sequence[Sequence[int]]
+) -> tuple[list[list[float]], list[float]]:
+    """[stages][blocks] seconds of each block, and [stages] of what the first and the last stage have besides, on the
+    slowest of the meshes that hold the stage."""
+
+    @cache
+    def of_blocks(price: MeshPrices, load: Workload, again: bool) -> list[float]:
+        operators = (model.block_operators(load, number) for number in range(model.layers))
+        return [price.part(each).total(recomputed=again) for each in operators]
+
+    blocks, extra = [], []
+    for stage, ranks in enumerate(holders):
+        again, first, last = design.pipeline.recomputes(stage), stage == 0, stage == len(holders) - 1
+        held = [(prices[rank], workload(design, design.meshes[rank])) for rank in ranks]
+        blocks.append(
+            [max(each) for each in zip(*(of_blocks(price, load, again) for price, load in held), strict=True)]
+        )
+        besides = ((price, model.end_operators(load, first=first, last=last)) for price, load in held)
+        extra.append(max(price.part(operators).total(recomputed=again) for price, operators in besides))
+    return blocks, extra
 
 
 def _of_computations(kinds: Kinds, table: Floats) -> Floats:

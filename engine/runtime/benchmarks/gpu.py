@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from meshwave.engine.costs.flops import model_flops
+from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, MeshwaveError, nearest

@@ -54,7 +54,7 @@ from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
 from meshwave.engine.runtime.execution.update import Update
-from meshwave.engine.runtime.models import Stage, build_stage, models
+from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
 WARM_UP = 2  # steps of each side before any turn
@@ -341,7 +341,7 @@ def _task(document: Mapping[str, Any], world: World) -> Task:
     training, model = design.training, design.model
     batches = Batches(
         DEFAULT_TEXT,
-        models[model.kind](model),
+        model,
         seed=training.seed,
         microbatches=design.pipeline.microbatches,
         micro_batch_size=training.micro_batch_size,

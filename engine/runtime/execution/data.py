@@ -11,8 +11,8 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 from torch import Tensor
 
+from meshwave.engine.document.model import Model
 from meshwave.engine.errors import InputError
-from meshwave.engine.runtime.models import Family
 
 DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
@@ -55,7 +55,7 @@ class Batches:
     def __init__(
         self,
         text: Path,
-        model: Family,
+        model: Model,
         *,
         seed: int,
         microbatches: int,

@@ -24,7 +24,7 @@ from meshwave.engine.runtime.execution.update import Sharers, Update, Watch
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import Trace
-from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
 
@@ -58,7 +58,7 @@ class Trainer:
         rows = tensor_of(design).shape[0] // copies  # of a microbatch, here
         self._batches = Batches(
             job.text,
-            models[model.kind](model),
+            model,
             seed=training.seed,
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,

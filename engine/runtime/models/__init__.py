@@ -1,21 +1,19 @@
-"""The models that can be trained, one file a kind, built stage by stage."""
+"""The models that can be trained, built stage by stage: the torch half of each family."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from meshwave.engine.registry import Registry
+from meshwave.engine.document.model import Model
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.models._family import Family, MakeExperts, Shape, Stage
-
-models: Registry[type[Family]] = Registry("model", __name__)
+from meshwave.engine.runtime.models.stages import MakeExperts, Stage, StageBuilder
 
 
 def build_stage(
-    model: Shape,
+    model: Model,
     layers_per_stage: Sequence[int],
     stage: int,
     seed: int,
@@ -29,11 +27,9 @@ def build_stage(
     Each part draws its weights from its own generator, keyed by ``seed`` and its place in the
     model. Every split and every copy of a stage therefore holds, bit for bit, the weights that
     the whole model would (``layers_per_stage=[layers]`` builds it).
-
-    Raises:
-        InputError: there is no model of that kind.
     """
-    return models[model.kind](model, group, experts).stage(layers_per_stage, stage, seed, dtype, device)
+    builder = cast(type[StageBuilder], model.stage_builder())
+    return builder(model, group, experts).stage(layers_per_stage, stage, seed, dtype, device)
 
 
-__all__ = ["Family", "MakeExperts", "Shape", "Stage", "build_stage", "models"]
+__all__ = ["MakeExperts", "Stage", "StageBuilder", "build_stage"]

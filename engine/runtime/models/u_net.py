@@ -1,8 +1,7 @@
 """Diffusion U-Net: predict the noise that was added to an image (Ho et al., arXiv:2006.11239, NeurIPS 2020).
 
 The blocks are those of the paper: residual blocks of two convolutions with group norms and SiLU, attention at low
-resolutions, and an embedding of the noise step that every residual block takes. Noise is added by the cosine schedule
-(Nichol and Dhariwal, arXiv:2102.09672, section 3.2).
+resolutions, and an embedding of the noise step that every residual block takes.
 """
 
 from __future__ import annotations
@@ -12,25 +11,19 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meshwave.engine.costs.u_net_blocks import groups_of
-from meshwave.engine.document.u_net import Block, UNet, numbers_of
+from meshwave.engine.families._u_net_blocks import Block, groups_of, numbers_of
+from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.transfers import Skip, between_stages
-from meshwave.engine.runtime.models import models
-from meshwave.engine.runtime.models._family import Example, Family, Stage, as_exchanged
-from meshwave.engine.runtime.models._images import draw_image
-from meshwave.engine.runtime.models.u_transformer import SkippingStage
+from meshwave.engine.runtime.models.skip_connections import SkippingStage
+from meshwave.engine.runtime.models.stages import Stage, StageBuilder, as_exchanged
 from meshwave.engine.runtime.modules.deferred_gradients import ChannelNorm, Convolution, Linear
 
 Places = tuple[int, int]
 """Channels and side of an image."""
-COSINE_OFFSET = 0.008
 SLOWEST_WAVE = 10_000.0
 """Of the sines and cosines that the noise step is told in, as in transformers."""
 
@@ -75,7 +68,7 @@ class PixelAttention(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """One block, as :class:`meshwave.engine.document.u_net.Block` describes it."""
+    """One block, as :class:`meshwave.engine.families._u_net_blocks.Block` describes it."""
 
     is_plain = True  # nothing is exchanged inside
 
@@ -211,25 +204,10 @@ def _waves(steps: Tensor, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1)[:, :width]
 
 
-@models.register("u-net")
-class DiffusionUNet(Family):
+class DiffusionUNet(StageBuilder):
     """A denoising diffusion model of images that are drawn from the seed."""
 
     shape: UNet
-
-    @property
-    def window(self) -> int:
-        return 0
-
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
-        """A noisy image with its noise step, ``[channels * side^2 + 1]``, and its noise, ``[channels, side, side]``."""
-        shape = self.shape
-        image = draw_image(shape.image_channels, shape.image_size, chance)
-        step = int(chance.integers(1, shape.noise_steps + 1))
-        noise = chance.standard_normal(image.shape, np.float32)
-        left = _image_left(step / shape.noise_steps)
-        noisy = math.sqrt(left) * image + math.sqrt(1 - left) * noise
-        return np.append(noisy.ravel(), step).astype(np.float32), noise
 
     def embedding(self) -> nn.Module:
         return ImageEmbedding(self.shape)
@@ -249,12 +227,3 @@ class DiffusionUNet(Family):
         parts = self.parts(layers_per_stage, stage, seed, dtype, device)
         skips = self.shape.skips
         return UNetStage(self.shape, parts, stage, skips, between_stages(skips, layers_per_stage))
-
-
-def _image_left(progress: float) -> float:
-    """How much of an image's variance is left after that share of the noise steps."""
-
-    def cosine(at: float) -> float:
-        return math.cos((at + COSINE_OFFSET) / (1 + COSINE_OFFSET) * math.pi / 2) ** 2
-
-    return cosine(progress) / cosine(0.0)

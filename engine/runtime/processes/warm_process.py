@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import MeshwaveError, RunError
 from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, die_with
 from meshwave.engine.runs.emulation.topology import read_topology
@@ -356,9 +357,8 @@ def _forked(worker: str) -> Callable[[str], object]:
 
 def _import_the_rest() -> None:
     """What a worker imports only when it comes to it."""
-    from meshwave.engine.runtime.models import models
-
-    tuple(models)  # a registry imports its members when somebody looks
+    for family in model_families.values():
+        family.stage_builder()
 
 
 def _spawned(worker: str) -> Callable[[str], NoReturn]:

@@ -148,7 +148,7 @@ def test_utilisation_is_told_against_the_rate_that_was_measured(design: Make) ->
     phase=st.sampled_from(["forward", "input_gradient", "weight_gradient"]),
 )
 def test_terms_hold_all_flops_and_bytes_of_a_block(hidden: int, sequence: int, batch: int, phase: Any) -> None:
-    load = Workload(sequence, hidden, 4 * hidden, 4, 300, batch, 1, flops.PRECISIONS["fp32"])
+    load = Workload(sequence, hidden, batch, flops.PRECISIONS["fp32"], ffn_hidden=4 * hidden, heads=4, vocab=300)
     operators = flops.layer(load)
 
     work = work_of(operators, phase)

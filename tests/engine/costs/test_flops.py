@@ -6,6 +6,7 @@ import pytest
 
 from meshwave.engine.costs import flops, operators
 from meshwave.engine.costs.operators import Workload
+from meshwave.engine.document.model import LanguageModel, model_families
 
 GPT3 = SimpleNamespace(kind="gpt", layers=96, hidden=12288, heads=96, sequence=2048, vocab=51200, ffn_hidden=4 * 12288)
 
@@ -105,7 +106,14 @@ def test_bytes_a_parameter_that_a_step_moves(precision: str, optimizer: str, cli
     assert flops.optimizer_traffic_bytes(optimizer, precision, clipped=clipped) == moved
 
 
-SMALL = SimpleNamespace(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ffn_hidden=192, moe=None)
+def small(kind: str = "gpt") -> LanguageModel:
+    sizes = {"layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocab": 300, "ffn": 192}
+    model = model_families[kind].model_validate({"kind": kind, **sizes})
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+SMALL = small()
 
 
 @pytest.mark.torch
@@ -121,7 +129,7 @@ def test_torch_keeps_and_holds_what_the_formulas_say(
 
     first, last = stage == 0, stage == len(split) - 1
     wide = torch.float64 if precision == "fp64" else torch.float32
-    shape = SimpleNamespace(**{**vars(SMALL), "kind": kind})
+    shape = small(kind)
     module = build_stage(shape, split, stage, 0, wide)
     batch = 3
     load = Workload.of(shape, batch=batch, precision=precision)

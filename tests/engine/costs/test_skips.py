@@ -15,6 +15,7 @@ from meshwave.engine.costs.flops import model_flops, model_parameters, stage_par
 from meshwave.engine.costs.models.roofline import mesh_prices
 from meshwave.engine.costs.operators import Workload, join
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.model import LanguageModel, Model, model_families
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.predict.questions import Inspector, work
@@ -32,6 +33,13 @@ def design(pipeline: dict[str, Any], ranks: int, *, layers: int = 7, **sections:
     return parse_design(document({"microbatches": 4, **pipeline}, ranks, model=model, **sections))
 
 
+def as_bert(model: Model) -> LanguageModel:
+    """The same model without skip connections."""
+    plain = model_families["bert"].model_validate({**model.model_dump(), "kind": "bert"})
+    assert isinstance(plain, LanguageModel)
+    return plain
+
+
 def test_a_join_is_a_product_of_two_widths_to_one() -> None:
     load = Workload.of(SimpleNamespace(**MODEL, ffn_hidden=64), batch=3)
     product = join(load)[1]
@@ -41,8 +49,9 @@ def test_a_join_is_a_product_of_two_widths_to_one() -> None:
 
 
 def test_a_model_has_a_join_for_half_of_its_layers() -> None:
-    skipping, plain = design({"schedule": "1f1b"}, 2).model, design({"schedule": "1f1b"}, 2).model
-    plain = plain.model_copy(update={"kind": "bert"})
+    skipping = design({"schedule": "1f1b"}, 2).model
+    plain = as_bert(skipping)
+    assert isinstance(skipping, LanguageModel)
 
     assert model_parameters(skipping) - model_parameters(plain) == 3 * (2 * 16 * 16 + 16)
     assert model_flops(skipping, 5) - model_flops(plain, 5) == 3 * 3 * 4 * 5 * 12 * 16 * 16
@@ -106,7 +115,7 @@ def test_what_waits_for_a_later_stage_of_the_mesh_takes_room() -> None:
     of = design({"schedule": "gpipe", "microbatches": 2, "placement": None}, 1)
     wave = design({"schedule": "hanayo", "waves": 1, "microbatches": 2, "stages": [2, 1, 1, 3]}, 2)
     program = lower(wave)
-    plain = lower(wave.model_copy(update={"model": wave.model.model_copy(update={"kind": "bert"})}))
+    plain = lower(wave.model_copy(update={"model": as_bert(wave.model)}))
 
     waiting = sizes(wave, program, (2, 1, 1, 3)).working_bytes[0] - sizes(wave, plain, (2, 1, 1, 3)).working_bytes[0]
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from meshwave.engine.costs import estimate, layers_per_stage, u_net_blocks
+from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.costs.device_sizes import sizes
-from meshwave.engine.costs.operators import Workload
 from meshwave.engine.costs.profile_coverage import outside
 from meshwave.engine.costs.profile_store import keep
 from meshwave.engine.costs.stage_balance import block_split
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.u_net import UNet, numbers_of
+from meshwave.engine.families._u_net_blocks import numbers_of
+from meshwave.engine.families.u_net import UNet
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import SENDS, Op
 from tests.engine.costs.profiles import known, of_a_run
@@ -81,12 +81,12 @@ def test_torch_builds_so_many_parameters_and_counts_so_many_flops(model: UNet) -
         module(inputs, noise).backward()
     loss.detach()
 
-    assert sum(parameter.numel() for parameter in module.parameters()) == u_net_blocks.model_parameters(model)
-    assert 3 * forward == u_net_blocks.model_flops(model, images)
+    assert sum(parameter.numel() for parameter in module.parameters()) == model.parameters
+    assert 3 * forward == model.flops(images)
     # What no gradient is wanted of, the images, costs nothing; nor do two of the five products of our attention,
     # which computes its scores again where the counted one keeps them.
-    load = Workload.of(model, batch=images)
-    operators = u_net_blocks.stage_operators(model, load, 0, model.layers, last=True)
+    load = model.workload(images)
+    operators = model.stage_operators(load, 0, model.layers, last=True)
     backward = sum(each.input_gradient.flops + each.weight_gradient.flops for each in operators)
     again = sum(each.forward.flops / 2 for each in operators if each.name == "attention")
     waves = next(each for each in operators if each.name == "noise step in").input_gradient.flops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from math import isfinite
@@ -261,19 +262,18 @@ def test_loads_of_any_size_are_shares_of_one(shares: list[float]) -> None:
 
 
 def test_no_number_is_left_out() -> None:
-    """Those of a pipeline are in every schedule's section: of one each is enough."""
+    """Those of a pipeline and of a language model are in every member's section: of one each is enough."""
     made = [parse_design(make()).model_dump(mode="json") for make in DOCUMENTS]
     made += [
         parse_design(document({"schedule": name, "microbatches": 4}, 2)).model_dump(mode="json")
         for name in schedules
         if name != "custom"
     ]
+    shared = re.compile(r"\w+Pipeline\.|(?:Gpt|Bert|UTransformer)\.")
 
     walked = {name for given in made for name in numbers(given, SCHEMA, SCHEMA).values()}
 
-    assert {name.partition("Pipeline.")[2] or name for name in called(SCHEMA)} == {
-        name.partition("Pipeline.")[2] or name for name in walked
-    }
+    assert {shared.sub("", name) for name in called(SCHEMA)} == {shared.sub("", name) for name in walked}
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

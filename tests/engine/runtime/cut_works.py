@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from meshwave.engine.families.gpt import Gpt
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.communication.world import TIMEOUT
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage, Saved
@@ -21,7 +21,7 @@ from meshwave.engine.runtime.modules.tensor_parallel import ColumnLinear, parall
 
 LAYERS = (1, 2, 1)
 BATCH = 3
-SHAPE = SimpleNamespace(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ffn_hidden=192, moe=None)
+SHAPE = Gpt(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ffn=192)
 
 
 class Case(NamedTuple):

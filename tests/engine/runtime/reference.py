@@ -11,7 +11,7 @@ from meshwave.engine.runtime.execution.data import Batches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import alone
-from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.models import build_stage
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def train(job: Job, steps: int | None = None) -> Reference:
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
     batches = Batches(
         job.text,
-        models[design.model.kind](design.model),
+        design.model,
         seed=training.seed,
         microbatches=microbatches,  # the global batch, as one copy's
         micro_batch_size=training.micro_batch_size,

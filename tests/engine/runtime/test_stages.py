@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,9 +14,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from meshwave.engine.document.model import model_families
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
-from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import Linear, compute_deferred
 
 LAYERS = (2, 1, 1)
@@ -35,7 +35,8 @@ class Trained(NamedTuple):
 
 
 def shape(kind: str = "gpt") -> Any:
-    return SimpleNamespace(kind=kind, layers=4, hidden=16, heads=2, sequence=12, vocab=257, ffn_hidden=48, moe=None)
+    sizes = {"layers": 4, "hidden": 16, "heads": 2, "sequence": 12, "vocab": 257, "ffn": 48}
+    return model_families[kind].model_validate({"kind": kind, **sizes})
 
 
 def make(kind: str, stage: int | None, precision: str, **how: bool) -> tuple[torch.nn.Module, LocalStage]:
@@ -101,7 +102,7 @@ def assert_same_bits(one: Trained, other: Trained) -> None:
         assert torch.equal(gradient, other.gradients[name]), name
 
 
-@pytest.mark.parametrize("kind", [kind for kind in models if kind != "u-net"])
+@pytest.mark.parametrize("kind", [kind for kind in model_families if kind != "u-net"])
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("precision", list(DTYPES))
 @pytest.mark.parametrize("halves", [True, False], ids=["I-W", "B"])
@@ -226,7 +227,7 @@ def assert_near(one: Trained, other: Trained, far: float) -> None:
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are traced forwards and backwards as for a compiler, and played as they were traced."""
-    monkeypatch.setattr("meshwave.engine.runtime.models._family.COMPILER", "aot_eager")
+    monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
 
 
 @pytest.mark.parametrize(("kind", "precision", "recomputed"), [("u-transformer", "fp64", True), ("gpt", "bf16", False)])
@@ -269,7 +270,7 @@ def test_attention_in_bf16_is_flash_attention_on_a_gpu() -> None:
     """Its inputs are laid out so that torch may choose the kernel that keeps no matrix of scores."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    model = SimpleNamespace(**{**vars(shape()), "hidden": 128, "sequence": 64})
+    model = shape().model_copy(update={"hidden": 128, "sequence": 64})
     module = build_stage(model, [2], 0, seed=0, device="cuda")
     local = LocalStage(module, "bf16", torch.device("cuda"), 1.0)
     tokens = torch.arange(128, device="cuda").view(2, 64)

@@ -10,9 +10,9 @@ import torch
 
 from meshwave.engine.costs import flops, operators
 from meshwave.engine.costs.operators import Workload
+from meshwave.engine.document.model import IGNORED
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.models import build_stage
-from meshwave.engine.runtime.models._transformer import IGNORED
 from meshwave.engine.runtime.modules.tensor_parallel import parallel_cross_entropy, weight_shard
 from tests.engine.runtime.cut_works import BATCH, LAYERS, SHAPE, Case
 

@@ -16,7 +16,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
 from meshwave.engine.runtime.execution.stages import LocalStage
-from meshwave.engine.runtime.models import build_stage, models
+from meshwave.engine.runtime.models import build_stage
 from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
 
 Document = dict[str, Any]
@@ -106,8 +106,7 @@ def test_splitting_its_backward_changes_no_bit(crew: Any, draw_u_net: Callable[.
 
 def _batches(seed: int = 3, **model: Any) -> Batches:
     design: Any = parse_design(_DESIGN | {"model": {**SMALL, **model}})
-    kind = models["u-net"](design.model)
-    return Batches(DEFAULT_TEXT, kind, seed=seed, microbatches=2, micro_batch_size=16)
+    return Batches(DEFAULT_TEXT, design.model, seed=seed, microbatches=2, micro_batch_size=16)
 
 
 _LINK = {"latency_s": 0.0, "bandwidth": 1.0}
@@ -172,7 +171,7 @@ def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> 
     """Traced as for a compiler, and played as they were traced."""
     from torch._dynamo.utils import counters
 
-    monkeypatch.setattr("meshwave.engine.runtime.models._family.COMPILER", "aot_eager")
+    monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
     design: Any = parse_design(_DESIGN | {"model": SMALL})
     inputs, noise = _batches().microbatch(0, 0)
     torch._dynamo.reset()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from meshwave.engine.runtime.models import models
-from meshwave.engine.runtime.models._transformer import IGNORED, Ints, Transformer
+from meshwave.engine.document.model import IGNORED, Example, LanguageModel, model_families
 
 MASK = 256  # the token after the 256 bytes
 MASKED = 0.15  # of the tokens, as in the paper
 
 
-@models.register("bert")
-class Bert(Transformer):
+class MaskedModel(LanguageModel):
     """A masked language model; each token sees all others.
 
     The same number of tokens is masked in every sequence, so that the mean of the microbatches'
@@ -26,12 +24,21 @@ class Bert(Transformer):
 
     causal: ClassVar = False
     smallest_vocab: ClassVar = MASK + 1
-    lookahead: ClassVar = 0
 
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
         inputs = window.astype(np.int64)
         targets = np.full_like(inputs, IGNORED)
         masked = chance.choice(len(inputs), size=max(1, round(MASKED * len(inputs))), replace=False)
         targets[masked] = inputs[masked]
         inputs[masked] = MASK
         return inputs, targets
+
+
+@model_families.register("bert")
+class Bert(MaskedModel):
+    """A BERT: a masked language model of equal transformer layers, which predicts the masked tokens."""
+
+    title: ClassVar = "BERT"
+
+    kind: Literal["bert"]
+    """bert predicts the masked tokens."""

@@ -8,14 +8,13 @@ attention: that of a transformer, with the pixels as tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate
 from math import gcd
+from typing import Literal, NamedTuple
 
 from meshwave.engine.costs.operators import Operator, Work, Workload, accumulated, mixing, pointwise, product
-from meshwave.engine.document.u_net import Block, UNet, numbers_of
 
 MOST_GROUPS = 32
 """Groups of a group norm (Wu and He, arXiv:1803.08494), where they divide the channels."""
@@ -24,29 +23,62 @@ IMAGE_ITEM = 4
 """Bytes of a number of an image, as data has it."""
 
 
+Way = Literal["down", "middle", "up"]
+
+
+class Block(NamedTuple):
+    """One block: a residual block, attention behind it where ``attends``, and a change of resolution.
+
+    A block down ends with a convolution of stride 2 where it ``resamples``; a block up begins by doubling the
+    resolution there. The middle block has a second residual block behind its attention.
+    """
+
+    way: Way
+    inner: int
+    """Channels that the block before hands on."""
+    skipped: int
+    """Channels that its skip connection brings; 0 where none ends in it."""
+    outer: int
+    """Channels that it hands on."""
+    side: int
+    """Pixels of a side of what its residual block works on."""
+    attends: bool
+    resamples: bool
+
+    @property
+    def shape_in(self) -> tuple[int, int]:
+        """Channels and side of what the block before hands on."""
+        return self.inner, self.side // 2 if self.way == "up" and self.resamples else self.side
+
+    @property
+    def shape_out(self) -> tuple[int, int]:
+        """Channels and side of what it hands on."""
+        return self.outer, self.side // 2 if self.way == "down" and self.resamples else self.side
+
+    @property
+    def shape_skipped(self) -> tuple[int, int]:
+        """Channels and side of what its skip connection carries, of a block down: before the resolution is halved."""
+        return self.outer, self.side
+
+
+def numbers_of(shape: tuple[int, int]) -> int:
+    """Numbers of one image in a tensor of so many channels and such a side."""
+    channels, side = shape
+    return channels * side**2
+
+
 def groups_of(channels: int) -> int:
     """Groups of the norm of so many channels."""
     return gcd(MOST_GROUPS, channels)
 
 
-def stage_operators(model: UNet, load: Workload, first: int, blocks: int, *, last: bool) -> tuple[Operator, ...]:
-    """The operators of a stage of ``blocks`` blocks from ``first`` on; ``last``: it has the head and the loss."""
-    own = [operator for n in range(first, first + blocks) for operator in block_operators(model, load, n)]
-    return (*own, *ends(model, load, first=first == 0, last=last))
-
-
-def ends(model: UNet, load: Workload, *, first: bool, last: bool) -> tuple[Operator, ...]:
-    """What a stage has besides its blocks."""
-    return (embedding(model, load) if first else ()) + (head(model, load) if last else ())
-
-
 @lru_cache(maxsize=1024)
-def block_operators(model: UNet, load: Workload, number: int) -> tuple[Operator, ...]:
+def block_operators(load: Workload, block: Block, time_width: int, heads: int) -> tuple[Operator, ...]:
     """One block: what it resamples, its residual blocks and its attention."""
-    return tuple(_block(model, load, model.blocks[number]))
+    return tuple(_block(load, block, time_width, heads))
 
 
-def _block(model: UNet, load: Workload, block: Block) -> Iterator[Operator]:
+def _block(load: Workload, block: Block, time_width: int, heads: int) -> Iterator[Operator]:
     outer, side = block.outer, block.side
     if block.way == "up" and block.resamples:
         grown = _pixels(load, block.inner, side)
@@ -55,16 +87,16 @@ def _block(model: UNet, load: Workload, block: Block) -> Iterator[Operator]:
     if block.skipped:
         width = block.inner + block.skipped
         yield pointwise("skip concatenation", _pixels(load, width, side), width, kept=0, read_and_written=(2, 2))
-    yield from _residual(model, load, block.inner + block.skipped, outer, side)
+    yield from _residual(load, time_width, block.inner + block.skipped, outer, side)
     if block.attends:
-        yield from _attention(model, load, outer, side)
+        yield from _attention(load, heads, outer, side)
     if block.way == "middle":
-        yield from _residual(model, load, outer, outer, side)
+        yield from _residual(load, time_width, outer, outer, side)
     if block.way == "down" and block.resamples:
         yield _convolution("downsampling convolution", load, outer, outer, side // 2, stride=2)
 
 
-def _residual(model: UNet, load: Workload, inner: int, outer: int, side: int) -> Iterator[Operator]:
+def _residual(load: Workload, time_width: int, inner: int, outer: int, side: int) -> Iterator[Operator]:
     """Norm, SiLU, convolution, the embedding of the noise step, and norm, SiLU, convolution once more (Ho et al.,
     arXiv:2006.11239, appendix B), beside a convolution of kernel 1 where the channels change. That one takes what
     the first norm has kept, and gets the gradient that the second convolution gets too."""
@@ -72,7 +104,7 @@ def _residual(model: UNet, load: Workload, inner: int, outer: int, side: int) ->
     yield _group_norm("first norm", before, inner)
     yield pointwise("SiLU", before, inner, kept=1, read_and_written=(2, 3))
     yield _convolution("first convolution", load, inner, outer, side)
-    yield _shared(product("noise step projection", _images(load), model.time_width, outer), load, outer)
+    yield _shared(product("noise step projection", _images(load), time_width, outer), load, outer)
     yield pointwise("noise step sum", after, outer, kept=0, read_and_written=(2, 1))
     yield _group_norm("second norm", after, outer)
     yield pointwise("SiLU", after, outer, kept=1, read_and_written=(2, 3))
@@ -88,40 +120,39 @@ def _shared(projection: Operator, load: Workload, outer: int) -> Operator:
     return projection._replace(kept_bytes=0.0, deferred_bytes=load.batch * outer * load.precision.item)
 
 
-def _attention(model: UNet, load: Workload, channels: int, side: int) -> Iterator[Operator]:
+def _attention(load: Workload, heads: int, channels: int, side: int) -> Iterator[Operator]:
     """Self-attention of the pixels, normed before and added to what came in."""
     tokens = _pixels(load, channels, side)
     yield _group_norm("attention norm", tokens, channels)
     yield pointwise("pixels as tokens", tokens, channels, kept=0, read_and_written=(2, 2))
     yield product("query, key, value", tokens, channels, 3 * channels)
-    yield mixing(tokens)
+    yield mixing(replace(tokens, heads=heads))
     yield product("attention output", tokens, channels, channels)
     yield pointwise("attention residual", tokens, channels, kept=0, read_and_written=(3, 2))
 
 
 @lru_cache(maxsize=64)
-def embedding(model: UNet, load: Workload) -> tuple[Operator, ...]:
+def embedding(load: Workload, image_channels: int, side: int, base: int, time_width: int) -> tuple[Operator, ...]:
     """The first convolution, and two linear maps of the noise step's sines and cosines."""
-    size, item = float(model.image_channels * model.image_size**2), load.precision.item
-    first = _convolution("input convolution", load, model.image_channels, model.base_channels, model.image_size)
+    size, item = float(image_channels * side**2), load.precision.item
+    first = _convolution("input convolution", load, image_channels, base, side)
     images = load.batch * (size + 1) * IMAGE_ITEM  # and the noise step
     copied = load.batch * size * item if item != IMAGE_ITEM else 0.0
-    base, wide, samples = model.base_channels, model.time_width, _images(load)
+    samples = _images(load)
     return (
         first._replace(input_gradient=Work(), kept_bytes=images + copied),
-        product("noise step in", samples, base, wide),
-        pointwise("SiLU", samples, wide, kept=1, read_and_written=(2, 3)),
-        product("noise step out", samples, wide, wide),
-        pointwise("SiLU", samples, wide, kept=2, read_and_written=(2, 3)),  # and the embedding, for all blocks
+        product("noise step in", samples, base, time_width),
+        pointwise("SiLU", samples, time_width, kept=1, read_and_written=(2, 3)),
+        product("noise step out", samples, time_width, time_width),
+        pointwise("SiLU", samples, time_width, kept=2, read_and_written=(2, 3)),  # and the embedding, for all blocks
     )
 
 
 @lru_cache(maxsize=64)
-def head(model: UNet, load: Workload) -> tuple[Operator, ...]:
+def head(load: Workload, channels: int, image_channels: int, side: int) -> tuple[Operator, ...]:
     """The last norm and convolution, and the mean squared error of the noise that it predicts."""
-    channels, side = model.blocks[-1].outer, model.image_size
     last = _pixels(load, channels, side)
-    size = load.batch * model.image_channels * side**2
+    size = load.batch * image_channels * side**2
     item, wide = load.precision.item, max(load.precision.item, load.precision.statistics)
     error = Operator(
         "loss",
@@ -133,65 +164,9 @@ def head(model: UNet, load: Workload) -> tuple[Operator, ...]:
     return (
         _group_norm("last norm", last, channels),
         pointwise("SiLU", last, channels, kept=1, read_and_written=(2, 3)),
-        _convolution("output convolution", load, channels, model.image_channels, side),
+        _convolution("output convolution", load, channels, image_channels, side),
         error,
     )
-
-
-# ---- a stage, and the model ----
-
-
-def embedding_bytes(model: UNet, load: Workload) -> float:
-    """Bytes of the embedding of the noise step, which all blocks of a stage take."""
-    return load.batch * model.time_width * load.precision.item
-
-
-def taken_units(model: UNet, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
-    """Units that a stage takes in, of its neighbour and of skip connections; none of the first, which takes images."""
-    before = sum(layers[:stage])
-    came = sum(units for _, target, units in skips if target == stage)
-    return came + (model.onward_units(before - 1) if stage else 0)
-
-
-def given_units(model: UNet, layers: Sequence[int], stage: int, skips: Sequence[Sequence[int]]) -> int:
-    """Units that a stage hands on in tensors of their own, which are held for its backward: what the next stage
-    takes, what skips further side by side, and a single tensor that nothing else of the stage keeps."""
-    end = sum(layers[: stage + 1])
-    goes = [(target, units) for source, target, units in skips if source == stage]
-    if stage == len(layers) - 1:
-        return 0
-    beside = sum(units for target, units in goes if target == stage + 1)
-    beyond = sum(units for target, units in goes if target > stage + 1 and _is_held(model, layers, stage, target))
-    return model.onward_units(end - 1) + beside + beyond
-
-
-def _is_held(model: UNet, layers: Sequence[int], stage: int, target: int) -> bool:
-    """Whether what skips from a stage to another is no view of something that is kept anyway."""
-    ends = list(accumulate(layers))
-    own = range(ends[stage] - layers[stage], ends[stage])
-    there = range(ends[target] - layers[target], ends[target])
-    blocks = [source for source, end in model.skips if source in own and end in there]
-    return len(blocks) > 1 or (blocks == [own[-1]] and not model.blocks[own[-1]].resamples)
-
-
-def input_bytes(model: UNet, load: Workload, taken: float, *, first: bool, last: bool) -> float:
-    """Bytes a device keeps of a stage that is recomputed: what it takes in, and the targets if it has the loss."""
-    size = load.batch * model.image_channels * model.image_size**2 * IMAGE_ITEM
-    return (size + load.batch * IMAGE_ITEM if first else taken) + (size if last else 0.0)
-
-
-def model_parameters(model: UNet) -> float:
-    """Parameters of the whole model."""
-    return sum(operator.parameters for operator in _whole(model, 1))
-
-
-def model_flops(model: UNet, images: float) -> float:
-    """FLOPs of ``images`` through the whole model, forward and backward: three times the forward."""
-    return 3.0 * sum(operator.forward.flops for operator in _whole(model, images))
-
-
-def _whole(model: UNet, images: float) -> tuple[Operator, ...]:
-    return stage_operators(model, Workload.of(model, batch=images), 0, model.layers, last=True)
 
 
 # ---- operators ----
@@ -213,8 +188,8 @@ def _convolution(
     """With a bias; ``side`` is that of what it gives. It keeps its input."""
     item = load.precision.item
     weights = kernel**2 * inner * outer
-    taken = load.batch * numbers_of((inner, side * stride)) * item
-    given = load.batch * numbers_of((outer, side)) * item
+    taken = load.batch * inner * (side * stride) ** 2 * item
+    given = load.batch * outer * side**2 * item
     once = Work(2.0 * load.batch * weights * side**2, taken + weights * item + given)
     return Operator(
         name,

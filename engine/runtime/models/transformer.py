@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import ClassVar
-
-import numpy as np
 import torch.nn.functional as F
-from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from meshwave.engine.document.model import IGNORED, LanguageModel
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.models._family import FIRST_LAYER, Family, Shape
+from meshwave.engine.runtime.models.stages import FIRST_LAYER, StageBuilder
 from meshwave.engine.runtime.modules.deferred_gradients import EmbeddingTable, Norm
 from meshwave.engine.runtime.modules.tensor_parallel import (
     ColumnLinear,
@@ -21,15 +16,11 @@ from meshwave.engine.runtime.modules.tensor_parallel import (
     parallel_cross_entropy,
 )
 
-Ints = NDArray[np.int64]
-
-IGNORED = -100  # the target of a token that no loss is taken of; cross_entropy's own default
-
 
 class Embedding(nn.Module):
     """Tokens ``[batch, sequence]`` to ``[batch, sequence, hidden]``: token plus learned position."""
 
-    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
         self.token = VocabularyTable(shape.vocab, shape.hidden, group)
         self.position = EmbeddingTable(shape.sequence, shape.hidden)
@@ -42,7 +33,7 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Self-attention with the own heads of the group's."""
 
-    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, *, causal: bool, group: Group = ALONE) -> None:
         super().__init__()
         self.heads, self.causal = shape.heads // group.size, causal
         self.qkv = ColumnLinear(shape.hidden, 3 * shape.hidden, group, pieces=3)
@@ -60,7 +51,9 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention, then a feed-forward block or experts, each normed before and added to what came in."""
 
-    def __init__(self, shape: Shape, *, causal: bool, group: Group = ALONE, experts: nn.Module | None = None) -> None:
+    def __init__(
+        self, shape: LanguageModel, *, causal: bool, group: Group = ALONE, experts: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.is_plain = experts is None and group.size == 1  # nothing is exchanged inside
         self.attention_norm = Norm(shape.hidden)
@@ -81,7 +74,7 @@ class Layer(nn.Module):
 class Head(nn.Module):
     """The last norm, the projection to the vocabulary, and the mean loss of a microbatch."""
 
-    def __init__(self, shape: Shape, group: Group = ALONE) -> None:
+    def __init__(self, shape: LanguageModel, group: Group = ALONE) -> None:
         super().__init__()
         self.norm = Norm(shape.hidden)
         self.project = ColumnLinear(shape.hidden, shape.vocab, group, bias=False)
@@ -99,21 +92,10 @@ class Head(nn.Module):
         return parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.own, self.group, IGNORED)
 
 
-class Transformer(Family):
+class Transformer(StageBuilder):
     """A language model of equal layers."""
 
-    causal: ClassVar[bool]
-    smallest_vocab: ClassVar[int]  # ids that bytes and the kind's own tokens take
-    lookahead: ClassVar[int]  # bytes of text that an example needs beyond its sequence
-
-    @property
-    def window(self) -> int:
-        window: int = self.shape.sequence + self.lookahead
-        return window
-
-    @abstractmethod
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> tuple[Ints, Ints]:
-        """Inputs and targets, ``[sequence]`` each."""
+    shape: LanguageModel
 
     def embedding(self) -> nn.Module:
         return Embedding(self.shape, self.group)
@@ -123,7 +105,7 @@ class Transformer(Family):
         has_experts = moe is not None and number in moe.blocks(self.shape.layers)
         assert not has_experts or self.experts is not None, "a model with experts is told how to make them"
         experts = self.experts(FIRST_LAYER + number) if has_experts and self.experts else None
-        return Layer(self.shape, causal=self.causal, group=self.group, experts=experts)
+        return Layer(self.shape, causal=self.shape.causal, group=self.group, experts=experts)
 
     def head(self) -> nn.Module:
         return Head(self.shape, self.group)

@@ -1,73 +1,43 @@
-"""A convolutional U-Net that learns to remove noise from images, by its shape."""
+"""A convolutional U-Net that learns to remove noise from images (Ho et al., arXiv:2006.11239, NeurIPS 2020).
+
+Noise is added by the cosine schedule (Nichol and Dhariwal, arXiv:2102.09672, section 3.2).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import lru_cache
 from math import gcd
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from meshwave.engine.document.model import Model, Size, nested_skips
-from meshwave.engine.frozen import Part
+from meshwave.engine.costs.block_models import BlockModel
+from meshwave.engine.costs.operators import Operator, Workload
+from meshwave.engine.document.model import Example, Size, model_families, nested_skips
+from meshwave.engine.families._images import draw_image
+from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, embedding, head, numbers_of
 
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=65_536)]
 Multiplier = Annotated[int, Field(ge=1, le=1024)]
 
-Way = Literal["down", "middle", "up"]
+COSINE_OFFSET = 0.008
 
 
-class Block(NamedTuple):
-    """One block: a residual block, attention behind it where ``attends``, and a change of resolution.
-
-    A block down ends with a convolution of stride 2 where it ``resamples``; a block up begins by doubling the
-    resolution there. The middle block has a second residual block behind its attention.
-    """
-
-    way: Way
-    inner: int
-    """Channels that the block before hands on."""
-    skipped: int
-    """Channels that its skip connection brings; 0 where none ends in it."""
-    outer: int
-    """Channels that it hands on."""
-    side: int
-    """Pixels of a side of what its residual block works on."""
-    attends: bool
-    resamples: bool
-
-    @property
-    def shape_in(self) -> tuple[int, int]:
-        """Channels and side of what the block before hands on."""
-        return self.inner, self.side // 2 if self.way == "up" and self.resamples else self.side
-
-    @property
-    def shape_out(self) -> tuple[int, int]:
-        """Channels and side of what it hands on."""
-        return self.outer, self.side // 2 if self.way == "down" and self.resamples else self.side
-
-    @property
-    def shape_skipped(self) -> tuple[int, int]:
-        """Channels and side of what its skip connection carries, of a block down: before the resolution is halved."""
-        return self.outer, self.side
-
-
-def numbers_of(shape: tuple[int, int]) -> int:
-    """Numbers of one image in a tensor of so many channels and such a side."""
-    channels, side = shape
-    return channels * side**2
-
-
-class UNet(Part):
+@model_families.register("u-net")
+class UNet(BlockModel):
     """A diffusion U-Net over small images: residual blocks of convolutions, attention at low resolutions, and a
     skip connection from each block down to its mirror image on the way up (Ho et al., arXiv:2006.11239). It
     predicts the noise that was added to images that are drawn from the seed. Its layers are its blocks."""
 
-    has_equal_blocks: ClassVar = False
-    reads_text: ClassVar = False
-    supports_tensor_parallelism: ClassVar = False
+    title: ClassVar = "U-Net"
 
     kind: Literal["u-net"]
     """u-net predicts the noise that was added to an image."""
@@ -134,30 +104,49 @@ class UNet(Part):
         """Units that the skip connection of a block carries."""
         return numbers_of(self.blocks[block].shape_skipped) // self.hidden
 
-    def with_message_unit(self, sequence: int, hidden: int) -> Model:
-        """Return a language model whose messages have units of this size, which a dry run sends in place of its own."""
-        return Model(kind="gpt", layers=self.layers, hidden=hidden, heads=1, sequence=sequence, vocab=1)
+    # ---- what it computes ----
 
-    # ---- what language models have, and it has not ----
+    def block_operators(self, load: Workload, number: int) -> tuple[Operator, ...]:
+        return block_operators(load, self.blocks[number], self.time_width, self.heads)
 
-    @property
-    def vocab(self) -> int:
-        """It knows no tokens."""
-        return 0
+    def embedding_operators(self, load: Workload) -> tuple[Operator, ...]:
+        return embedding(load, self.image_channels, self.image_size, self.base_channels, self.time_width)
 
-    @property
-    def ffn_hidden(self) -> int:
-        """It has no feed-forward blocks."""
-        return 0
+    def head_operators(self, load: Workload) -> tuple[Operator, ...]:
+        return head(load, self.blocks[-1].outer, self.image_channels, self.image_size)
 
     @property
-    def moe(self) -> None:
-        """It has no experts."""
+    def example_bytes(self) -> tuple[float, float]:
+        """Bytes of an image with its noise step, and of its noise."""
+        image = self.image_channels * self.image_size**2 * IMAGE_ITEM
+        return image + IMAGE_ITEM, image
 
-    @property
-    def expert_blocks(self) -> tuple[int, ...]:
-        """It has no experts."""
-        return ()
+    def shared_bytes(self, load: Workload) -> float:
+        """Bytes of the embedding of the noise step, which all blocks of a stage take."""
+        return load.batch * self.time_width * load.precision.item
+
+    def skips_its_output(self, block: int) -> bool:
+        return not self.blocks[block].resamples
+
+    # ---- what it is trained on ----
+
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
+        """A noisy image with its noise step, ``[channels * side^2 + 1]``, and its noise, ``[channels, side, side]``."""
+        image = draw_image(self.image_channels, self.image_size, chance)
+        step = int(chance.integers(1, self.noise_steps + 1))
+        noise = chance.standard_normal(image.shape, np.float32)
+        left = _image_left(step / self.noise_steps)
+        noisy = math.sqrt(left) * image + math.sqrt(1 - left) * noise
+        return np.append(noisy.ravel(), step).astype(np.float32), noise
+
+    @classmethod
+    def initial_values(cls) -> Mapping[str, Any]:
+        """A small model."""
+        return {"heads": 4}
+
+    @classmethod
+    def stage_builder(cls) -> type[Any]:
+        return resolve_name("meshwave.engine.runtime.models.u_net:DiffusionUNet")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")
     def _the_resolution_can_be_halved(self) -> Self:
@@ -201,6 +190,15 @@ class UNet(Part):
                     {"heads": self.heads, "channels": channels, "near": gcd(self.heads, channels)},
                 )
         return self
+
+
+def _image_left(progress: float) -> float:
+    """How much of an image's variance is left after that share of the noise steps."""
+
+    def cosine(at: float) -> float:
+        return math.cos((at + COSINE_OFFSET) / (1 + COSINE_OFFSET) * math.pi / 2) ** 2
+
+    return cosine(progress) / cosine(0.0)
 
 
 @lru_cache(maxsize=64)

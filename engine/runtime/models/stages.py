@@ -1,23 +1,18 @@
-"""What all kinds of models have in common: stages of parts whose weights are drawn by their place in the model."""
+"""What all models have in common: stages of parts whose weights are drawn by their place in the model."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import Generator, SeedSequence
-from numpy.typing import NDArray
+from numpy.random import SeedSequence
 from torch import Tensor, nn
 
-from meshwave.engine.costs.operators import Model
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
-
-Example = tuple[NDArray[Any], NDArray[Any]]
-"""What goes in and what should come out, of one sample."""
 
 EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
 EXPERTS = "experts."  # what the weights of a layer's experts begin with
@@ -25,15 +20,6 @@ COMPILER = "inductor"  # of torch.compile: Triton on a GPU, C++ on a CPU
 
 MakeExperts = Callable[[int], nn.Module]
 """The experts of the layer at a place of the model, weights and all."""
-
-
-class Shape(Model, Protocol):
-    """What a model is built from; the ``model`` section of a design is one."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def moe(self) -> Any: ...  # which blocks have experts, where some have
 
 
 class Stage(nn.Module):
@@ -98,28 +84,13 @@ def as_exchanged(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(x.device.type)) if torch.is_autocast_enabled(x.device.type) else x
 
 
-class Family(ABC):
-    """A kind of model: what it is trained to do, and how its parts are made."""
-
-    smallest_vocab: ClassVar[int] = 0  # ids that bytes and the kind's own tokens take; 0 where it reads no text
+class StageBuilder(ABC):
+    """The torch half of a family of models: how its parts are made."""
 
     def __init__(self, shape: Any, group: Group = ALONE, experts: MakeExperts | None = None) -> None:
-        """``group`` are the processes that hold the model together, each a cut of it; ``experts`` makes the
-        experts of a layer, with their weights, from its place in the model."""
+        """``shape`` is the model section of a design; ``group`` are the processes that hold the model together, each
+        a cut of it; ``experts`` makes the experts of a layer, with their weights, from its place in the model."""
         self.shape, self.group, self.experts = shape, group, experts
-
-    @property
-    @abstractmethod
-    def window(self) -> int:
-        """Bytes of text that an example is made of; 0 where it is made by chance alone."""
-
-    @abstractmethod
-    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
-        """Turn ``window`` bytes into inputs and targets.
-
-        Every example has the same number of targets, so that the mean over microbatches of the
-        mean loss is the mean over the global batch.
-        """
 
     @abstractmethod
     def embedding(self) -> nn.Module:

@@ -1,8 +1,4 @@
-"""A U-ViT over bytes: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
-
-The document calls it ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
-see :mod:`meshwave.engine.runtime.models.u_net` and :mod:`meshwave.engine.bench.papers.u_transformer_model`.
-"""
+"""A transformer with long skip connections between its blocks (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
 
 from __future__ import annotations
 
@@ -12,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwave.engine.document.model import nested_skips
 from meshwave.engine.lowering.transfers import Skip, between_stages
-from meshwave.engine.runtime.models import models
-from meshwave.engine.runtime.models._family import Stage
-from meshwave.engine.runtime.models._transformer import Layer
-from meshwave.engine.runtime.models.bert import Bert
+from meshwave.engine.runtime.models.stages import Stage
+from meshwave.engine.runtime.models.transformer import Layer, Transformer
 from meshwave.engine.runtime.modules.deferred_gradients import Linear
 
 Blocks = list[int]
@@ -96,17 +89,15 @@ def _side_by_side(tensors: list[Tensor]) -> Tensor:
     return torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
 
 
-@models.register("u-transformer")
-class UViT(Bert):
-    """A masked language model like BERT. What each block of the first half makes also goes to its mirror image in
-    the second, over all that lies between."""
+class SkippingTransformer(Transformer):
+    """Equal layers with skip connections, each of which ends in a layer that joins."""
 
     def layer(self, number: int) -> nn.Module:
-        if all(number != target for _, target in nested_skips(self.shape.layers)):
+        if all(number != target for _, target in self.shape.skips):
             return super().layer(number)
-        return JoiningLayer(self.shape, causal=self.causal, group=self.group)
+        return JoiningLayer(self.shape, causal=self.shape.causal, group=self.group)
 
     def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         parts = self.parts(layers_per_stage, stage, seed, dtype, device)
-        skips = nested_skips(self.shape.layers)
+        skips = self.shape.skips
         return SkippingStage(*parts, stage, skips, between_stages(skips, layers_per_stage))

@@ -1,0 +1,27 @@
+"""GPT: predict the next byte (Radford et al., 2019)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from meshwave.engine.document.model import Example, LanguageModel, model_families
+
+
+@model_families.register("gpt")
+class Gpt(LanguageModel):
+    """A GPT: a causal language model of equal transformer layers, which predicts the next token."""
+
+    title: ClassVar = "GPT"
+    causal: ClassVar = True
+    lookahead: ClassVar = 1
+
+    kind: Literal["gpt"]
+    """gpt predicts the next token."""
+
+    def example(self, window: NDArray[np.uint8], chance: Generator) -> Example:
+        tokens = window.astype(np.int64)
+        return tokens[:-1], tokens[1:]

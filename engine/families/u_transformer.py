@@ -1,0 +1,44 @@
+"""A U-ViT over bytes: fill in masked bytes, with long skip connections (Bao et al., arXiv:2209.12152, CVPR 2023).
+
+The document calls it ``u-transformer``. The U-Transformer of the cross-mesh resharding paper is a diffusion U-Net:
+see :mod:`meshwave.engine.families.u_net` and :mod:`meshwave.engine.bench.papers.u_transformer_model`.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from meshwave.engine.document.model import model_families, nested_skips
+from meshwave.engine.families.bert import MaskedModel
+
+
+@model_families.register("u-transformer")
+class UTransformer(MaskedModel):
+    """A U-ViT over bytes: a BERT whose first half skips to the second, each block to its mirror image."""
+
+    title: ClassVar = "U-ViT"
+
+    kind: Literal["u-transformer"]
+    """u-transformer predicts the masked tokens, with skip connections."""
+
+    @property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Blocks (from, to) of its skip connections."""
+        return nested_skips(self.layers)
+
+    @classmethod
+    def stage_builder(cls) -> type[Any]:
+        return resolve_name("meshwave.engine.runtime.models.skip_connections:SkippingTransformer")  # type: ignore[no-any-return]
+
+    @model_validator(mode="after")
+    def _skips_and_experts_are_of_different_models(self) -> Self:
+        if self.moe is not None:
+            raise PydanticCustomError(
+                "skips_with_experts",
+                "a u-transformer has no experts in this version; set moe to null, or kind to bert",
+            )
+        return self
