@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.typing import ExtensionMetadata
 
 from meshwave.engine.cli import main as cli
+from meshwave.engine.exports import exports
 
 MARK = re.compile(r"^<!-- generated: (\w+)(.*?) -->$", re.MULTILINE)
 Json = Mapping[str, Any]
@@ -54,14 +55,14 @@ def insert(app: Sphinx, page: str, source: list[str]) -> None:
 # ---- documents ----
 
 
-def document(name: str) -> Iterator[str]:
-    """Yield the reference of the document that the class ``module:name`` describes."""
+def document(name: str, level: str = "2", prefix: str = "") -> Iterator[str]:
+    """Yield the reference of the document that the class ``module:name`` describes; ``prefix`` sets its keys apart."""
     module, _, attribute = name.partition(":")
     schema = TypeAdapter(getattr(import_module(module), attribute)).json_schema()
-    yield from part(schema, schema, path="")
+    yield from part(schema, schema, f"{prefix}: " if prefix else "", int(level))
 
 
-def part(schema: Json, node: Json, path: str, level: int = 2) -> Iterator[str]:
+def part(schema: Json, node: Json, path: str, level: int) -> Iterator[str]:
     """Yield the keys of an object, then its parts under headings of their own."""
     required = node.get("required", ())
     for key, child in node["properties"].items():
@@ -216,11 +217,16 @@ def action_help(parser: argparse.ArgumentParser, action: argparse.Action) -> str
 
 
 def output(*arguments: str) -> Iterator[str]:
-    """Yield a command and its output."""
-    printed = StringIO()
+    """Yield a command and its output; a number before the command limits the lines."""
+    most = int(arguments[0]) if arguments[0].isdecimal() else None
+    arguments = arguments[1:] if most else arguments
+    content = BytesIO()
+    printed = TextIOWrapper(content, encoding="utf-8", write_through=True)
     with redirect_stdout(printed), redirect_stderr(printed):
         cli.main(arguments)
-    yield f"```console\n$ meshwave {shlex.join(arguments)}\n{printed.getvalue().rstrip()}\n```"
+    lines = content.getvalue().decode().rstrip().split("\n")
+    shown = [*lines[:most], "..."] if most and most < len(lines) else lines
+    yield "\n".join(["```console", f"$ meshwave {shlex.join(arguments)}", *shown, "```"])
 
 
 # ---- registries ----
@@ -235,9 +241,17 @@ def members(name: str) -> Iterator[str]:
         yield f"| `{key}` | {member.title} | {text({'description': described})} |"
 
 
+def forms() -> Iterator[str]:
+    """Yield a table of the exports."""
+    yield "| `--to` | title | opened by |\n|---|---|---|"
+    for name, form in exports.items():
+        yield f"| `{name}` | {form.title} (`{form.suffix}`) | {form.note} |"
+
+
 KINDS: dict[str, Callable[..., Iterator[str]]] = {
     "document": document,
     "commands": commands,
     "output": output,
     "members": members,
+    "forms": forms,
 }

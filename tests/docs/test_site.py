@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -77,3 +78,10 @@ def test_links_to_other_sites_are_secure_and_none_is_loaded(pages: Mapping[Path,
 
     assert {urlsplit(link).scheme for link in links} <= {"https", "mailto"}
     assert loads == set()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_a_page_beside_the_site_have_a_target(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text(encoding="utf-8"))
+
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []

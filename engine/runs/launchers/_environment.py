@@ -28,4 +28,4 @@ TRITON_CACHE_DIR TRITON_PTXAS_PATH
 """
 
 PASSED_ON = frozenset(" ".join((SYSTEM, CUDA, NCCL, GLOO, TORCH)).split())
-"""All variables that pass; docs/runs.md explains them."""
+"""All variables that pass; docs/reference/run-folder.md explains them."""
