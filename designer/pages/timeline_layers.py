@@ -11,7 +11,7 @@ from meshwave.designer.views.timeline import Layer, Pin
 from meshwave.designer.views.timeline_links import links_of
 from meshwave.engine.errors import InputError
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.predict.questions import work
+from meshwave.engine.predict.questions import stage_flops
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import quantity
 
@@ -87,7 +87,7 @@ def _layer(prediction: Prediction, label: str) -> Layer:
         stages_layers=prediction.costs.layers,
         unit=prediction.costs.unit,
         bytes=prediction.costs.bytes[prediction.program.spans],
-        work=work(prediction.design, prediction.program, prediction.costs),
+        work=stage_flops(prediction.design, prediction.program, prediction.costs),
         played=(prediction.program, prediction.costs),
         opens=prediction.costs.unit == "s",
         crosses=True,

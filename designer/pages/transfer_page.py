@@ -16,7 +16,7 @@ from meshwave.designer.state.transfer_session import Bench
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
-from meshwave.engine.predict.boundaries import crossing_spec
+from meshwave.engine.predict.boundaries import boundary_transfer_spec
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action
 
@@ -48,7 +48,7 @@ class Crossings:
             InputError: it sends nothing so.
         """
         design, (peer, tensors) = prediction.design, message(prediction, rank, action)
-        spec = crossing_spec(design, rank, peer, tensors)
+        spec = boundary_transfer_spec(design, rank, peer, tensors)
         self.view.bench.open(spec, design.transfer.strategy, design.transfer.ordering)
         self.view.open(title(design, rank, peer, action), "device" if is_by_device(design, spec) else "host", NAMES)
 

@@ -127,7 +127,7 @@ class Session(param.Parameterized):
             or any(each.severity == "error" for each in problems(design))
         ):
             return None
-        played = rearrange.play(design, order(self.design))
+        played = rearrange.simulate_order(design, order(self.design))
         if played.program is None or played.costs is None or played.timeline is None:
             return None
         return Prediction(design, played.program, played.costs, played.timeline)

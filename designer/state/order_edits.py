@@ -16,7 +16,7 @@ from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.lowering.faults import by_mesh_names
 from meshwave.engine.lowering.lower import order
 from meshwave.engine.predict import order_consequences
-from meshwave.engine.predict.order_consequences import Played
+from meshwave.engine.predict.order_consequences import OrderOutcome
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program import order_difference, order_repetition
 from meshwave.engine.program import order_edits as rearrange
@@ -46,7 +46,7 @@ class Drawing:
     def __init__(self, session: Session, send: Send) -> None:
         self._session, self._send = session, send
         self._is_on = self._tells_differences = False
-        self._now: Played | None = None
+        self._now: OrderOutcome | None = None
         session.param.watch(lambda *_: self._changed(), ["design", "prediction"])
 
     def handle(self, message: Message) -> None:
@@ -104,7 +104,7 @@ class Drawing:
             told["difference"] = self._difference(start, now)
         return told
 
-    def _difference(self, start: Design, now: Played) -> dict[str, Any]:
+    def _difference(self, start: Design, now: OrderOutcome) -> dict[str, Any]:
         try:
             told = order_difference.difference(order(start), now.order)
         except InputError as error:  # meshes or microbatches changed meanwhile
@@ -118,7 +118,7 @@ class Drawing:
             "changed": [_named(action) for action in changed],
         }
 
-    def _played(self) -> Played:
+    def _played(self) -> OrderOutcome:
         """The order of the open design and what becomes of it; from its prediction where there is one.
 
         Raises:
@@ -128,7 +128,7 @@ class Drawing:
             design = self._session.design
             if not self._session.stale:
                 known = self._session.prediction
-                self._now = Played(order(design), known.program, known.costs, known.timeline, [])
+                self._now = OrderOutcome(order(design), known.program, known.costs, known.timeline, [])
             else:
                 self._now = _played(design, self._session)
         return self._now
@@ -139,7 +139,7 @@ class Drawing:
         """What an edit would do, told as numbers for each block that is shown."""
         now = self._played()
         after, label = edited(now.order, value_of(message, "edit", dict))
-        played = order_consequences.play(self._session.design, after)
+        played = order_consequences.simulate_order(self._session.design, after)
         told: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
         if played.timeline is None:
             told |= {"fault": self._named(played.faults[0]), "ring": _ring(played.ring)}
@@ -149,15 +149,15 @@ class Drawing:
             told |= self._consequences(now, played)
         self._send(told)
 
-    def _consequences(self, now: Played, then: Played) -> dict[str, Any]:
+    def _consequences(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
         assert now.timeline is not None
-        found = order_consequences.consequences(now, then)
+        found = order_consequences.find_consequences(now, then)
         delay = found.delay[_shown_blocks(now.timeline)]
         return {**self._changes(now, then), "delay": delay.astype("<f4").tobytes()}
 
-    def _changes(self, now: Played, then: Played) -> dict[str, Any]:
+    def _changes(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
         """What is different of the whole step."""
-        found = order_consequences.consequences(now, then)
+        found = order_consequences.find_consequences(now, then)
         before, after = found.peak_bytes
         names = [mesh.name for mesh in self._session.design.meshes]
         return {
@@ -198,10 +198,10 @@ class Drawing:
             InputError: it cannot go there, or the order has to be repaired first.
         """
         now, after, label = self._with_stage(stage, mesh, replica)
-        then = order_consequences.play(self._session.design, after)
+        then = order_consequences.simulate_order(self._session.design, after)
         if then.program is None or then.costs is None or then.timeline is None or now.timeline is None:
             raise InputError(self._named(then.faults[0]))
-        delay = -order_consequences.consequences(then, now).delay[_shown_blocks(then.timeline)]
+        delay = -order_consequences.find_consequences(then, now).delay[_shown_blocks(then.timeline)]
         told = {
             **self._changes(now, then),
             "label": label,
@@ -220,7 +220,7 @@ class Drawing:
     def end_trial(self) -> None:
         self.tell_trial({})
 
-    def _with_stage(self, stage: int, mesh: int, replica: int) -> tuple[Played, Program, str]:
+    def _with_stage(self, stage: int, mesh: int, replica: int) -> tuple[OrderOutcome, Program, str]:
         """How things stand, the order with a stage on another mesh, and the words for that.
 
         Raises:
@@ -356,7 +356,7 @@ def _ring(ring: list[Standstill]) -> list[dict[str, Any]]:
     return [{"rank": stop.rank, "at": _named(stop.at), "needs": _named(stop.needs)} for stop in ring]
 
 
-def _played(design: Design, session: Session) -> Played:
+def _played(design: Design, session: Session) -> OrderOutcome:
     """What becomes of a draft."""
     if session.is_computing:
         raise InputError(f"there is no order to edit yet: {RUNS.message}")
@@ -367,10 +367,10 @@ def _played(design: Design, session: Session) -> Played:
     other = [problem for problem in session.errors if problem.code != "program"]
     if other:
         raise InputError(f"there is no order to edit yet: {other[0]}")
-    return order_consequences.play(design, now, [problem.message for problem in session.errors])
+    return order_consequences.simulate_order(design, now, [problem.message for problem in session.errors])
 
 
-def _unfit(design: Design, now: Played) -> str:
+def _unfit(design: Design, now: OrderOutcome) -> str:
     """Why the order cannot be edited by hand; empty where it can."""
     if now.program is None:
         return f"blocks are missing or stand twice, and only a complete order can be edited here: {now.faults[0]}"

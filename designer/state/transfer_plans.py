@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.engine.document.transfer_document import TransferSpec
-from meshwave.engine.predict.transfer_comparison import compared
+from meshwave.engine.predict.transfer_comparison import compare_plans
 from meshwave.engine.progress import tell
 from meshwave.engine.resharding import boxes
 from meshwave.engine.units import quantity
@@ -41,7 +41,7 @@ def planned_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:
     """Yield rows of the table of plans as they come, several at a time."""
     rows: list[dict[str, Any]] = []
     told = time.monotonic()
-    for row in compared(spec):
+    for row in compare_plans(spec):
         words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
         rows.append({**row, **words})
         if time.monotonic() - told > TOLD_EVERY_S:

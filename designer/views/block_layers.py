@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meshwave.designer.views.timeline import Layer, Steps
 from meshwave.engine.errors import RunError
 from meshwave.engine.experts import Step, StepOp
-from meshwave.engine.predict.block_timeline import Inside, block_of, inside, on_the_same_lanes
+from meshwave.engine.predict.block_timeline import BlockTimeline, align_lanes, block_places, predict_block
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.timeline import Floats
@@ -35,7 +35,7 @@ KINDS: Mapping[Op, str] = {
 class MeasuredBlock(NamedTuple):
     """A block of the pipeline from within, as a run has measured it."""
 
-    found: Inside
+    found: BlockTimeline
     label: str  # which run, and which step of it
 
 
@@ -48,12 +48,12 @@ def inside_of(
     Raises:
         InputError: the design is priced in units.
     """
-    found = inside(prediction.design, rank, action.stage, action.op)
+    found = predict_block(prediction.design, rank, action.stage, action.op)
     words = f"{action} on mesh {prediction.design.meshes[rank].name}"
     numbers = _Numbers()
     if measured is None:
         return [as_layer(found, words, numbers)], ["iteration", words]
-    below, above = on_the_same_lanes(found, measured.found)
+    below, above = align_lanes(found, measured.found)
     under = as_layer(below, words, numbers)
     return [under, replace(as_layer(above, measured.label, numbers), over=True)], ["iteration", words]
 
@@ -63,14 +63,14 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
     design = prediction.design
     first = sum(len(mesh.devices) for mesh in design.meshes[:rank])  # processes are counted mesh by mesh
     try:
-        found = read_inside(run.folder, [first + place for place in block_of(design, rank)], action)
+        found = read_inside(run.folder, [first + place for place in block_places(design, rank)], action)
         measured = measured_inside(design, rank, action.op, found)
     except RunError:
         return None
     return MeasuredBlock(measured, f"Run of {when(run.created_s)}, step {found.step + 1}")
 
 
-def as_layer(found: Inside, label: str, numbers: _Numbers) -> Layer:
+def as_layer(found: BlockTimeline, label: str, numbers: _Numbers) -> Layer:
     """The chart's form: lanes as ranks, kinds of steps as ops; equal ``numbers`` name the same step in several."""
     op = np.array([_kind(word, step) for word, step in zip(found.words, found.steps, strict=True)], np.int8)
     timeline = found.timeline

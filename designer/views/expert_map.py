@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.experts import expert_schedules
-from meshwave.engine.predict.expert_map import CLUSTERS, GRID, OWN, PRINTED, SPREAD, Grid, GridCluster, grid
+from meshwave.engine.predict.expert_map import (
+    CLUSTERS,
+    GRID,
+    OWN_CLUSTER,
+    PUBLISHED_GAINS,
+    SPREADING_SCHEDULES,
+    Grid,
+    GridCluster,
+    price_grid,
+)
 
 DOWN = ("mp", "esp", "top_k", "capacity_factor")
 """The axes of the rows; the others are those of the columns."""
@@ -40,7 +49,7 @@ MEASURES = {
     "a2a-allgather": "Against all-to-all",
 }
 LINKS = [
-    {"key": OWN, "text": "This design's"},
+    {"key": OWN_CLUSTER, "text": "This design's"},
     *({"key": key, "text": cluster.title} for key, cluster in CLUSTERS.items()),
 ]
 """Clusters on whose links the map can be priced."""
@@ -48,22 +57,22 @@ LINKS = [
 
 def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
     """Columns of one entry a layer, row by row, with the words for axes, measures and what the map says."""
-    found = grid(cluster)
+    found = price_grid(cluster)
     across = [name for name in GRID if name not in DOWN]
     order = np.lexsort([found.axes[name] for name in reversed([*DOWN, *across])])
-    first, second = np.sort([found.seconds[name] for name in SPREAD], axis=0)[:2]
+    first, second = np.sort([found.seconds[name] for name in SPREADING_SCHEDULES], axis=0)[:2]
     return {
         "axes": {name: {"word": WORDS[name], "help": HELP[name], "values": list(GRID[name])} for name in GRID},
         "down": list(DOWN),
         "across": across,
         "rankings": {
-            "alike": _ranking(SPREAD, found.winner[order], (second / first)[order]),
+            "alike": _ranking(SPREADING_SCHEDULES, found.winner[order], (second / first)[order]),
             "fitting": _ranking(found.names, found.fastest[order], found.lead[order]),
         },
         "measures": [{"key": key, "text": text} for key, text in MEASURES.items()],
         "deepspeed": found.gain()[order].round(4).tolist(),
         "a2a-allgather": found.gain("a2a-allgather")[order].round(4).tolist(),
-        "printed": list(PRINTED),
+        "printed": list(PUBLISHED_GAINS),
         "notes": _notes(found),
     }
 
@@ -84,11 +93,11 @@ def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.flo
 
 def _notes(found: Grid) -> list[str]:
     gain, modern = found.gain(), found.gain("a2a-allgather")
-    low, high = PRINTED
+    low, high = PUBLISHED_GAINS
     cluster = found.cluster
     within = np.mean((gain >= low) & (gain <= high))
     return [
-        f"Fastest of {len(gain):,} among schedules that need the same memory: {_ranked(found.winner, SPREAD)}. Among all "
+        f"Fastest of {len(gain):,} among schedules that need the same memory: {_ranked(found.winner, SPREADING_SCHEDULES)}. Among all "
         f"{len(found.names)}, where the experts of a layer fit a device of {cluster.memory_bytes / 1e9:.0f} GB: "
         f"{_ranked(found.fastest, found.names)}.",
         f"Parm's choice is {gain.min():.2f}× to {gain.max():.2f}× as fast as DeepSpeed-MoE, {np.median(gain):.2f}× in the "

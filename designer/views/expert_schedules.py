@@ -22,7 +22,7 @@ from meshwave.engine.document.experts import Experts
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
 from meshwave.engine.exports.pictures.palette import OPS
-from meshwave.engine.predict.expert_map import GridCluster, cluster_called
+from meshwave.engine.predict.expert_map import GridCluster, find_cluster
 from meshwave.engine.units import quantity
 
 KINDS = {
@@ -126,7 +126,7 @@ class ExpertSchedules(Overlay):
     def _on_map(self, gesture: Mapping[str, Any]) -> None:
         """Price the grid of layers on the links that were chosen, beside the page: it takes a few seconds the first
         time. A map of other links that is still being priced is given up."""
-        cluster = cluster_called(value_of(gesture, "links", plain_text), self._session.design)
+        cluster = find_cluster(value_of(gesture, "links", plain_text), self._session.design)
         if cluster == self._mapped:
             return
         self.end()

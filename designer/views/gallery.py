@@ -21,7 +21,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.lowering.schedule_prices import priced_pipe
-from meshwave.engine.predict.gallery import Variant, with_variant
+from meshwave.engine.predict.gallery import Variant, apply_variant
 from meshwave.engine.program.action import WORDS, Op
 
 KINDS = {op.name: WORDS[op.name] for op in Op if op.is_compute}
@@ -117,7 +117,7 @@ class Gallery(Overlay):
 
     def _on_pin(self, gesture: Mapping[str, Any]) -> None:
         variant = self._variant(gesture)
-        design = with_variant(self._session.design, variant).model_copy(update={"name": variant.title})
+        design = apply_variant(self._session.design, variant).model_copy(update={"name": variant.title})
         self._pins[variant.key] = design
         self._session.pin_design(design)
 

@@ -13,8 +13,8 @@ import numpy as np
 from meshwave.engine.document import Design
 from meshwave.engine.exports.pictures.palette import shades
 from meshwave.engine.lowering.schedule_prices import priced_pipe
-from meshwave.engine.predict.gallery import Entry, Refused, Variant, gallery, with_variant
-from meshwave.engine.predict.gallery_notes import notes
+from meshwave.engine.predict.gallery import Entry, RefusedVariant, Variant, apply_variant, judge_variants
+from meshwave.engine.predict.gallery_notes import gallery_notes
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import duration, quantity
 
@@ -39,13 +39,13 @@ def judged(design: Design) -> Iterator[Cards]:
     entries: list[Entry] = []
     present: Entry | None = None
     batch, sent = Cards([], {"type": "found", "cards": []}, []), time.monotonic()
-    for found in gallery(design):
+    for found in judge_variants(design):
         batch.variants.append(found.variant)
         if isinstance(found, Entry):
             present = found if found.variant.present else present
             batch.message["cards"].append(card(found, present))
             entries.append(replace(found, timeline=None))
-            batch.searched.extend(_searched(with_variant(design, found.variant)))
+            batch.searched.extend(_searched(apply_variant(design, found.variant)))
         else:
             batch.message["cards"].append(refused_card(found))
         if time.monotonic() - sent > SENT_EVERY_S:
@@ -55,7 +55,7 @@ def judged(design: Design) -> Iterator[Cards]:
 
 
 def _of_all(batch: Cards, entries: list[Entry]) -> Cards:
-    batch.message.update(axis=axis(entries), notes=[note._asdict() for note in notes(entries)])
+    batch.message.update(axis=axis(entries), notes=[note._asdict() for note in gallery_notes(entries)])
     return batch
 
 
@@ -78,7 +78,7 @@ def axis(entries: list[Entry]) -> float:
     return min(max(lengths), LONGEST * max(min(lengths), np.finfo(float).tiny)) if lengths else 1.0
 
 
-def refused_card(refused: Refused) -> dict[str, Any]:
+def refused_card(refused: RefusedVariant) -> dict[str, Any]:
     """A variant that has no numbers."""
     variant = refused.variant
     shown = {"key": variant.key, "schedule": variant.schedule, "title": variant.title, "present": variant.present}

@@ -15,8 +15,8 @@ from meshwave.designer.state.predictions import Outcome
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Problem
-from meshwave.engine.predict.gallery import searched
-from meshwave.engine.predict.gallery_notes import of_search
+from meshwave.engine.predict.gallery import searched_pipeline
+from meshwave.engine.predict.gallery_notes import describe_search
 
 
 def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:
@@ -99,7 +99,7 @@ class Problems(Canvas):
         """The design is another one: what was found is of the one before."""
         self.end()
         self._found = None
-        asks = not self._session.stale and searched(self._session.design) is not None
+        asks = not self._session.stale and searched_pipeline(self._session.design) is not None
         self.better = {"state": "open", "words": "", "share": 0.0, "use": False} if asks else {}
 
     def end(self) -> None:
@@ -110,7 +110,7 @@ class Problems(Canvas):
 
     def _on_search(self, gesture: Mapping[str, Any]) -> None:
         session = self._session
-        pipeline = None if session.stale else searched(session.design)
+        pipeline = None if session.stale else searched_pipeline(session.design)
         if pipeline is None:
             raise InputError("there is no order to search for before the design's errors are mended")
         self.end()
@@ -144,7 +144,7 @@ class Problems(Canvas):
 
     def _tell_found(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome
-        words, use = (str(problems[0]), False) if found is None else of_search(self._session.prediction, found)
+        words, use = (str(problems[0]), False) if found is None else describe_search(self._session.prediction, found)
         self._found = pipeline if use else None
         self.better = {"state": "found", "words": words, "share": 1.0, "use": use}
 

@@ -21,7 +21,7 @@ from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import as_data, shades, tints
 from meshwave.engine.predict.link_flows import LinkFlows
 from meshwave.engine.predict.link_lanes import LinkLanes
-from meshwave.engine.predict.questions import Inspector, Work, what_ifs
+from meshwave.engine.predict.questions import Inspector, Work, rank_changes
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Floats, Timeline
@@ -331,7 +331,7 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
     if not 0 < faster < 1:
         raise InputError("something can be faster by more than nothing and less than all of its time")
     most = 8 if len(program) < LARGE else 4
-    return [answer.as_data() for answer in what_ifs(program, costs, ask.path, faster, most)]
+    return [answer.as_data() for answer in rank_changes(program, costs, ask.path, faster, most)]
 
 
 def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:

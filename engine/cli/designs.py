@@ -44,13 +44,13 @@ def _check(options: argparse.Namespace) -> int:
 def _problems(name: str, options: argparse.Namespace) -> list[Problem]:
     """All problems of one design, warnings too."""
     from meshwave.engine.findings import Problem
-    from meshwave.engine.predict.prediction import check
+    from meshwave.engine.predict.prediction import check_design
 
     try:
         try:
-            return check(_load(name, draft=True))
+            return check_design(_load(name, draft=True))
         except DesignError:  # parts are unsound: what can be said of the others beside
-            return check(_load(name))
+            return check_design(_load(name))
     except DesignError as error:
         return list(error.problems)
     except InputError as error:  # no file to look into

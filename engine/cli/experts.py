@@ -18,16 +18,16 @@ from meshwave.engine.cli.output import _looked_into, _print
 def _moe(options: argparse.Namespace) -> int:
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.expert_layer_document import parse_expert_layer
-    from meshwave.engine.predict.expert_comparison import answer, answer_of, expert_mesh
+    from meshwave.engine.predict.expert_comparison import design_expert_answer, expert_layer_answer, find_expert_mesh
 
     content, is_design = _looked_into(options.layer)
     if is_design:
         design = parse_design(content)
-        found = answer_of(design, expert_mesh(design, options.mesh))
+        found = design_expert_answer(design, find_expert_mesh(design, options.mesh))
     elif options.mesh is not None:
         raise InputError("--mesh is one of a design; a layer alone lies on the ranks that it says itself")
     else:
-        found = answer(parse_expert_layer(content))
+        found = expert_layer_answer(parse_expert_layer(content))
     return _print(options, found, to_text)
 
 
@@ -35,7 +35,7 @@ def _moe(options: argparse.Namespace) -> int:
 
 
 def to_text(found: Mapping[str, Any]) -> list[str]:
-    """The lines in which a terminal shows an :func:`answer`."""
+    """The lines in which a terminal shows an :func:`expert_layer_answer`."""
     of_design = "layer" in found
     lines = [_of_design(found)] if of_design else []
     lines += [

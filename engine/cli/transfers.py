@@ -19,15 +19,15 @@ from meshwave.engine.cli.output import _looked_into, _print, _telling
 def _reshard(options: argparse.Namespace) -> int:
     from meshwave.engine.document import parse_design
     from meshwave.engine.document.transfer_document import parse_transfers
-    from meshwave.engine.predict.transfer_comparison import answer, answer_of
+    from meshwave.engine.predict.transfer_comparison import boundary_answer, transfer_answer
 
     content, is_design = _looked_into(options.transfer)
     if is_design:
-        found = answer_of(parse_design(content), options.boundary or "")
+        found = boundary_answer(parse_design(content), options.boundary or "")
     elif options.boundary is not None:
         raise InputError("--boundary is one of a design; a transfer alone says itself from where to where it goes")
     else:
-        found = answer(parse_transfers(content))
+        found = transfer_answer(parse_transfers(content))
     return _print(options, found, to_text)
 
 

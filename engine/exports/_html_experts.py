@@ -27,7 +27,7 @@ from meshwave.engine.exports._markup import escape
 from meshwave.engine.exports.pictures.palette import Theme
 from meshwave.engine.exports.pictures.shapes import Line, Picture, Shape, Sheet, Text, wide
 from meshwave.engine.exports.svg import of_both_themes
-from meshwave.engine.predict.block_timeline import block_of
+from meshwave.engine.predict.block_timeline import block_places
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.units import percent, quantity
@@ -78,7 +78,7 @@ def _groups(design: Design) -> list[_Group]:
         order = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
         alike = priced.name, replace(priced.layer, nodes=tuple(order[node] for node in nodes))
         before = found.get(alike)
-        devices = tuple(mesh.devices[place] for place in block_of(design, rank))
+        devices = tuple(mesh.devices[place] for place in block_places(design, rank))
         found[alike] = (
             before._replace(meshes=(*before.meshes, mesh.name)) if before else _Group((mesh.name,), devices, priced)
         )

@@ -37,7 +37,7 @@ DENSE, WHOLE = "dense layers", "whole block"
 
 
 @dataclass(frozen=True, eq=False)
-class Inside:
+class BlockTimeline:
     """A block of the pipeline from within, on the devices that compute it together."""
 
     timeline: Timeline  # its ranks are the lanes that are used
@@ -52,20 +52,20 @@ class Inside:
         """[lanes] the device of each."""
         return tuple(self.block[device] for device, _ in self.lanes)
 
-    def on(self, lanes: tuple[Lane, ...]) -> Inside:
+    def on(self, lanes: tuple[Lane, ...]) -> BlockTimeline:
         """The same on more lanes."""
         place = np.array([lanes.index(lane) for lane in self.lanes], np.int32)
-        timeline = replace(self.timeline, meshes=_named(self.block, lanes), rank=place[self.timeline.rank])
+        timeline = replace(self.timeline, meshes=_lane_names(self.block, lanes), rank=place[self.timeline.rank])
         return replace(self, timeline=timeline, lanes=lanes)
 
 
-def on_the_same_lanes(one: Inside, other: Inside) -> tuple[Inside, Inside]:
+def align_lanes(one: BlockTimeline, other: BlockTimeline) -> tuple[BlockTimeline, BlockTimeline]:
     """Both on the lanes that either uses, so that they can be laid over each other."""
     lanes = tuple(sorted({*one.lanes, *other.lanes}))
     return one.on(lanes), other.on(lanes)
 
 
-def inside(design: Design, rank: int, stage: int, op: Op) -> Inside:
+def predict_block(design: Design, rank: int, stage: int, op: Op) -> BlockTimeline:
     """What a forward or a backward (``F``, ``B``, ``I`` or ``W``) of a stage consists of on a mesh.
 
     Attention and dense blocks are a span each, their reductions included; a layer of experts is played
@@ -77,10 +77,10 @@ def inside(design: Design, rank: int, stage: int, op: Op) -> Inside:
     """
     if not design.cost.is_in_seconds:
         raise InputError("units say what a whole block costs and nothing of its inside; use cost kind roofline")
-    return _Predicted(design, rank, op).of(stage)
+    return _BlockPrediction(design, rank, op).of(stage)
 
 
-def block_of(design: Design, rank: int) -> range:
+def block_places(design: Design, rank: int) -> range:
     """Which devices of a mesh, by their place in it, stand for all that do the same side by side: a block of
     experts, of several the one that the price is of; else a tensor-parallel group."""
     mesh = design.meshes[rank]
@@ -109,7 +109,7 @@ class _Spans:
 
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         mesh = design.meshes[rank]
-        self.block = tuple(mesh.devices[place] for place in block_of(design, rank))
+        self.block = tuple(mesh.devices[place] for place in block_places(design, rank))
         self._op = op
         self._rows: list[_Span] = []
         self._last = [-1] * len(self.block)
@@ -125,7 +125,7 @@ class _Spans:
         self._last[span.device] = len(self._rows)
         self._rows.append(span)
 
-    def built(self, source: Source) -> Inside:
+    def built(self, source: Source) -> BlockTimeline:
         lanes = tuple(sorted({(row.device, row.lane) for row in self._rows}))
         number = {lane: place for place, lane in enumerate(lanes)}
         order = sorted(range(len(self)), key=lambda n: (number[self._rows[n][:2]], self._rows[n].start))
@@ -135,7 +135,7 @@ class _Spans:
         timeline = Timeline(
             source=source,
             digest="",
-            meshes=_named(self.block, lanes),
+            meshes=_lane_names(self.block, lanes),
             rank=np.array([number[row[:2]] for row in rows], np.int32),
             peer=np.full(n, -1, np.int32),
             op=np.full(n, int(self._op), np.int8),
@@ -147,21 +147,21 @@ class _Spans:
             cause=np.array([place[row.cause] if row.cause >= 0 else -1 for row in rows], np.int64),
         )
         words, steps, sent = ([getattr(row, column) for row in rows] for column in ("words", "step", "sent"))
-        return Inside(timeline, tuple(words), tuple(steps), np.array(sent), lanes, self.block)
+        return BlockTimeline(timeline, tuple(words), tuple(steps), np.array(sent), lanes, self.block)
 
 
-def _named(block: tuple[int, ...], lanes: tuple[Lane, ...]) -> tuple[str, ...]:
+def _lane_names(block: tuple[int, ...], lanes: tuple[Lane, ...]) -> tuple[str, ...]:
     return tuple(f"{block[device]} {LANES[lane]}" for device, lane in lanes)
 
 
-def _words(step: StepOp, layer: int, chunk: int) -> str:
+def _step_label(step: StepOp, layer: int, chunk: int) -> str:
     return f"{step.value} {layer}" + (f", chunk {chunk}" if chunk >= 0 else "")
 
 
 # ---- predicted ----
 
 
-class _Predicted:
+class _BlockPrediction:
     def __init__(self, design: Design, rank: int, op: Op) -> None:
         self._design, self._op = design, op
         self._mesh, self._prices = design.meshes[rank], mesh_prices(design)[rank]
@@ -173,7 +173,7 @@ class _Predicted:
         self._devices = range(len(self._spans.block))
         self._now = 0.0
 
-    def of(self, stage: int) -> Inside:
+    def of(self, stage: int) -> BlockTimeline:
         layers = layers_per_stage(self._design)
         first, last = stage == 0, stage == len(layers) - 1
         start = list(accumulate(layers, initial=0))[stage]
@@ -227,7 +227,7 @@ class _Predicted:
             self._dense(f"attention {number}", self._around, way)
 
     def _dense(self, name: str, operators: Iterable[flops.Operator], way: Op) -> None:
-        self._everywhere(name, None, _of(self._prices.part(operators), way))
+        self._everywhere(name, None, _direction_seconds(self._prices.part(operators), way))
 
     def _everywhere(self, name: str, step: StepOp | None, took: float) -> None:
         """A computation of all devices alike."""
@@ -256,7 +256,7 @@ class _Predicted:
             int(played.lane[span]),
             self._now + float(played.start[span]),
             self._now + float(played.end[span]),
-            _words(step, number, int(played.chunk[span])),
+            _step_label(step, number, int(played.chunk[span])),
             step,
             float(played.bytes[span]),
             base + cause if cause >= 0 else before[device],
@@ -266,7 +266,7 @@ class _Predicted:
 # ---- what they are made of ----
 
 
-def _of(seconds: Seconds, way: Op) -> float:
+def _direction_seconds(seconds: Seconds, way: Op) -> float:
     return {
         Op.F: seconds.forward,
         Op.B: seconds.backward,

@@ -28,7 +28,7 @@ class Boundary(NamedTuple):
     tensors: int
 
 
-def boundary(design: Design, program: Program, wanted: str) -> Boundary:
+def find_boundary(design: Design, program: Program, wanted: str) -> Boundary:
     """The boundary that ``A:B`` names, by names or numbers of meshes.
 
     Raises:
@@ -64,7 +64,7 @@ def _ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
     return mesh_called(design.meshes, source), mesh_called(design.meshes, destination)
 
 
-def crossing_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
+def boundary_transfer_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
     """The ``tensors`` of one microbatch on their way from mesh ``source`` to mesh ``destination``: activations
     forward, their gradients backward. Ranks are the devices of the cluster; hosts are its nodes, or the
     devices themselves where nothing needs leave a node."""

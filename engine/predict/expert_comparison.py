@@ -18,19 +18,19 @@ from meshwave.engine.experts import Collective, Layer, Links, Price, by_age, dro
 from meshwave.engine.experts.auto import left_out
 from meshwave.engine.lowering.lower import lower
 
-UNCUT = "whole_experts"
+WHOLE_EXPERTS_CODE = "whole_experts"
 """What plain expert parallelism says of a layout with shards. Where a layer alone is asked about, it
 is priced all the same: each of those devices has whole experts, and its lane exchanges for itself."""
 
 
-class Compared(NamedTuple):
+class ScheduleComparison(NamedTuple):
     """All schedules of a layer: their prices, and why the others cannot run it."""
 
     prices: Mapping[str, Price]
     refused: Mapping[str, str]
 
 
-def compared(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> Compared:
+def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> ScheduleComparison:
     """Every schedule, and every variant of one that can run the layer; problems with the code
     ``ignored`` keep nobody from it."""
     prices, refused = {}, {}
@@ -40,34 +40,34 @@ def compared(layer: Layer, priced: Callable[[str], Price], ignored: str = "") ->
             prices[name] = priced(name)
         else:
             refused[name] = found.message
-    return Compared(prices, refused)
+    return ScheduleComparison(prices, refused)
 
 
 # ---- one layer: meshwave moe ----
 
 
-def answer(spec: ExpertLayerSpec) -> dict[str, Any]:
+def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
     """What ``meshwave moe --json`` prints; bytes are of one rank, the busiest, and seconds those of communication."""
     layer, links = spec.layer, spec.lines
-    found = compared(layer, lambda name: price(name, layer, links), UNCUT)
-    return _answer(layer, found, [*_notes(layer, links), *_notes_alone(layer, links)])
+    found = compare_schedules(layer, lambda name: price(name, layer, links), WHOLE_EXPERTS_CODE)
+    return _answer(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
 
 
-def answer_of(design: Design, rank: int) -> dict[str, Any]:
+def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
     """The same of the expert layer that a design has on mesh ``rank``, for one microbatch: each schedule in the groups
     that the design gives it there, on the links and devices that are drawn, with the seconds of the whole layer beside
     those of communication, so that an automatic schedule chooses as it does in the design."""
     mesh = design.meshes[rank]
     prices, refused = {}, {}
     for name in by_age(option=False):
-        changed = _scheduled(design, name)
+        changed = _with_schedule(design, name)
         found = next(expert_schedules[name]().problems(expert_layer(changed, mesh)), None)
         if found is None:
             prices[name] = priced_layer(changed, mesh)
         else:
             refused[name] = found.message
     layer, links = resolved(design, mesh).layer, mesh_links(design, mesh)
-    told = _answer(layer, Compared(prices, refused), [*_notes(layer, links), *_notes_of(design)])
+    told = _answer(layer, ScheduleComparison(prices, refused), [*_common_notes(layer, links), *_design_notes(design)])
     for name, each in told["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
         each["seconds"] = {way: play(prices[name], steps).makespan for way, steps in ways.items()}
@@ -80,7 +80,7 @@ def answer_of(design: Design, rank: int) -> dict[str, Any]:
     }
 
 
-def _scheduled(design: Design, name: str) -> Design:
+def _with_schedule(design: Design, name: str) -> Design:
     """The same with another expert schedule, called by its name among all."""
     variant = name.removeprefix("deepspeed-") if name.startswith("deepspeed-") else "paper"
     update = {"schedule": name if variant == "paper" else "deepspeed", "variant": variant}
@@ -104,7 +104,7 @@ def _layer_data(layer: Layer) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in names}
 
 
-def expert_mesh(design: Design, wanted: str | None = None) -> int:
+def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     """The mesh of that name or number, or the first one of all, whose stages have experts.
 
     Raises:
@@ -127,7 +127,7 @@ def expert_mesh(design: Design, wanted: str | None = None) -> int:
     return rank
 
 
-def _answer(layer: Layer, found: Compared, notes: list[str]) -> dict[str, Any]:
+def _answer(layer: Layer, found: ScheduleComparison, notes: list[str]) -> dict[str, Any]:
     rule, auto = found.prices["parm-auto"].choice, found.prices["auto"].choice
     assert rule is not None and auto is not None
     return {
@@ -135,7 +135,7 @@ def _answer(layer: Layer, found: Compared, notes: list[str]) -> dict[str, Any]:
         "capacity": layer.capacity,
         "input_bytes": layer.input_bytes,
         "slots_bytes": layer.slots_bytes,
-        "schedules": {name: figures(priced) for name, priced in found.prices.items()},
+        "schedules": {name: schedule_figures(priced) for name, priced in found.prices.items()},
         "refused": dict(found.refused),
         "choice": rule.name,
         "reason": rule.reason,
@@ -144,7 +144,7 @@ def _answer(layer: Layer, found: Compared, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def figures(priced: Price) -> dict[str, Any]:
+def schedule_figures(priced: Price) -> dict[str, Any]:
     """A schedule's collectives in both directions, and what the experts of one device compute and hold."""
     return {
         "title": expert_schedules[priced.name].title,
@@ -165,7 +165,7 @@ def _collective(each: Collective) -> dict[str, Any]:
     return each._asdict()
 
 
-def _notes_alone(layer: Layer, links: Links) -> Iterator[str]:
+def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
     """What was assumed of a layer that no design has."""
     if layer.esp > 1:
         yield (
@@ -179,18 +179,18 @@ def _notes_alone(layer: Layer, links: Links) -> Iterator[str]:
     yield "seconds are those of messages, by which auto chooses here too: how fast a device computes is not asked for"
 
 
-def _notes_of(design: Design) -> Iterator[str]:
+def _design_notes(design: Design) -> Iterator[str]:
     """What was assumed of the layer of a design."""
     yield "seconds of a schedule are those of its messages; whole: with gate, order and experts, by which auto chooses"
     if design.cost.profile_name:
         yield "links and devices are as they are drawn: the profile of the design prices its blocks, not a layer alone"
 
 
-def _notes(layer: Layer, links: Links) -> Iterator[str]:
+def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
     """What was assumed on the way to the answer."""
     if rounding(layer):
         yield rounding(layer)
-    crossing = [kind for kind in ("mp", "esp") if _crosses(layer, kind)]
+    crossing = [kind for kind in ("mp", "esp") if _crosses_nodes(layer, kind)]
     if crossing:
         yield f"groups of {' and '.join(crossing)} go from node to node; their rings take the links between nodes"
     if layer.may_drop and layer.mp > 1:
@@ -201,5 +201,5 @@ def _notes(layer: Layer, links: Links) -> Iterator[str]:
         yield "what is exchanged is padded to the most wanted expert; experts compute the tokens alone"
 
 
-def _crosses(layer: Layer, kind: str) -> bool:
+def _crosses_nodes(layer: Layer, kind: str) -> bool:
     return any(len({layer.node(device) for device in group}) > 1 for group in layer.groups(kind))

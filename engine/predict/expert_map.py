@@ -37,16 +37,16 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "width": (2, 3, 4),  # of an expert over hidden
 }
 """1296 layers."""
-ENDS: Mapping[str, tuple[float, ...]] = {
+GRID_CORNERS: Mapping[str, tuple[float, ...]] = {
     name: values if name == "mp" else (values[0], values[-1]) for name, values in GRID.items()
 }
 """384 of them: the smallest and the largest of everything, to compare many clusters by."""
-PRINTED = (1.13, 5.77)
+PUBLISHED_GAINS = (1.13, 5.77)
 """Parm's least and largest gain over DeepSpeed-MoE, as its paper prints them."""
 
-SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
+SPREADING_SCHEDULES = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
 """Schedules that spread the experts over all ranks, so that they need the same memory."""
-ALL = ("expert-parallel", *SPREAD, "ppmoe")
+GRID_SCHEDULES = ("expert-parallel", *SPREADING_SCHEDULES, "ppmoe")
 """And those that keep experts whole: on each of the ``esp`` devices that would share one, or in every
 tensor-parallel group. They take as many times the memory, which not every layer leaves them."""
 
@@ -116,24 +116,24 @@ CLUSTERS: Mapping[str, GridCluster] = {
         Links(NVLINK, NETWORK),
     ),
 }
-OWN = "own"
+OWN_CLUSTER = "own"
 """Stands for the cluster of the open design."""
 
 
-def cluster_called(name: str, design: Design) -> GridCluster:
+def find_cluster(name: str, design: Design) -> GridCluster:
     """Return the cluster of that name, or the one that ``design`` draws.
 
     Raises:
         InputError: there is none of that name.
     """
-    if name == OWN:
-        return cluster_of(design)
+    if name == OWN_CLUSTER:
+        return design_cluster(design)
     if name not in CLUSTERS:
-        raise InputError(f"there are no links called {name!r}. {nearest(name, {OWN: '', **CLUSTERS})}")
+        raise InputError(f"there are no links called {name!r}. {nearest(name, {OWN_CLUSTER: '', **CLUSTERS})}")
     return CLUSTERS[name]
 
 
-def cluster_of(design: Design) -> GridCluster:
+def design_cluster(design: Design) -> GridCluster:
     """Return 8, 16 or 32 devices of the kind, in nodes of the size and on the links that ``design`` draws.
 
     The layers of the grid need at least 8 devices: a smaller cluster is priced with more nodes of its size.
@@ -178,13 +178,13 @@ class Grid(NamedTuple):
 
     @property
     def winner(self) -> NDArray[np.int64]:
-        """[layers] which of :data:`SPREAD` is the fastest."""
-        return np.asarray(np.argmin([self.seconds[name] for name in SPREAD], axis=0))
+        """[layers] which of :data:`SPREADING_SCHEDULES` is the fastest."""
+        return np.asarray(np.argmin([self.seconds[name] for name in SPREADING_SCHEDULES], axis=0))
 
     @property
     def names(self) -> tuple[str, ...]:
         """All schedules that were priced."""
-        return tuple(name for name in ALL if name in self.seconds)
+        return tuple(name for name in GRID_SCHEDULES if name in self.seconds)
 
     def fits(self, name: str) -> NDArray[np.bool_]:
         """[layers] whether the experts of one layer alone leave room on a device under a schedule."""
@@ -212,19 +212,23 @@ class Grid(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid:
-    """Price every layer of :data:`GRID`, or of its :data:`ENDS`, under :data:`ALL` schedules."""
-    sizes = ENDS if ends else GRID
+def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid:
+    """Price every layer of :data:`GRID`, or of its :data:`GRID_CORNERS`, under :data:`GRID_SCHEDULES` schedules."""
+    sizes = GRID_CORNERS if ends else GRID
     points = np.array(list(product(*sizes.values())))
     known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
     found = []
     for point in points.tolist():
         layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
         if layer not in known:
-            known[layer] = [_figures(price(name, layer, cluster.links, cluster.rates)) for name in ALL]
+            known[layer] = [
+                _training_figures(price(name, layer, cluster.links, cluster.rates)) for name in GRID_SCHEDULES
+            ]
         found.append(known[layer])
     of_layers = np.array(found)  # [layers, schedules, 3]
-    first, second, third = ({name: of_layers[:, at, part] for at, name in enumerate(ALL)} for part in range(3))
+    first, second, third = (
+        {name: of_layers[:, at, part] for at, name in enumerate(GRID_SCHEDULES)} for part in range(3)
+    )
     return Grid(dict(zip(sizes, points.T, strict=True)), first, second, third, cluster)
 
 
@@ -247,7 +251,7 @@ def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
     )
 
 
-def _figures(priced: Price) -> tuple[float, ...]:
+def _training_figures(priced: Price) -> tuple[float, ...]:
     """Seconds both ways, those of messages, and bytes of the experts in training."""
     ways = (priced.forward, priced.backward)
     return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways)), STATE_BYTES * priced.parameters

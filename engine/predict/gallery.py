@@ -23,15 +23,15 @@ from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.schedules import Schedule, schedules
 
-LARGEST = 400_000
+LARGEST_STEP = 400_000
 """Computations of the largest step that is judged: a second or two, and some hundred megabytes for as long."""
 CUTS = (1, 2, 4, 8, 16)
 """Waves, chunks and replicas that are tried; of those that cut the model, as far as its layers go."""
 SEARCHED_CUTS = (1, 2)
 """The same of a schedule that searches its order, which takes a second or more each time."""
-CLOSE = 0.005
+EQUAL_WITHIN = 0.005
 """Times that differ by less are told as equal."""
-SAME = 5e-4
+UNCHANGED_WITHIN = 5e-4
 """A change that would be written as none."""
 
 Pipeline = Mapping[str, Any]
@@ -63,7 +63,7 @@ class Variant:
     @property
     def too_large(self) -> bool:
         """Whether it is left out of the gallery though it can be chosen."""
-        return self.refusal is None and self.computations > LARGEST
+        return self.refusal is None and self.computations > LARGEST_STEP
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +91,19 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedVariant:
     """A variant that cannot be judged, and why, in a sentence; it may be chosen all the same."""
 
     variant: Variant
     reason: str
 
 
-def gallery(design: Design) -> Iterator[Entry | Refused]:
+def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
     """Judge every variant, the quickest to judge first; of those that order the same step the first, and what
     a search found even where it is one of the others."""
     seen: set[str] = set()
-    for variant in variants(design):
-        judged = judge(design, variant)
+    for variant in list_variants(design):
+        judged = judge_variant(design, variant)
         if isinstance(judged, Entry):
             if judged.digest in seen and not schedules[variant.schedule].weighs:
                 continue
@@ -114,7 +114,7 @@ def gallery(design: Design) -> Iterator[Entry | Refused]:
 # ---- which variants there are ----
 
 
-def variants(design: Design) -> list[Variant]:
+def list_variants(design: Design) -> list[Variant]:
     """Every variant of every schedule: the present one first, then by the size of the step; those that
     search their order last.
 
@@ -124,13 +124,13 @@ def variants(design: Design) -> list[Variant]:
     found: list[Variant] = []
     for name in schedules:
         if name != "custom":
-            found += _standing(design, [_variant(design, name, options) for options in _options(design, name)])
+            found += _without_refused(design, [_variant(design, name, options) for options in _options(design, name)])
     if not any(variant.present for variant in found):
-        found.append(_present(design))
+        found.append(_present_variant(design))
     return sorted(found, key=lambda each: (not each.present, schedules[each.schedule].weighs, each.computations))
 
 
-def _standing(design: Design, of_schedule: list[Variant]) -> list[Variant]:
+def _without_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
     """Without the refused ones, unless there are no others; but with the first that cuts too many stages."""
     kept = [variant for variant in of_schedule if variant.refusal is None]
     too_many = [variant for variant in of_schedule if variant.refusal and variant.stages > design.model.layers]
@@ -139,13 +139,15 @@ def _standing(design: Design, of_schedule: list[Variant]) -> list[Variant]:
 
 def _options(design: Design, name: str) -> list[dict[str, Any]]:
     """Values of a schedule's options that are worth a look, the design's own among them where it has it."""
-    schedule, now = schedules[name], _section(design)
+    schedule, now = schedules[name], _pipeline_section(design)
     default = {key: field.get_default() for key, field in schedule.model_fields.items()}
     own = {key: now[key] for key in default} if now["schedule"] == name else None
     values = {key: _values(design, name, key, default) for key in default}
     combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     if schedule.weighs:  # once on each path
-        combined = list({_path(design, name, options): options for options in reversed(combined)}.values())[::-1]
+        combined = list({_stage_routes(design, name, options): options for options in reversed(combined)}.values())[
+            ::-1
+        ]
     return combined if own is None or own in combined else [*combined, own]
 
 
@@ -155,7 +157,7 @@ def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> 
     annotation, value = schedule.model_fields[key].annotation, default[key]
     words = get_args(annotation) if get_origin(annotation) is Literal else ()
     if words:
-        moved = {_path(design, name, {**default, key: word}) for word in words}
+        moved = {_stage_routes(design, name, {**default, key: word}) for word in words}
         return words if len(moved) > 1 or not schedule.weighs else [value]
     if isinstance(value, bool) or not isinstance(value, int):
         return [value]
@@ -168,15 +170,15 @@ def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> 
 
 
 def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
-    now = _section(design)
+    now = _pipeline_section(design)
     present = now["schedule"] == name and all(now[key] == value for key, value in options.items())
     if present:
-        return _present(design)
+        return _present_variant(design)
     return Variant(
         schedule=name,
         options=options,
         title=_title(name, options),
-        pipeline=_chosen(design, name, options),
+        pipeline=_pipeline_of_variant(design, name, options),
         stages=_stage_count(design, name, options) or 0,
         microbatches=design.pipe.microbatches,
         refusal=_refusal(design, name, options),
@@ -184,9 +186,9 @@ def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
     )
 
 
-def _present(design: Design) -> Variant:
+def _present_variant(design: Design) -> Variant:
     """What the design has now, with all that was set by hand."""
-    now = _section(design)
+    now = _pipeline_section(design)
     name = now["schedule"]
     options = {key: now[key] for key in schedules[name].model_fields}
     try:
@@ -196,13 +198,13 @@ def _present(design: Design) -> Variant:
     return Variant(name, options, _title(name, options), now, stages, design.pipe.microbatches, None, True)
 
 
-def _section(design: Design) -> dict[str, Any]:
+def _pipeline_section(design: Design) -> dict[str, Any]:
     section: Any = design.pipeline
     dumped: dict[str, Any] = section.model_dump(mode="json")
     return dumped
 
 
-def _made(name: str, options: Mapping[str, Any]) -> Schedule | None:
+def _make_schedule(name: str, options: Mapping[str, Any]) -> Schedule | None:
     try:
         return schedules[name](**options)
     except ValidationError:
@@ -210,26 +212,26 @@ def _made(name: str, options: Mapping[str, Any]) -> Schedule | None:
 
 
 def _stage_count(design: Design, name: str, options: Mapping[str, Any]) -> int | None:
-    made = _made(name, options)
+    made = _make_schedule(name, options)
     return made.stage_count(design.ranks) if made else None
 
 
-def _path(design: Design, name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], ...] | None:
+def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], ...] | None:
     """The mesh of each stage, for every replica; None where it cannot be said."""
-    made = _made(name, options)
+    made = _make_schedule(name, options)
     if made is None or made.stage_count(design.ranks) > design.model.layers or made.refuses(design.pipe):
         return None
     return tuple(tuple(route) for route in made.routes(design.pipe))
 
 
-def _chosen(design: Design, name: str, options: Mapping[str, Any]) -> Pipeline:
+def _pipeline_of_variant(design: Design, name: str, options: Mapping[str, Any]) -> Pipeline:
     """The pipeline under another variant: what was set stage by stage stays where the stages lie as before."""
-    now = _section(design)
+    now = _pipeline_section(design)
     of_schedule = schedules[now["schedule"]].model_fields
     kept = {key: value for key, value in now.items() if key not in of_schedule}
     chosen = {**kept, **options, "schedule": name, "actions": None}
     before = {key: now[key] for key in of_schedule}
-    if _path(design, name, options) != _path(design, now["schedule"], before):
+    if _stage_routes(design, name, options) != _stage_routes(design, now["schedule"], before):
         chosen |= {"stages": None, "placement": None}
         if isinstance(chosen.get("recompute"), list):
             chosen["recompute"] = "none"
@@ -237,7 +239,7 @@ def _chosen(design: Design, name: str, options: Mapping[str, Any]) -> Pipeline:
 
 
 def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> str | None:
-    made = _made(name, options)
+    made = _make_schedule(name, options)
     if made is None:
         return f"{schedules[name].title} has no such options"
     if refused := made.refuses(design.pipe):
@@ -254,25 +256,27 @@ def _title(name: str, options: Mapping[str, Any]) -> str:
         if isinstance(value, int) and not isinstance(value, bool) and isinstance(default, int):
             words.append(f"{value} {key.removesuffix('s') if value == 1 else key}")
         elif value != default:
-            words.append(_NAMED.get((key, str(value)), f"{key} {value}" if key not in _BARE else str(value)))
+            words.append(
+                _OPTION_TITLES.get((key, str(value)), f"{key} {value}" if key not in _SELF_EXPLANATORY else str(value))
+            )
     return ", ".join([schedules[name].title, *words])
 
 
-_BARE = {"grouping", "concatenation", "path"}  # options whose value says it all
-_NAMED = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
+_SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options whose value says it all
+_OPTION_TITLES = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
 
 
-def searched(design: Design) -> Pipeline | None:
+def searched_pipeline(design: Design) -> Pipeline | None:
     """The pipeline with its order searched for, on the very stages and meshes that it has; None where that is no
     question: it is searched already, or of replicas, or on one mesh."""
-    now = _section(design)
+    now = _pipeline_section(design)
     made = schedules[now["schedule"]]
     routes = [list(route) for route in design.pipeline.routes(design.pipe)]
     if made.weighs or len(routes) > 1 or design.ranks == 1:
         return None
     route = list(now["placement"] or routes[0])
     ways = [{"path": path, "chunks": len(route) // design.ranks} for path in ("loop", "wave")]
-    same = (way for way in ways if _path(design, "auto", way) == (tuple(route),))
+    same = (way for way in ways if _stage_routes(design, "auto", way) == (tuple(route),))
     kept = {key: now[key] for key in ("microbatches", "stages", "recompute")}
     return {"schedule": "auto", **kept, **next(same, {"placement": route})}
 
@@ -280,22 +284,22 @@ def searched(design: Design) -> Pipeline | None:
 # ---- what a variant takes ----
 
 
-def judge(design: Design, variant: Variant) -> Entry | Refused:
+def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
     """Lower, price and simulate the design with the variant in place of its own schedule."""
     if variant.refusal:
-        return Refused(variant, variant.refusal)
+        return RefusedVariant(variant, variant.refusal)
     if variant.too_large:
-        words = f"{variant.computations:,} computations are more than the gallery simulates ({LARGEST:,})"
-        return Refused(variant, f"{words}; choose it to see it")
+        words = f"{variant.computations:,} computations are more than the gallery simulates ({LARGEST_STEP:,})"
+        return RefusedVariant(variant, f"{words}; choose it to see it")
     try:
-        return _entry(variant, predict(with_variant(design, variant)))
+        return _entry(variant, predict(apply_variant(design, variant)))
     except DesignError as error:
-        return Refused(variant, error.problems[0].message if error.problems else str(error))
+        return RefusedVariant(variant, error.problems[0].message if error.problems else str(error))
     except InputError as error:
-        return Refused(variant, str(error))
+        return RefusedVariant(variant, str(error))
 
 
-def with_variant(design: Design, variant: Variant) -> Design:
+def apply_variant(design: Design, variant: Variant) -> Design:
     """The design with another pipeline.
 
     Raises:
@@ -329,14 +333,14 @@ def _entry(variant: Variant, prediction: Prediction) -> Entry:
         forward_s=of(Op.F),
         backward_s=of(Op.B, Op.I, Op.W),
         transfer_s=float(costs.seconds[sends].mean()) if sends.any() else 0.0,
-        uneven=_uneven(prediction),
+        uneven=_has_uneven_stages(prediction),
         splits=bool((program.op == Op.W).any()),
         digest=program.digest,
         timeline=timeline,
     )
 
 
-def _uneven(prediction: Prediction) -> bool:
+def _has_uneven_stages(prediction: Prediction) -> bool:
     program = prediction.program
     computed = program.is_compute
     seconds = np.bincount(program.stage[computed], prediction.costs.seconds[computed])

@@ -10,27 +10,27 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import Any, NamedTuple
 
-from meshwave.engine.predict.gallery import CLOSE, SAME, Entry
+from meshwave.engine.predict.gallery import EQUAL_WITHIN, UNCHANGED_WITHIN, Entry
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import quantity
 
 
-def of_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
+def describe_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
     """What a search for the order of the same stages gained, in a sentence, and whether that is to be taken."""
     unit = present.costs.unit
     was, now = present.timeline.makespan, found.timeline.makespan
     fitted, fits = (bool(each.memory.fits.all()) for each in (present, found))
     taken = quantity(now, "s") if unit == "s" else f"{now:.4g} units"
-    held = _beside(*(float(each.memory.total_bytes.max()) for each in (found, present)))
+    held = _relative_memory(*(float(each.memory.total_bytes.max()) for each in (found, present)))
     if fits and not fitted:
         return f"Auto finds an order of these stages that fits in memory, in {taken}.", True
-    if not fits or now > was * (1 - CLOSE):
-        near = "as fast" if now > was * (1 - SAME) or not fits else f"{_shorter(now, was)} shorter"
+    if not fits or now > was * (1 - EQUAL_WITHIN):
+        near = "as fast" if now > was * (1 - UNCHANGED_WITHIN) or not fits else f"{_reduction(now, was)} shorter"
         return (
             f"Auto finds nothing better for these stages: its best is {near}{'' if fits else ' or does not fit'}.",
             False,
         )
-    return f"Auto finds an order of these stages in {taken}: {_shorter(now, was)} shorter, with {held}.", True
+    return f"Auto finds an order of these stages in {taken}: {_reduction(now, was)} shorter, with {held}.", True
 
 
 # ---- what is to be learned of them ----
@@ -46,9 +46,9 @@ class Note(NamedTuple):
     advised_title: str = ""
 
 
-def notes(entries: Iterable[Entry]) -> list[Note]:
+def gallery_notes(entries: Iterable[Entry]) -> list[Note]:
     """What the numbers say; fewer where there is less to say."""
-    lesson = _Lesson(tuple(entries))
+    lesson = _Comparison(tuple(entries))
     told = (
         _advice("The fastest that fits", lesson.fastest, lesson.faster()),
         _advice("Auto with other options", lesson.searching, lesson.faster("auto")),
@@ -63,7 +63,7 @@ def _advice(title: str, text: str, entry: Entry | None) -> Note:
     return Note(title, text, entry.variant.key, entry.variant.title) if entry else Note(title, text)
 
 
-class _Lesson:
+class _Comparison:
     """Some entries of one design, and what they teach."""
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
@@ -79,7 +79,7 @@ class _Lesson:
         best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.present
         if best is None or present is None or best.variant.present:
             return None
-        behind = present.makespan_s >= best.makespan_s * (1 + CLOSE)
+        behind = present.makespan_s >= best.makespan_s * (1 + EQUAL_WITHIN)
         return best if behind or not present.fits else None
 
     @property
@@ -88,9 +88,9 @@ class _Lesson:
         present, best = self.present, self.faster("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return ""
-        change = _shorter(best.makespan_s, present.makespan_s)
+        change = _reduction(best.makespan_s, present.makespan_s)
         gain = f"{change} shorter than {_name(present)}" if present.fits else f"and fits, as {_name(present)} does not"
-        return f"{_name(best)} is {gain}: {_time(best, best.makespan_s)}, with {_beside(best.peak_bytes, present.peak_bytes)}."
+        return f"{_name(best)} is {gain}: {_time(best, best.makespan_s)}, with {_relative_memory(best.peak_bytes, present.peak_bytes)}."
 
     @property
     def fastest(self) -> str:
@@ -110,10 +110,10 @@ class _Lesson:
             return f"{words}: what you have."
         if not present.fits:
             return f"{words}; what you have does not fit."
-        if present.makespan_s < best.makespan_s * (1 + CLOSE):
+        if present.makespan_s < best.makespan_s * (1 + EQUAL_WITHIN):
             return f"{words}; what you have is as fast."
-        held = _beside(best.peak_bytes, present.peak_bytes)
-        return f"{words}, {_shorter(best.makespan_s, present.makespan_s)} shorter than what you have, with {held}."
+        held = _relative_memory(best.peak_bytes, present.peak_bytes)
+        return f"{words}, {_reduction(best.makespan_s, present.makespan_s)} shorter than what you have, with {held}."
 
     @property
     def interleaving(self) -> str:
@@ -130,13 +130,13 @@ class _Lesson:
         waves = fold.variant.options["waves"]
         told = f"With {2 * waves} chunks a mesh {_name(fold)} takes {_time(fold, fold.makespan_s)} and interleaved 1F1B {_time(loop, loop.makespan_s)}"
         behind, bubble = fold.makespan_s - loop.makespan_s, fold.free_s - loop.free_s
-        near = CLOSE * loop.makespan_s
+        near = EQUAL_WITHIN * loop.makespan_s
         if abs(behind) < near:
             verdict = "they are equal"
         else:
             first, second = (loop, fold) if behind > 0 else (fold, loop)
             name = "Hanayo" if first is fold else "interleaved 1F1B"
-            verdict = f"{name} is {_shorter(first.makespan_s, second.makespan_s)} shorter"
+            verdict = f"{name} is {_reduction(first.makespan_s, second.makespan_s)} shorter"
         return f"{told}: {verdict}. {self._why(fold, loop, bubble, behind - bubble, near)}"
 
     def _why(self, fold: Entry, loop: Entry, bubble: float, transfers: float, near: float) -> str:
@@ -192,7 +192,7 @@ class _Lesson:
         if not split or not whole:
             return ""
         first, second = (min(group, key=lambda each: each.makespan_s) for group in (split, whole))
-        if first.makespan_s > second.makespan_s * (1 - CLOSE):
+        if first.makespan_s > second.makespan_s * (1 - EQUAL_WITHIN):
             return ""
         span = (
             f"a bubble of {100 * first.span_bubble_ratio:.1f} % in its own span"
@@ -200,8 +200,8 @@ class _Lesson:
             else ""
         )
         return (
-            f"It pays: {_name(first)} is {_shorter(first.makespan_s, second.makespan_s)} shorter than "
-            f"{_name(second)}, the best that does not, with {_beside(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
+            f"It pays: {_name(first)} is {_reduction(first.makespan_s, second.makespan_s)} shorter than "
+            f"{_name(second)}, the best that does not, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
         )
 
     def _of(self, schedule: str, **options: Any) -> list[Entry]:
@@ -226,11 +226,15 @@ def _bytes(value: float) -> str:
     return quantity(value, "B")
 
 
-def _shorter(time: float, other: float) -> str:
+def _reduction(time: float, other: float) -> str:
     return f"{100 * (1 - time / other):.1f} %"
 
 
-def _beside(held: float, other: float) -> str:
+def _relative_memory(held: float, other: float) -> str:
     """Memory against another's: ``12 % more memory``."""
     more = held / other - 1
-    return "as much memory" if abs(more) < CLOSE else f"{100 * abs(more):.2g} % {'more' if more > 0 else 'less'} memory"
+    return (
+        "as much memory"
+        if abs(more) < EQUAL_WITHIN
+        else f"{100 * abs(more):.2g} % {'more' if more > 0 else 'less'} memory"
+    )

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 ENTRIES_PER_ROW = 4
 """Changes of rates that are noted at first, for each row of the program; where there are more, all are played again."""
-FULL = 1 - 1e-6
+FULL_SHARE = 1 - 1e-6
 """A port of which so much is used is full."""
 ROUNDING = 1e-9
 """Relative: bytes that are left by rounding."""
@@ -133,10 +133,10 @@ class LinkFlows:
             on = (middle > self.start_s[other]) & (middle < self.end_s[other])
             level += np.where(on, weight * rates[self.class_of(other)], 0.0)
             count += on
-        full = level >= FULL * self.at_capacity[port]
+        full = level >= FULL_SHARE * self.at_capacity[port]
         alone = float(self.network.rate[self.kind[flow]])
         slower = np.ones(len(middle)) if self.is_serial else 1 - rates[self.class_of(flow)] / alone
-        lost = np.where(full & (slower > FULL - 1 + 2e-6), slower * length, 0.0)
+        lost = np.where(full & (slower > FULL_SHARE - 1 + 2e-6), slower * length, 0.0)
         return float(lost.sum()), int(count[lost > 0].max(initial=0))
 
 
@@ -229,13 +229,13 @@ def _exchanges(
         of_class = network.coupling.classes[0][kind]
         for of in np.unique(of_class).tolist():
             alike = of_class == of
-            end[alike] = _ends(rates[of], begin[alike], size[here[alike]])
+            end[alike] = _flow_ends(rates[of], begin[alike], size[here[alike]])
         end = np.where(parts[here] == part + 1, timeline.end[spans[here]], end)
         at[here] = end
         yield rows[here], np.full(len(here), part), size[here], np.minimum(begin, end), end
 
 
-def _ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
+def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
     """Return the moments at which flows of one class have moved their bytes."""
     times, values = np.array(rates.times), np.array(rates.values)
     served = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))

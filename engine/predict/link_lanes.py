@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwave.engine.predict.link_flows import LinkFlows
-from meshwave.engine.predict.link_load import PortLoad, is_of_device
+from meshwave.engine.predict.link_load import PortLoad, is_device_port
 from meshwave.engine.program.link_shares import (
     MOST_SHARES,
     Passing,
@@ -19,9 +19,9 @@ from meshwave.engine.program.link_shares import (
     stack_shares,
 )
 
-MOST_LANES = 32
+LANE_LIMIT = 32
 """Largest number of lanes. Ports of nodes come before those of devices, and busy ones before idle ones."""
-BUSY = 0.5
+BUSY_SHARE = 0.5
 """A link of a device that is busy for so much of the step has a lane, though nobody asked for those of devices."""
 
 
@@ -49,12 +49,14 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     """Return the lanes of the ports that are used: those of nodes first, those of devices where ``devices`` asks for
     them, where they are busy, or where there are no others. Of too many, the busiest of nodes, then of devices."""
     number = {port: place for place, port in enumerate(flows.network.ports)}
-    nodes = any(not is_of_device(load.port) for load in loads)
-    possible = [load for load in loads if devices or not nodes or not is_of_device(load.port) or load.share >= BUSY]
+    nodes = any(not is_device_port(load.port) for load in loads)
+    possible = [
+        load for load in loads if devices or not nodes or not is_device_port(load.port) or load.share >= BUSY_SHARE
+    ]
     chosen: set[int] = set()
     drawn = 0
-    first = sorted(range(len(possible)), key=lambda at: (is_of_device(possible[at].port), -possible[at].share))
-    for place in first[:MOST_LANES]:
+    first = sorted(range(len(possible)), key=lambda at: (is_device_port(possible[at].port), -possible[at].share))
+    for place in first[:LANE_LIMIT]:
         drawn += len(flows.passing.get(number[possible[place].port], ((),))[0])
         if drawn > MOST_SHARES:
             break
@@ -63,13 +65,13 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
     shortest = ROUNDING * float(flows.end_s.max(initial=0.0))
     found = []
     for place in sorted(chosen):
-        stacked = stack_shares(_passing(flows, number[possible[place].port]), most)
+        stacked = stack_shares(_port_flows(flows, number[possible[place].port]), most)
         shares = [share for share in stacked if share.end_s - share.start_s > shortest]
         found.append(LinkLane(possible[place], shares, most_at_once(shares)))
     return LinkLanes(flows, found, len(possible))
 
 
-def _passing(flows: LinkFlows, port: int) -> list[Passing]:
+def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
     """The flows of a port."""
     if port not in flows.passing:
         return []

@@ -24,9 +24,9 @@ from meshwave.engine.program.timeline import Timeline
 Floats = NDArray[np.float64]
 Binding = Literal["network", "compute", "critical_path"]
 
-CLOSE = 0.01
+EQUAL_BOUNDS_WITHIN = 0.01
 """Bounds that differ by less of the step are equal: the more specific one is named."""
-NAMES: Mapping[PortKind, tuple[str, str]] = {
+PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
     "nic-out": ("NIC of node {}, outgoing", "NIC {} out"),
     "nic-in": ("NIC of node {}, incoming", "NIC {} in"),
     "nic-both": ("NIC of node {}, both directions", "NIC {} both"),
@@ -39,22 +39,22 @@ NAMES: Mapping[PortKind, tuple[str, str]] = {
     "link-in": ("link of device {}, incoming", "dev {} in"),
 }
 """Name and shortest name of each kind of port. Where a node has several NICs, a device uses one of them at a time."""
-PLACE: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(NAMES)}
-GROUPS = ("nic", "switch", "uplink", "device", "link")
+PORT_KIND_ORDER: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(PORT_NAMES)}
+PORT_GROUP_ORDER = ("nic", "switch", "uplink", "device", "link")
 """Ports of nodes come before those of devices."""
 
 
 def port_name(port: Port) -> str:
     """``NIC of node 1, outgoing``"""
-    return NAMES[port.kind][0].format(port.number)
+    return PORT_NAMES[port.kind][0].format(port.number)
 
 
 def port_label(port: Port) -> str:
     """Return the shortest name of a port: ``NIC 1 out``, ``dev 3 in``."""
-    return NAMES[port.kind][1].format(port.number)
+    return PORT_NAMES[port.kind][1].format(port.number)
 
 
-def is_of_device(port: Port) -> bool:
+def is_device_port(port: Port) -> bool:
     """Return whether a port belongs to a single device."""
     return port.kind.startswith(("link", "device"))
 
@@ -91,7 +91,7 @@ def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLo
 
 def port_order(port: Port) -> tuple[int, int, int]:
     """Return the place of a port among others: NICs first, by number, outgoing before incoming."""
-    return GROUPS.index(port.kind.partition("-")[0]), port.number, PLACE[port.kind]
+    return PORT_GROUP_ORDER.index(port.kind.partition("-")[0]), port.number, PORT_KIND_ORDER[port.kind]
 
 
 def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
@@ -137,7 +137,7 @@ class Bounds(NamedTuple):
         if self.binding == "compute":
             return f"mesh {self.mesh} computes {self._percent(self.busy_s)} of the step"
         path = f"the critical path takes {self._percent(self.critical_path_s)} of the step without shared links"
-        if self.critical_path_s < (1 - CLOSE) * self.makespan_s:
+        if self.critical_path_s < (1 - EQUAL_BOUNDS_WITHIN) * self.makespan_s:
             path += ", and waiting for shared links takes the rest"
         return f"{path}; the busiest port, {port} of it" if port else path
 
@@ -173,7 +173,7 @@ def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[
     network_s = None if busiest is None else busiest.busy_s
     alone_s = makespan if costs.network is None else costs.play_alone(program).makespan
     found: dict[Binding, float] = {"network": network_s or 0.0, "compute": float(busy[mesh]), "critical_path": alone_s}
-    near = max(found.values()) - CLOSE * makespan
+    near = max(found.values()) - EQUAL_BOUNDS_WITHIN * makespan
     binding = next(name for name, seconds in found.items() if seconds >= near)
     port = None if busiest is None else busiest.port
     return Bounds(network_s, alone_s, found["compute"], port, timeline.meshes[mesh], makespan, binding)

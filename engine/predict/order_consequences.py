@@ -2,7 +2,7 @@
 
 Everything works on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` gives them.
 A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Nothing is
-changed in place, and no order is refused for waiting for ever: :func:`play` tells, and
+changed in place, and no order is refused for waiting for ever: :func:`simulate_order` tells, and
 :func:`meshwave.engine.program.deadlock_repair.repair` mends.
 """
 
@@ -28,7 +28,7 @@ from meshwave.engine.program.verification import complete, verify
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class OrderOutcome:
     """An order of computations and what becomes of it."""
 
     order: Program  # computations alone
@@ -50,7 +50,7 @@ class Played:
         return peak_memory(self.program, self.costs).total_bytes
 
 
-def play(design: Design, order: Program, known: Sequence[str] = ()) -> Played:
+def simulate_order(design: Design, order: Program, known: Sequence[str] = ()) -> OrderOutcome:
     """Simulate an order of computations on the meshes and costs of a design, or say why it cannot run.
 
     Args:
@@ -60,14 +60,14 @@ def play(design: Design, order: Program, known: Sequence[str] = ()) -> Played:
         InputError: the cost model cannot price the design.
     """
     if faults := complete(order, design.pipe.microbatches):
-        return Played(order, None, None, None, faults)
+        return OrderOutcome(order, None, None, None, faults)
     program = with_messages(order, design)
     if len(program.graph.stuck):
-        return Played(order, program, None, None, list(known) or verify(program))
+        return OrderOutcome(order, program, None, None, list(known) or verify(program))
     costs = estimate(design, program)
     names = tuple(mesh.name for mesh in design.meshes)
     timeline = costs.play(program, meshes=names)
-    return Played(order, program, costs, timeline, [])
+    return OrderOutcome(order, program, costs, timeline, [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Consequences:
         return 1e-9 * max(self.makespan)
 
 
-def consequences(before: Played, after: Played) -> Consequences:
+def find_consequences(before: OrderOutcome, after: OrderOutcome) -> Consequences:
     """What becomes of a timeline where another order of the same stages can run.
 
     Raises:

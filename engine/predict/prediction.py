@@ -155,7 +155,7 @@ class Prediction:
     def warnings(self) -> list[Problem]:
         """What is unwise, though it can be simulated."""
         priced = pricing_model(self.design).warnings(self.design)
-        return [*_memory_warnings(self), *priced, *_warnings(self.design)]
+        return [*_memory_warnings(self), *priced, *_design_warnings(self.design)]
 
 
 def predict(design: Design, program: Program | None = None) -> Prediction:
@@ -174,7 +174,7 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
     return Prediction(design, program, costs, costs.play(program, meshes=names))
 
 
-def check(design: Design) -> list[Problem]:
+def check_design(design: Design) -> list[Problem]:
     """Every problem of a design, also of a draft whose parts do not fit each other: what is wrong
     between its parts, what lowering and the costs find, and the unwise."""
     found = problems(design)
@@ -182,7 +182,7 @@ def check(design: Design) -> list[Problem]:
     try:
         if not wrong:
             return [*found, *predict(design).warnings]
-        if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDERS) for where in wrong):
+        if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDER_SECTIONS) for where in wrong):
             lower(design)  # what is wrong elsewhere does not hide what is wrong with a drawn order
     except DesignError as error:
         return [*found, *error.problems]
@@ -191,7 +191,7 @@ def check(design: Design) -> list[Problem]:
     return found
 
 
-_ORDERS = ("pipeline", "model", "meshes")
+_ORDER_SECTIONS = ("pipeline", "model", "meshes")
 """What the orders of a design depend on."""
 
 
@@ -204,12 +204,12 @@ def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
             f"meshes[{rank}]",
             "memory",
             f"a device of mesh {design.meshes[rank].name} would hold {quantity(total, 'B')} of its "
-            f"{quantity(capacity, 'B')}, most of it {largest} ({quantity(most, 'B')}); {_relief(design, largest)}",
+            f"{quantity(capacity, 'B')}, most of it {largest} ({quantity(most, 'B')}); {_memory_remedy(design, largest)}",
             "warning",
         )
 
 
-def _relief(design: Design, category: str) -> str:
+def _memory_remedy(design: Design, category: str) -> str:
     """What would take less of one kind of memory, of what this design does not do already."""
     ways = {
         "weights": ["more meshes", "a larger tp"],
@@ -227,7 +227,7 @@ def _relief(design: Design, category: str) -> str:
     return f"use {', '.join(others)}{',' * (len(others) > 1)}{' or ' * bool(others)}{last}"
 
 
-def _warnings(design: Design) -> Iterator[Problem]:
+def _design_warnings(design: Design) -> Iterator[Problem]:
     used = {device for mesh in design.meshes for device in mesh.devices}
     idle = design.cluster.devices - len(used)
     if idle:

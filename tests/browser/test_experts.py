@@ -385,10 +385,10 @@ def quick_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 
     points = np.array(list(product(*expert_grid.GRID.values())))
     axes = dict(zip(expert_grid.GRID, points.T, strict=True))
-    names = (*expert_grid.SPREAD, "ppmoe")
+    names = (*expert_grid.SPREADING_SCHEDULES, "ppmoe")
     seconds = {name: 1e-3 + (np.arange(len(points)) + number) % len(names) for number, name in enumerate(names)}
     quick = expert_grid.Grid(axes, seconds, seconds)
-    monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
+    monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     monkeypatch.setattr(expert_schedules, "_maps", KnownMaps())
 
 

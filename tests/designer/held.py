@@ -68,8 +68,8 @@ def judge_for_browser(design: Design) -> Iterator[gallery_cards.Cards]:
 
 def judge(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Cards]:
     """The gallery of some schedules alone; the process ends with it, so that nothing is put back."""
-    every = gallery.variants
-    gallery.variants = lambda design: [each for each in every(design) if each.schedule in schedules]
+    every = gallery.list_variants
+    gallery.list_variants = lambda design: [each for each in every(design) if each.schedule in schedules]
     yield from judged(design)
 
 

@@ -13,14 +13,14 @@ from meshwave.designer.views.expert_map import map_of_layers
 from meshwave.designer.views.expert_schedules import ExpertSchedules
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.predict.expert_map import CLUSTERS, OWN, cluster_of, grid
+from meshwave.engine.predict.expert_map import CLUSTERS, OWN_CLUSTER, design_cluster, price_grid
 from tests.designer import held
 
 PRICED_S = 60.0
 
 
 def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
-    found, of = map_of_layers(), grid()
+    found, of = map_of_layers(), price_grid()
 
     alike, fitting = found["rankings"]["alike"], found["rankings"]["fitting"]
     assert len(alike["best"]) == len(fitting["best"]) == 1296 == len(found["deepspeed"])
@@ -58,19 +58,19 @@ def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.Monk
         view._handle_msg({"type": "map", "links": links})
         assert view._job is None or view._job.job.join(PRICED_S)
 
-    assert [each["key"] for each in view.links] == [OWN, *CLUSTERS]
-    for links in (*CLUSTERS, OWN, OWN):
+    assert [each["key"] for each in view.links] == [OWN_CLUSTER, *CLUSTERS]
+    for links in (*CLUSTERS, OWN_CLUSTER, OWN_CLUSTER):
         ask(links)
-    assert [*expert_schedules._maps] == [*CLUSTERS.values(), cluster_of(opened)]
-    assert view.map == {"notes": [cluster_of(opened).about]}
+    assert [*expert_schedules._maps] == [*CLUSTERS.values(), design_cluster(opened)]
+    assert view.map == {"notes": [design_cluster(opened).about]}
     ask("nvlnk")
     assert "Did you mean 'nvlink'?" in answers[-1]["refused"]
-    assert view.map == {"notes": [cluster_of(opened).about]}
+    assert view.map == {"notes": [design_cluster(opened).about]}
 
 
 def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = grid()
-    monkeypatch.setattr(expert_map, "grid", lambda cluster: quick._replace(cluster=cluster))
+    quick = price_grid()
+    monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
         notes = " ".join(map_of_layers(cluster)["notes"])
         assert cluster.about in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes

@@ -15,7 +15,7 @@ from meshwave.designer.views.gallery_cards import COLUMNS, LANES, about, axis, c
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict.gallery import Entry, judge, variants
+from meshwave.engine.predict.gallery import Entry, judge_variant, list_variants
 from meshwave.engine.predict.prediction import predict
 from tests._strategies import document
 from tests.designer import held
@@ -73,7 +73,7 @@ def wait_for(gallery: Gallery) -> None:
 
 
 def entry(design: Design, title: str) -> Entry:
-    found = judge(design, next(variant for variant in variants(design) if variant.title == title))
+    found = judge_variant(design, next(variant for variant in list_variants(design) if variant.title == title))
     assert isinstance(found, Entry)
     return found
 

@@ -14,7 +14,7 @@ from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import LAYER_OPS
-from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy.measured_block import measured_inside
@@ -59,7 +59,7 @@ def test_what_travels_holds_the_words_and_the_way() -> None:
 
 def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> MeasuredBlock:
     """What a run would have written down that did all steps of experts as predicted, but so many times as slow."""
-    predicted, rows = inside(prediction.design, rank, 0, op), []
+    predicted, rows = predict_block(prediction.design, rank, 0, op), []
     timeline = predicted.timeline
     for device in range(len(predicted.block)):
         mine: dict[str, tuple[int, ...]] = {}  # one that is predicted on two lanes is measured as one

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from meshwave.engine.bench.papers import table
 from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.predict.expert_map import ALL, CLUSTERS, PRINTED, SPREAD, Grid, GridCluster, grid
+from meshwave.engine.predict.expert_map import (
+    CLUSTERS,
+    GRID_SCHEDULES,
+    PUBLISHED_GAINS,
+    SPREADING_SCHEDULES,
+    Grid,
+    GridCluster,
+    price_grid,
+)
 from meshwave.engine.predict.prediction import predict
 
 LATE = "a2a-allgather"
@@ -34,9 +42,11 @@ def tables() -> Iterator[Table | table.Grid]:
 
 def expert_layers() -> Table:
     """Parm's range over 1296 layers, as far as layers and links can be made up for."""
-    found, server = grid(CLUSTER), grid(SERVER, ends=True)
+    found, server = price_grid(CLUSTER), price_grid(SERVER, ends=True)
     gain = np.concatenate([found.gain(), server.gain()])
-    named, of_all = (_count_wins(*each) for each in ((found.winner, SPREAD), (found.fastest, ALL)))
+    named, of_all = (
+        _count_wins(*each) for each in ((found.winner, SPREADING_SCHEDULES), (found.fastest, GRID_SCHEDULES))
+    )
     folded = found.axes["mp"] > 1  # without tensor parallelism PPMoE is a copy of all experts on every GPU
     inside = (found.seconds["ppmoe"] / found.auto)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
@@ -51,9 +61,9 @@ def expert_layers() -> Table:
     return Table(
         "Parm: times as fast as DeepSpeed-MoE, forward and backward of expert layers",
         [
-            Row("least gain, 32 GPUs and server of 8", PRINTED[0], float(gain.min()), layers),
-            Row("least gain, 32 GPUs", PRINTED[0], float(found.gain().min()), layers),
-            Row("largest gain, 32 GPUs and server of 8", PRINTED[1], float(gain.max()), kernels),
+            Row("least gain, 32 GPUs and server of 8", PUBLISHED_GAINS[0], float(gain.min()), layers),
+            Row("least gain, 32 GPUs", PUBLISHED_GAINS[0], float(found.gain().min()), layers),
+            Row("largest gain, 32 GPUs and server of 8", PUBLISHED_GAINS[1], float(gain.max()), kernels),
         ],
         tolerance=0.005,
         note=f"Fitted: the links, by FSMoE on its own testbed; nothing is fitted to Parm's results. Assumed: the grid of "
@@ -71,14 +81,14 @@ def expert_layers() -> Table:
 
 def _shared_part(baseline_s: float, parm_s: float) -> float:
     """Time that both would need besides, as a part of Parm's, for the gain to be the largest that is printed."""
-    return (baseline_s - PRINTED[1] * parm_s) / (PRINTED[1] - 1) / parm_s
+    return (baseline_s - PUBLISHED_GAINS[1] * parm_s) / (PUBLISHED_GAINS[1] - 1) / parm_s
 
 
 def by_layout() -> table.Grid:
     """Where in the grid the gains lie: by the sizes of its groups, on both of the paper's testbeds."""
     lines = []
     for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
-        found = grid(cluster, ends=True)
+        found = price_grid(cluster, ends=True)
         for layout, those in _layouts(found):
             gain, late = found.gain()[those], found.gain(LATE)[those]
             figures = gain.min(), np.median(gain), gain.max(), late.min(), late.max()
@@ -88,7 +98,7 @@ def by_layout() -> table.Grid:
         ["least", "median", "largest", "over a2a: least", "largest"],
         lines,
         note="Fitted, assumed and neither: as above, for the layers at the ends of every axis. The paper's least gain, "
-        f"{PRINTED[0]}, is that of layers without tensor parallelism, whose tokens nobody sends twice: what remains is the "
+        f"{PUBLISHED_GAINS[0]}, is that of layers without tensor parallelism, whose tokens nobody sends twice: what remains is the "
         "gather over the devices that share an expert.",
     )
 
@@ -97,7 +107,7 @@ def by_links() -> table.Grid:
     """Parm against the order of today's systems on several kinds of links."""
     lines = []
     for cluster in CLUSTERS.values():
-        found = grid(cluster, ends=True)
+        found = price_grid(cluster, ends=True)
         for layout, those in _layouts(found):
             gains = [found.gain(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
             figures = [float(end) for gain in gains for end in (gain.min(), gain.max())]

@@ -14,7 +14,7 @@ from meshwave.engine.bench.papers.table import Row, Table
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.experts import Layer, Line, Links, Rates, StepOp, price
 from meshwave.engine.findings import DesignError
-from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Op
 
@@ -281,7 +281,7 @@ def by_micro_batch() -> table.Grid:
 
 def _forward_shares(design: Design) -> dict[str, float]:
     """Of the forward of a stage on one device: what its expert layers take, and their exchanges."""
-    found = inside(design, 0, 0, Op.F)
+    found = predict_block(design, 0, 0, Op.F)
     lanes = [lane for lane, device in enumerate(found.devices) if device == found.devices[0]]
     took = np.where(np.isin(found.timeline.rank, lanes), found.timeline.end - found.timeline.start, 0.0)
     steps = np.array([step or "" for step in found.steps])

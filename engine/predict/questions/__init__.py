@@ -2,36 +2,36 @@
 
 =====================  ==============================================================================
 :class:`Inspector`     asks one timeline: an area, an idle gap, the critical path, a search
-:func:`what_if`        a change of costs, simulated anew
-:func:`what_ifs`       the changes that could make a step shorter, with what each one brings
+:func:`changed_makespan`        a change of costs, simulated anew
+:func:`rank_changes`       the changes that could make a step shorter, with what each one brings
 :func:`parse_query`    what a person searches for: ``3F7``, ``B of stage 2``, ``mesh C``
-:func:`work`           the FLOPs of every computation
+:func:`stage_flops`           the FLOPs of every computation
 =====================  ==============================================================================
 
 Nothing here knows of a schedule or a page: the command line and the designer ask the same questions.
 """
 
 from meshwave.engine.predict.questions.action_query import Query, parse_query
-from meshwave.engine.predict.questions.critical_path import Path
-from meshwave.engine.predict.questions.idle_time import Idle, Part
+from meshwave.engine.predict.questions.critical_path import CriticalPath
+from meshwave.engine.predict.questions.idle_time import Idle, IdlePart
 from meshwave.engine.predict.questions.inspector import Inspector
-from meshwave.engine.predict.questions.stage_work import Work, work
+from meshwave.engine.predict.questions.stage_work import Work, stage_flops
 from meshwave.engine.predict.questions.time_breakdown import Area, MeshTime
-from meshwave.engine.predict.questions.what_if import Change, WhatIf, what_if, what_ifs
+from meshwave.engine.predict.questions.what_if import Change, WhatIf, changed_makespan, rank_changes
 
 __all__ = [
     "Area",
     "Change",
+    "CriticalPath",
     "Idle",
+    "IdlePart",
     "Inspector",
     "MeshTime",
-    "Part",
-    "Path",
     "Query",
     "WhatIf",
     "Work",
+    "changed_makespan",
     "parse_query",
-    "what_if",
-    "what_ifs",
-    "work",
+    "rank_changes",
+    "stage_flops",
 ]

@@ -15,7 +15,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.program.action import RECEIVES, SENDS, Op
 from meshwave.engine.program.timeline import Timeline
 
-WORDS = {
+OPS_BY_WORD = {
     "forward": (Op.F,),
     "backward": (Op.B, Op.I, Op.W),
     "step": (Op.STEP,),
@@ -27,9 +27,9 @@ WORDS = {
     "activation": (Op.SEND_F,),
     "gradient": (Op.SEND_B,),
 }
-_FILLER = {"of", "on", "in", "at", "the", "for", "with", "and", "all", ","}
-_SPANS = [op.name for op in Op if op not in RECEIVES]
-_ACTION = re.compile(rf"(\d+)?({'|'.join(sorted(_SPANS, key=len, reverse=True))})(\d+)?", re.IGNORECASE)
+_IGNORED_WORDS = {"of", "on", "in", "at", "the", "for", "with", "and", "all", ","}
+_SPAN_OPS = [op.name for op in Op if op not in RECEIVES]
+_ACTION = re.compile(rf"(\d+)?({'|'.join(sorted(_SPAN_OPS, key=len, reverse=True))})(\d+)?", re.IGNORECASE)
 _NUMBERED = re.compile(r"(stage|microbatch|mb|rank)s?(\d+)?", re.IGNORECASE)
 _HELP = 'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "microbatch 5" or "mesh {mesh}"'
 
@@ -69,7 +69,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     if not rest:
         raise InputError(help)
     while rest:
-        rest = _take(rest, found, meshes, help)
+        rest = _read_term(rest, found, meshes, help)
     limits = {"stage": stages, "microbatch": microbatches, "rank": len(meshes)}
     for name, limit in limits.items():
         if found.get(name, -1) >= limit:
@@ -77,15 +77,15 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
     return Query(**found)
 
 
-def _take(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) -> str:
+def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) -> str:
     """Read the first word or two into ``found``; return what is left."""
     word, _, after = rest.partition(" ")
     after = after.strip()
     low = word.lower().strip(",")
-    if low in _FILLER or not low:
+    if low in _IGNORED_WORDS or not low:
         return after
     if low in ("mesh", "meshes"):
-        return _take_mesh(after, found, meshes)
+        return _read_mesh(after, found, meshes)
     numbered = _NUMBERED.fullmatch(low)
     if numbered:
         kind, number = numbered.groups()
@@ -93,38 +93,38 @@ def _take(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) ->
             number, _, after = after.partition(" ")
         if not number.isdecimal():
             raise InputError(f'which {kind}? Write its number, as in "{kind} 2"')
-        _put(found, {"mb": "microbatch"}.get(kind, kind), int(number))
+        _set_condition(found, {"mb": "microbatch"}.get(kind, kind), int(number))
         return after.strip()
-    ops = WORDS.get(low) or WORDS.get(low.removesuffix("s"))
+    ops = OPS_BY_WORD.get(low) or OPS_BY_WORD.get(low.removesuffix("s"))
     if ops:
-        _put(found, "ops", ops)
+        _set_condition(found, "ops", ops)
         return after
     action = _ACTION.fullmatch(low)
     if action:
         stage, name, microbatch = action.groups()
-        _put(found, "ops", (Op[name.upper()],))
+        _set_condition(found, "ops", (Op[name.upper()],))
         if stage is not None:
-            _put(found, "stage", int(stage))
+            _set_condition(found, "stage", int(stage))
         if microbatch is not None:
-            _put(found, "microbatch", int(microbatch))
+            _set_condition(found, "microbatch", int(microbatch))
         return after
-    near = get_close_matches(low, [*WORDS, "stage", "microbatch", "mesh"], 1, 0.7)
+    near = get_close_matches(low, [*OPS_BY_WORD, "stage", "microbatch", "mesh"], 1, 0.7)
     raise InputError(f'"{word}" means nothing here' + (f"; did you mean {near[0]}?" if near else f"; {help}"))
 
 
-def _take_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
+def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
     """A mesh by its name, which may hold spaces: the longest that fits."""
     by_name = sorted(enumerate(meshes), key=lambda entry: -len(entry[1]))
     for rank, name in by_name:
         if after.lower() == name.lower() or after.lower().startswith(f"{name.lower()} "):
-            _put(found, "rank", rank)
+            _set_condition(found, "rank", rank)
             return after[len(name) :].strip()
     wanted = after.partition(" ")[0]
     known = ", ".join(meshes[:6]) + (f", ... {meshes[-1]}" if len(meshes) > 6 else "")
     raise InputError(f"there is no mesh {wanted}; meshes are {known}" if wanted else f"which mesh? They are {known}")
 
 
-def _put(found: dict[str, Any], name: str, value: Any) -> None:
+def _set_condition(found: dict[str, Any], name: str, value: Any) -> None:
     if name in found and found[name] != value:
         raise InputError(f"only one {'kind' if name == 'ops' else name} at a time can be searched for")
     found[name] = value

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from meshwave.engine.predict.link_flows import Limit
 from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.rank_activity import Lanes, Spans
-from meshwave.engine.predict.questions.text import percent
+from meshwave.engine.predict.questions.text import format_percent
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Floats
 
 FindLimit = Callable[[int, float, float], Limit | None]
 """The port that held a span up most between two moments."""
-MOST_LIMITS = 1_000
+LIMIT_LOOKUPS = 1_000
 """Transfers of a path of which the port is looked for."""
 CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class CriticalPath:
     """The spans that make the step as long as it is, from the first to the last.
 
     Each adds the time from the end of what stood on the path before it; where it began only later,
@@ -73,13 +73,13 @@ class Path:
     def by_stage(self) -> dict[int, float]:
         """Seconds of computing of each stage that is on the path."""
         computes = self.op <= Op.W
-        return _sums(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
+        return _seconds_by_key(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
 
     @cached_property
     def by_rank(self) -> dict[int, float]:
         """Seconds of computing and updating of each rank that is on the path."""
         works = (self.op <= Op.W) | (self.op == Op.STEP)
-        return _sums(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
+        return _seconds_by_key(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
 
     @property
     def words(self) -> str:
@@ -88,7 +88,9 @@ class Path:
         if not total:
             return "no time at all"
         parts = sorted(self.by_category.items(), key=lambda part: -part[1])
-        return ", ".join(f"{percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total)
+        return ", ".join(
+            f"{format_percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total
+        )
 
     def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
         """How long of a stretch of time the path leads through some ranks; a transfer counts for its two ends."""
@@ -111,16 +113,16 @@ class Path:
         }
 
 
-def _sums(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
+def _seconds_by_key(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
     sums: Mapping[int, float] = dict(enumerate(np.bincount(key, seconds).tolist())) if len(key) else {}
     return {number: sums[number] for number in np.unique(key).tolist()}
 
 
-def seconds_by_port(path: Path, find_limit: FindLimit) -> dict[str, float]:
+def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, float]:
     """Return the seconds of transfers and reductions on a path by the words for the port that limits each, the most
     first; of very many the longest are asked for."""
     by_wire = np.flatnonzero(~path.lanes.timeline.is_work[path.spans] & (path.seconds > 0))
-    by_wire = by_wire[np.argsort(-path.seconds[by_wire], kind="stable")][:MOST_LIMITS]
+    by_wire = by_wire[np.argsort(-path.seconds[by_wire], kind="stable")][:LIMIT_LOOKUPS]
     found: dict[str, float] = {}
     for at in by_wire.tolist():
         limit = find_limit(int(path.spans[at]), float(path.begins[at]), float(path.ends[at]))
@@ -130,11 +132,11 @@ def seconds_by_port(path: Path, find_limit: FindLimit) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
-def critical_path(lanes: Lanes) -> Path:
+def find_critical_path(lanes: Lanes) -> CriticalPath:
     """Follow the causes back from the span that ends last."""
     timeline = lanes.timeline
     spans = timeline.critical_path
     start, end = timeline.start[spans], timeline.end[spans]
     reached = np.maximum.accumulate(np.concatenate(([lanes.first], end)))[:-1]
     begins = np.minimum(np.maximum(start, reached), np.maximum(end, reached))
-    return Path(lanes, spans, begins, np.maximum(end, begins), begins - reached)
+    return CriticalPath(lanes, spans, begins, np.maximum(end, begins), begins - reached)

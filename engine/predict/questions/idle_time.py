@@ -10,18 +10,18 @@ import numpy as np
 
 from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.critical_path import FindLimit
-from meshwave.engine.predict.questions.rank_activity import Gap, Lanes, Spans, overlap
-from meshwave.engine.predict.questions.text import Unit, amount, count, listed
+from meshwave.engine.predict.questions.rank_activity import Gap, Lanes, Spans, overlap_seconds
+from meshwave.engine.predict.questions.text import Unit, format_amount, format_count, join_in_order
 from meshwave.engine.program.action import SENDS, Op
 
-What = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
+Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
 
 
 @dataclass(frozen=True)
-class Part:
+class IdlePart:
     """A piece of a gap: what happens meanwhile where the mesh waits for it."""
 
-    what: What
+    what: Activity
     seconds: float
     words: str
     port: str = ""  # that held the mesh up most, "NIC of node 0, outgoing"
@@ -38,7 +38,7 @@ class Idle:
     then: str  # what the mesh does next, "2B0"; empty where it is done
     cause: str  # what it waits for, "1B0"; empty where it is done or nothing is known
     cause_mesh: str
-    parts: tuple[Part, ...]  # in the order of time
+    parts: tuple[IdlePart, ...]  # in the order of time
     words: str
 
     @property
@@ -49,29 +49,27 @@ class Idle:
         return {**asdict(self), "seconds": self.seconds}
 
 
-def explain(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
+def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
     """Say what a gap is made of, and by ``find_limit`` through which port."""
     mesh = lanes.timeline.meshes[gap.rank]
-    waits = f"mesh {mesh} waits {amount(gap.seconds, unit)}"
+    waits = f"mesh {mesh} waits {format_amount(gap.seconds, unit)}"
     if gap.span < 0:
         last = int(np.argmax(lanes.timeline.end))
-        words = f"mesh {mesh} is done; it waits {amount(gap.seconds, unit)} for {_of(lanes, last)}, which ends the step"
+        words = f"mesh {mesh} is done; it waits {format_amount(gap.seconds, unit)} for {_action_on_mesh(lanes, last)}, which ends the step"
         return Idle(mesh, gap.start, gap.end, "", lanes.name(last), lanes.mesh(last), (), words)
     cause = int(lanes.timeline.cause[gap.span])
     then = lanes.name(gap.span)
-    source, parts = _story(lanes, gap, cause, unit)
+    source, parts = _find_parts(lanes, gap, cause, unit)
     parts = _with_port(parts, gap, cause, find_limit)
     if source < 0:
-        words = (
-            f"mesh {mesh} stands still for {amount(gap.seconds, unit)} before {then}; what it waits for is not known"
-        )
+        words = f"mesh {mesh} stands still for {format_amount(gap.seconds, unit)} before {then}; what it waits for is not known"
         return Idle(mesh, gap.start, gap.end, then, "", "", (), words)
-    told = listed([part.words for part in parts]) if parts else ""
-    words = f"{waits} for {_of(lanes, source)}" + (f": {told}" if told else "")
+    told = join_in_order([part.words for part in parts]) if parts else ""
+    words = f"{waits} for {_action_on_mesh(lanes, source)}" + (f": {told}" if told else "")
     return Idle(mesh, gap.start, gap.end, then, lanes.name(source), lanes.mesh(source), tuple(parts), words)
 
 
-def _with_port(parts: list[Part], gap: Gap, cause: int, find_limit: FindLimit) -> list[Part]:
+def _with_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
     """Add to the longest part on the links which port limited it."""
     wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
     if not wire:
@@ -86,11 +84,11 @@ def _with_port(parts: list[Part], gap: Gap, cause: int, find_limit: FindLimit) -
     return [*parts[:place], named, *parts[place + 1 :]]
 
 
-def _of(lanes: Lanes, span: int) -> str:
+def _action_on_mesh(lanes: Lanes, span: int) -> str:
     return f"{lanes.name(span)} of mesh {lanes.mesh(span)}"
 
 
-def _story(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[Part]]:
+def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[IdlePart]]:
     """The span that a gap waits for, and what happens until the gap ends; -1 where nothing is known."""
     timeline = lanes.timeline
     if cause < 0:
@@ -100,29 +98,29 @@ def _story(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[Pa
         if timeline.rank[cause] == gap.rank:  # a sender that is blocked until its tensor is gone
             return cause, [_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.maker(cause)
-        return (maker, _told(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
+        return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
     if op == Op.REDUCE_GRAD:
         maker = int(timeline.cause[cause])
-        return cause, _told(lanes, gap, maker, cause, unit)
+        return cause, _long_parts(lanes, gap, maker, cause, unit)
     if timeline.rank[cause] == gap.rank:
         return -1, []  # its own work before: a measured pause that no message explains
-    return cause, _told(lanes, gap, cause, -1, unit)
+    return cause, _long_parts(lanes, gap, cause, -1, unit)
 
 
-def _told(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> list[Part]:
+def _long_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> list[IdlePart]:
     """What happens in a gap: the maker is not begun yet, it is computed, it waits for the link, it travels."""
-    return [part for part in _moments(lanes, gap, maker, carrier, unit) if part.seconds > 0.005 * gap.seconds]
+    return [part for part in _all_parts(lanes, gap, maker, carrier, unit) if part.seconds > 0.005 * gap.seconds]
 
 
-def _moments(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> Iterator[Part]:
+def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> Iterator[IdlePart]:
     timeline = lanes.timeline
     at = gap.start
     if maker >= 0:
         starts, ends = float(timeline.start[maker]), float(timeline.end[maker])
         begun = min(max(at, starts), gap.end)
-        yield from _before(lanes, maker, at, begun, unit)
+        yield from _earlier_parts(lanes, maker, at, begun, unit)
         at = min(max(begun, ends), gap.end)
-        name = f" {_of(lanes, maker)}" if carrier >= 0 and not timeline.is_transfer[carrier] else ""
+        name = f" {_action_on_mesh(lanes, maker)}" if carrier >= 0 and not timeline.is_transfer[carrier] else ""
         yield _part(lanes, "computing", begun, at, f"computing{name}", unit)
     if carrier >= 0:
         starts, ends = (min(max(at, float(column[carrier])), gap.end) for column in (timeline.start, timeline.end))
@@ -134,43 +132,47 @@ def _moments(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> It
     yield _part(lanes, "late", at, gap.end, "until it goes on", unit)
 
 
-def _before(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[Part]:
+def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
     """Why the span that is waited for was not begun at once: its mesh had other work, or waited itself."""
     rank = int(lanes.timeline.rank[maker])
     work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
     spans = lanes.order[work]
-    busy = overlap(lanes.start[work], lanes.end[work], start, end)
-    waits = overlap(lanes.free[work], lanes.start[work], start, end)
+    busy = overlap_seconds(lanes.start[work], lanes.end[work], start, end)
+    waits = overlap_seconds(lanes.free[work], lanes.start[work], start, end)
     blocks, pauses = np.flatnonzero(busy > 0), np.flatnonzero(waits > 0)
     parts = []
     if blocks.size:
         seconds = float(busy[~lanes.timeline.fused[spans]].sum())
         parts.append((blocks[0], _busy_part(lanes, rank, spans[blocks], seconds, unit)))
     if pauses.size:
-        parts.append((pauses[0] - 0.5, _waits_part(lanes, rank, int(spans[pauses[0]]), float(waits.sum()), unit)))
+        parts.append((pauses[0] - 0.5, _waiting_part(lanes, rank, int(spans[pauses[0]]), float(waits.sum()), unit)))
     yield from (part for _, part in sorted(parts, key=lambda entry: entry[0]))
 
 
-def _busy_part(lanes: Lanes, rank: int, blocks: Spans, seconds: float, unit: Unit) -> Part:
+def _busy_part(lanes: Lanes, rank: int, blocks: Spans, seconds: float, unit: Unit) -> IdlePart:
     first = lanes.name(int(blocks[0]))
-    what = f"{first} before it" if len(blocks) == 1 else f"{count(len(blocks), 'block')} before it, from {first} on"
-    return Part("busy", seconds, f"{amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} computes {what}")
-
-
-def _waits_part(lanes: Lanes, rank: int, span: int, seconds: float, unit: Unit) -> Part:
-    """A mesh waits itself, ``span`` being what it does after its first pause."""
-    what = _for_what(lanes, int(lanes.timeline.cause[span]), rank)
-    return Part(
-        "waits", seconds, f"{amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} itself waits{what}"
+    what = (
+        f"{first} before it" if len(blocks) == 1 else f"{format_count(len(blocks), 'block')} before it, from {first} on"
+    )
+    return IdlePart(
+        "busy", seconds, f"{format_amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} computes {what}"
     )
 
 
-def _for_what(lanes: Lanes, cause: int, rank: int) -> str:
+def _waiting_part(lanes: Lanes, rank: int, span: int, seconds: float, unit: Unit) -> IdlePart:
+    """A mesh waits itself, ``span`` being what it does after its first pause."""
+    what = _awaited_action(lanes, int(lanes.timeline.cause[span]), rank)
+    return IdlePart(
+        "waits", seconds, f"{format_amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} itself waits{what}"
+    )
+
+
+def _awaited_action(lanes: Lanes, cause: int, rank: int) -> str:
     if cause >= 0 and lanes.timeline.is_transfer[cause]:
         cause = lanes.maker(cause)
-    return f" for {_of(lanes, cause)}" if cause >= 0 and lanes.timeline.rank[cause] != rank else ""
+    return f" for {_action_on_mesh(lanes, cause)}" if cause >= 0 and lanes.timeline.rank[cause] != rank else ""
 
 
-def _part(lanes: Lanes, what: What, start: float, end: float, words: str, unit: Unit) -> Part:
+def _part(lanes: Lanes, what: Activity, start: float, end: float, words: str, unit: Unit) -> IdlePart:
     seconds = max(end - start, 0.0)
-    return Part(what, seconds, f"{amount(seconds, unit)} {words}")
+    return IdlePart(what, seconds, f"{format_amount(seconds, unit)} {words}")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from meshwave.engine.predict.link_flows import Limit, LinkFlows
 from meshwave.engine.predict.questions.action_query import Query, parse_query
-from meshwave.engine.predict.questions.critical_path import Path, critical_path, seconds_by_port
-from meshwave.engine.predict.questions.idle_time import Idle, explain
+from meshwave.engine.predict.questions.critical_path import CriticalPath, find_critical_path, seconds_by_port
+from meshwave.engine.predict.questions.idle_time import Idle, explain_gap
 from meshwave.engine.predict.questions.rank_activity import Lanes
 from meshwave.engine.predict.questions.text import Unit
-from meshwave.engine.predict.questions.time_breakdown import Area, measure
+from meshwave.engine.predict.questions.time_breakdown import Area, measure_area
 from meshwave.engine.program.timeline import Floats, Timeline
 
 
@@ -33,9 +33,9 @@ class Inspector:
         return Lanes(self.timeline)
 
     @cached_property
-    def path(self) -> Path:
+    def path(self) -> CriticalPath:
         """The critical path."""
-        return critical_path(self.lanes)
+        return find_critical_path(self.lanes)
 
     @cached_property
     def flows(self) -> LinkFlows | None:
@@ -50,12 +50,12 @@ class Inspector:
         """Where the time between ``start`` and ``end`` goes on some ranks; on all by default."""
         every = range(self.timeline.ranks)
         chosen = every if ranks is None else [rank for rank in ranks if rank in every]
-        return measure(self.lanes, self.path, start, end, chosen, self.carried)
+        return measure_area(self.lanes, self.path, start, end, chosen, self.carried)
 
     def idle(self, rank: int, at: float) -> Idle | None:
         """What a rank waits for at a time; None where it does not."""
         gap = self.lanes.gap(rank, at)
-        return explain(self.lanes, gap, self.unit, self.limit) if gap else None
+        return explain_gap(self.lanes, gap, self.unit, self.limit) if gap else None
 
     def limits(self) -> dict[str, float]:
         """Seconds of the transfers and reductions on the critical path by the port that held each up most."""

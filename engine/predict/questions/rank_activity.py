@@ -121,7 +121,7 @@ class Lanes:
         return str(self.timeline.action(span))
 
 
-def overlap(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
+def overlap_seconds(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
     """How much of each stretch lies inside."""
     inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
     return inside

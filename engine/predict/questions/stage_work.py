@@ -26,14 +26,18 @@ class Work:
     flops: Floats  # [F B I W, replicas, stages]; B and I run the forward once more where it is recomputed
 
 
-def work(design: Design, program: Program, costs: Costs) -> Work | None:
+def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
     """What the design's computations compute; None of unit costs, which know no FLOPs."""
     if costs.unit != "s":
         return None
 
     @cache  # stages and meshes are mostly alike
     def of_stage(load: Workload, layers: int, joins: int, first: bool, last: bool) -> Floats:
-        return layers * _flops(layer(load)) + joins * _flops(join(load)) + _flops(ends(load, first=first, last=last))
+        return (
+            layers * _direction_flops(layer(load))
+            + joins * _direction_flops(join(load))
+            + _direction_flops(ends(load, first=first, last=last))
+        )
 
     joins = joins_of(design, costs.layers)
     found = np.zeros((Op.W + 1, program.replicas, program.stages))
@@ -46,7 +50,7 @@ def work(design: Design, program: Program, costs: Costs) -> Work | None:
     return Work(program.placement, found)
 
 
-def _flops(operators: Iterable[Operator]) -> Floats:
+def _direction_flops(operators: Iterable[Operator]) -> Floats:
     """Of a forward and of the two halves of its backward."""
     parts = [(each.forward.flops, each.input_gradient.flops, each.weight_gradient.flops) for each in operators]
     return np.asarray(np.array(parts, float).reshape(-1, 3).sum(axis=0))

@@ -9,21 +9,21 @@ from meshwave.engine.units import quantity
 Unit = Literal["s", "units"]
 
 
-def amount(value: float, unit: Unit) -> str:
+def format_amount(value: float, unit: Unit) -> str:
     """``3.1 ms``, or ``3.1`` in units."""
     return quantity(value, "s") if unit == "s" else f"{value:.3g}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """``62%``"""
     return f"{100 * share:.0f}%"
 
 
-def count(number: int, one: str) -> str:
+def format_count(number: int, one: str) -> str:
     """``3 blocks``"""
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
-def listed(parts: list[str]) -> str:
+def join_in_order(parts: list[str]) -> str:
     """``a, b, then c``"""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, then {parts[-1]}"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwave.engine.predict.questions.rank_activity import Lanes, overlap
+from meshwave.engine.predict.questions.rank_activity import Lanes, overlap_seconds
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Floats
 
 if TYPE_CHECKING:
-    from meshwave.engine.predict.questions.critical_path import Path
+    from meshwave.engine.predict.questions.critical_path import CriticalPath
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class Area:
         return {**asdict(self), "seconds": self.seconds, "waits_s": self.waits_s, "idle_share": self.idle_share}
 
 
-def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[int], carried: Floats | None) -> Area:
+def measure_area(
+    lanes: Lanes, path: CriticalPath, start: float, end: float, ranks: Sequence[int], carried: Floats | None
+) -> Area:
     """Sum an area up; ``carried`` are the bytes of each span, where they are known."""
     timeline = lanes.timeline
     start, end = sorted((start, end))
@@ -77,18 +79,18 @@ def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[
     chosen[list(ranks)] = True
     names = tuple(np.array(timeline.meshes, object)[chosen].tolist())
 
-    inside = overlap(lanes.start, lanes.end, start, end)
+    inside = overlap_seconds(lanes.start, lanes.end, start, end)
     slots = _slot_weight(lanes)
     rank, op = timeline.rank[lanes.order], timeline.op[lanes.order]
     busy = np.bincount(rank * len(Op) + op, inside * slots, timeline.ranks * len(Op)).reshape(timeline.ranks, len(Op))
     touching = chosen[rank] & (inside > 0)
     blocks = np.bincount(op[touching], minlength=len(Op))
     idle = np.maximum(length - busy.sum(axis=1), 0.0)
-    link = _within_gaps(lanes, start, end, lanes.on_the_wire)
-    fill, drain = _edges(lanes, start, end)
+    link = _gap_seconds(lanes, start, end, lanes.on_the_wire)
+    fill, drain = _fill_and_drain(lanes, start, end)
 
     moves = timeline.is_transfer & (chosen[timeline.rank] | chosen[timeline.peer])
-    under_way = np.where(moves, overlap(timeline.start, timeline.end, start, end), 0.0)
+    under_way = np.where(moves, overlap_seconds(timeline.start, timeline.end, start, end), 0.0)
     touched = moves & (timeline.end > start) & (timeline.start < end)
     reducing = chosen[timeline.rank] & (timeline.op == Op.REDUCE_GRAD)
     critical = path.seconds_within(start, end, chosen)
@@ -98,20 +100,20 @@ def measure(lanes: Lanes, path: Path, start: float, end: float, ranks: Sequence[
         meshes=names,
         available_s=length * len(names),
         busy_s=float(busy[chosen].sum()),
-        by_kind_s=_named(busy[chosen].sum(axis=0)),
+        by_kind_s=_seconds_by_op(busy[chosen].sum(axis=0)),
         blocks={Op(kind).name: int(number) for kind, number in enumerate(blocks) if number},
         idle_s=float(idle[chosen].sum()),
         link_s=float(link[chosen].sum()),
         fill_s=float(fill[chosen].sum()),
         drain_s=float(drain[chosen].sum()),
         by_mesh=tuple(
-            MeshTime(timeline.meshes[r], float(busy[r].sum()), float(idle[r]), float(link[r]), _named(busy[r]))
+            MeshTime(timeline.meshes[r], float(busy[r].sum()), float(idle[r]), float(link[r]), _seconds_by_op(busy[r]))
             for r in np.flatnonzero(chosen).tolist()
         ),
         transfers=int(touched.sum()),
         transfers_s=float(under_way.sum()),
         transfers_bytes=float(carried[touched].sum()) if carried is not None else None,
-        reductions_s=float(overlap(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
+        reductions_s=float(overlap_seconds(timeline.start[reducing], timeline.end[reducing], start, end).sum()),
         critical_s=critical,
         critical_share=critical / length if length else 0.0,
     )
@@ -126,24 +128,24 @@ def _slot_weight(lanes: Lanes) -> Floats:
     return weight
 
 
-def _within_gaps(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
+def _gap_seconds(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
     """``[ranks]`` of so many seconds at the end of the gap before each work, what lies inside."""
-    inside = overlap(lanes.start - seconds, lanes.start, start, end)
+    inside = overlap_seconds(lanes.start - seconds, lanes.start, start, end)
     return np.asarray(np.bincount(lanes.timeline.rank[lanes.order], inside, lanes.timeline.ranks), float)
 
 
-def _edges(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
+def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
     """``[ranks]`` what lies inside of the time before the first and after the last work of each rank."""
     begins = np.full(lanes.timeline.ranks, lanes.last)
     has = np.flatnonzero(np.diff(lanes.bounds))
     firsts = lanes.bounds[has]
     begins[has] = lanes.start[firsts] - lanes.on_the_wire[firsts]
-    fill = overlap(np.full_like(begins, lanes.first), begins, start, end)
+    fill = overlap_seconds(np.full_like(begins, lanes.first), begins, start, end)
     return fill, np.where(
-        np.diff(lanes.bounds) > 0, overlap(lanes.done, np.full_like(begins, lanes.last), start, end), 0
+        np.diff(lanes.bounds) > 0, overlap_seconds(lanes.done, np.full_like(begins, lanes.last), start, end), 0
     )
 
 
-def _named(by_op: Floats) -> dict[str, float]:
+def _seconds_by_op(by_op: Floats) -> dict[str, float]:
     """By name what takes time; sums of rounded ends leave a trace of what only touches the area."""
     return {Op(op).name: float(seconds) for op, seconds in enumerate(by_op) if seconds > 1e-9 * by_op.sum()}

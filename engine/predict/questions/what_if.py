@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.costs import Costs
-from meshwave.engine.predict.questions.critical_path import Path
+from meshwave.engine.predict.questions.critical_path import CriticalPath
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 
-What = Literal["stage", "mesh", "transfers", "reductions", "update"]
+Changed = Literal["stage", "mesh", "transfers", "reductions", "update"]
 
-MOST = 8
+CHANGES_TRIED = 8
 """Changes that are tried of one program: the most promising, since each is a simulation."""
 
 
@@ -28,7 +28,7 @@ MOST = 8
 class Change:
     """Something that could be faster: a stage or a mesh, by its number, or all transfers, reductions or updates."""
 
-    what: What
+    what: Changed
     number: int = -1
 
     def rows(self, program: Program) -> NDArray[np.bool_]:
@@ -67,13 +67,15 @@ class WhatIf:
         return asdict(self)
 
 
-def what_if(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
+def changed_makespan(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
     """Seconds of the step where what ``change`` names takes ``faster`` (a tenth: 0.1) less time."""
     seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
     return costs.play(program, seconds).makespan
 
 
-def what_ifs(program: Program, costs: Costs, path: Path, faster: float = 0.1, most: int = MOST) -> list[WhatIf]:
+def rank_changes(
+    program: Program, costs: Costs, path: CriticalPath, faster: float = 0.1, most: int = CHANGES_TRIED
+) -> list[WhatIf]:
     """The ``most`` changes that weigh most on the critical path, each simulated; what saves most stands first.
 
     Where links are not shared at most ``faster`` times its share of the path can be saved, so what is not on it saves
@@ -84,25 +86,29 @@ def what_ifs(program: Program, costs: Costs, path: Path, faster: float = 0.1, mo
     before = path.makespan_s
     found = []
     for change, on_path in candidates:
-        after = what_if(program, costs, change, faster)
+        after = changed_makespan(program, costs, change, faster)
         saved = before - after
         share = saved / before if before else 0.0
         found.append(WhatIf(change, change.name(meshes), faster, on_path, after, saved, share))
     return sorted(found, key=lambda answer: -answer.saved_s)
 
 
-def _candidates(path: Path) -> Iterator[tuple[Change, float]]:
+def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
     for stage, seconds in path.by_stage.items():
         yield Change("stage", stage), seconds
-    if len(path.by_rank) < path.lanes.timeline.ranks or _holds_several(path):
+    if len(path.by_rank) < path.lanes.timeline.ranks or _has_shared_mesh(path):
         for rank, seconds in path.by_rank.items():
             yield Change("mesh", rank), seconds
-    names: tuple[tuple[What, str], ...] = (("transfers", "transfer"), ("reductions", "reduction"), ("update", "update"))
+    names: tuple[tuple[Changed, str], ...] = (
+        ("transfers", "transfer"),
+        ("reductions", "reduction"),
+        ("update", "update"),
+    )
     for what, category in names:
         if path.by_category[category] > 0:
             yield Change(what), path.by_category[category]
 
 
-def _holds_several(path: Path) -> bool:
+def _has_shared_mesh(path: CriticalPath) -> bool:
     """Whether a mesh holds more than one stage of the path, so that it is another change than its stage."""
     return len(path.by_stage) > len(path.by_rank)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.predict.block_timeline import COMPUTE, DENSE, Inside, block_of, inside
+from meshwave.engine.predict.block_timeline import COMPUTE, DENSE, BlockTimeline, block_places, predict_block
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
@@ -27,8 +27,8 @@ class Within:
 
     rank: int
     action: Action
-    expected: Inside
-    took: Inside
+    expected: BlockTimeline
+    took: BlockTimeline
 
 
 class Waits(NamedTuple):
@@ -43,14 +43,14 @@ def insides(prediction: Prediction, recording: Recording) -> Iterator[Within]:
     """The first computation of each kind of each stage, of a mesh of which the run has recorded the inside."""
     design, program, first = prediction.design, prediction.program, 0
     for rank, mesh in enumerate(design.meshes if design.model.moe else ()):
-        processes = [first + place for place in block_of(design, rank)]
+        processes = [first + place for place in block_places(design, rank)]
         first += len(mesh.devices)
         for action in _first_of_each(program, rank):
             try:
                 found = read_inside(recording.folder, processes, action)
                 if not any(len(rows) for rows in found.steps):
                     continue
-                expected = inside(design, rank, action.stage, action.op)
+                expected = predict_block(design, rank, action.stage, action.op)
                 took = measured_inside(design, rank, action.op, found)
             except MeshwaveError:
                 return  # no inside was recorded, or units say nothing of it
@@ -66,7 +66,7 @@ def _first_of_each(program: Program, rank: int) -> Iterable[Action]:
     return found.values()
 
 
-def by_name(found: Inside) -> dict[str, float]:
+def by_name(found: BlockTimeline) -> dict[str, float]:
     """Seconds of each step of each layer with experts, and of all that is dense, on the average of the devices."""
     seconds: dict[str, float] = defaultdict(float)
     took = found.timeline.end - found.timeline.start
@@ -86,7 +86,7 @@ def waits(program: Program, predicted: Floats, measured: Floats, found: Sequence
     return Waits(*(shares * (predicted, measured)))
 
 
-def _waited(found: Inside) -> float:
+def _waited(found: BlockTimeline) -> float:
     """The share of its time in which a device of the block computes nothing, on the average of them. Messages run
     beside each other, and beside computations: what they take does not add up to that."""
     lanes = np.array(found.lanes)[found.timeline.rank]  # [spans, device and lane]

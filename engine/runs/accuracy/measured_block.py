@@ -17,10 +17,10 @@ from meshwave.engine.predict.block_timeline import (
     INTRA,
     LANES,
     WHOLE,
-    Inside,
+    BlockTimeline,
     _Span,
     _Spans,
-    _words,
+    _step_label,
 )
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
@@ -28,7 +28,7 @@ from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
 # ---- measured ----
 
 
-def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> Inside:
+def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> BlockTimeline:
     """What a run has measured of a forward or a backward, on the devices of :func:`block_of`.
 
     A collective lies on the links between nodes where its group touches several; one that shares its
@@ -65,7 +65,7 @@ def _in_order(
         if layer != at and start > now:
             yield now, start, DENSE, None
         step = StepOp(ops[row["op"]])
-        yield start, end, _words(step, layer[0], int(row["chunk"])), step
+        yield start, end, _step_label(step, layer[0], int(row["chunk"])), step
         now, at = max(now, end), layer
     if ends > now:
         yield now, ends, DENSE if len(rows) else WHOLE, None

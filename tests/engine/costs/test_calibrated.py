@@ -24,7 +24,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.predict.prediction import check, predict
+from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.program.action import Op
 from tests.engine.costs.profiles import FORWARD, block, known, of_a_run
 
@@ -272,7 +272,7 @@ def test_a_profile_is_kept_and_found_by_its_name() -> None:
 def test_a_missing_profile_is_a_problem_at_its_place(design: Make) -> None:
     made = design(cost={"kind": "calibrated", "profile": "nowhere.json"})
 
-    (problem,) = [each for each in check(made) if each.severity == "error"]
+    (problem,) = [each for each in check_design(made) if each.severity == "error"]
 
     assert (problem.where, problem.code) == ("cost.profile", "profile_missing")
     assert "there is no profile called 'nowhere.json'" in problem.message
@@ -285,7 +285,7 @@ def test_a_file_that_is_no_profile_is_a_problem_at_its_place(design: Make) -> No
     path = keep(known(), "broken.json")
     path.write_text('{"format": "meshwave-profile/1"}')
 
-    (problem,) = check(design(cost={"kind": "calibrated", "profile": "broken.json"}))
+    (problem,) = check_design(design(cost={"kind": "calibrated", "profile": "broken.json"}))
 
     assert (problem.where, problem.code) == ("cost.profile", "profile_wrong")
 

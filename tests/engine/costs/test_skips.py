@@ -18,7 +18,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.model import LanguageModel, Model, model_families
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
-from meshwave.engine.predict.questions import Inspector, work
+from meshwave.engine.predict.questions import Inspector, stage_flops
 from meshwave.engine.program.action import Op
 from meshwave.engine.schedules import schedules
 from tests._strategies import document
@@ -190,7 +190,7 @@ def test_what_the_stages_compute_is_what_the_model_does() -> None:
     """And what the attention kernel computes a second time."""
     of = design({"schedule": "1f1b"}, 4, layers=12)
     prediction = predict(of)
-    found = work(of, prediction.program, prediction.costs)
+    found = stage_flops(of, prediction.program, prediction.costs)
 
     assert found is not None
     once = found.flops[[Op.F, Op.B]].sum() * of.sequences_per_step

@@ -19,7 +19,7 @@ from meshwave.engine.files import example
 from meshwave.engine.findings import DesignError
 from meshwave.engine.predict import expert_comparison as moe_comparison
 from meshwave.engine.predict import transfer_comparison as reshard
-from meshwave.engine.predict.prediction import check, predict
+from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.schedules import schedules
 from tests._strategies import document
 
@@ -179,7 +179,7 @@ def changed(given: Mapping[str, Any], place: Place, value: float) -> dict[str, A
 def answered(given: Mapping[str, Any]) -> None:
     """A design is refused with a place, or checked in words and predicted in finite numbers."""
     try:
-        found = check(parse_design(given, draft=True))
+        found = check_design(parse_design(given, draft=True))
     except DesignError as error:
         found = list(error.problems)
     for problem in found:
@@ -280,9 +280,9 @@ def test_no_number_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("given", "root", "ask"),
     [
-        (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.answer)),
-        (TRANSFER, TransferSpec, asked(parse_transfer, reshard.answer)),
-        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.answer)),
+        (LAYER, ExpertLayerSpec, asked(parse_expert_layer, moe_comparison.expert_layer_answer)),
+        (TRANSFER, TransferSpec, asked(parse_transfer, reshard.transfer_answer)),
+        (TRANSFERS, TransferListSpec, asked(parse_transfers, reshard.transfer_answer)),
     ],
     ids=["layer", "transfer", "transfers"],
 )

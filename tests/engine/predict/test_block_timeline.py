@@ -13,7 +13,7 @@ from meshwave.engine.costs import waits
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict.block_timeline import inside
+from meshwave.engine.predict.block_timeline import predict_block
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 
@@ -49,7 +49,7 @@ def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
             rows = np.flatnonzero((program.op == op) & (program.stage == stage))
             if not rows.size:
                 continue
-            found = inside(predicted.design, int(program.rank[rows[0]]), stage, op)
+            found = predict_block(predicted.design, int(program.rank[rows[0]]), stage, op)
             assert found.timeline.makespan == pytest.approx(seconds[rows[0]])
             assert len(found.words) == len(found.steps) == len(found.timeline)
             assert set(found.devices) <= set(predicted.design.meshes[int(program.rank[rows[0]])].devices)
@@ -88,7 +88,9 @@ def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() 
     program, waited = predicted.program, waits_of(predicted)
     assert waited.any()
     for row in np.flatnonzero((program.op <= Op.W) & (program.microbatch == 0)):
-        found = inside(predicted.design, int(program.rank[row]), int(program.stage[row]), Op(int(program.op[row])))
+        found = predict_block(
+            predicted.design, int(program.rank[row]), int(program.stage[row]), Op(int(program.op[row]))
+        )
         lanes = [number for number, (_, lane) in enumerate(found.lanes) if lane == 0]
         idle = found.timeline.makespan - found.timeline.busy[lanes].max()
         assert waited[row] == pytest.approx(idle, abs=1e-12)
@@ -99,4 +101,4 @@ def test_experts_wait_where_the_lane_of_the_device_that_computes_most_is_idle() 
 
 def test_units_say_nothing_of_the_inside() -> None:
     with pytest.raises(InputError, match="use cost kind roofline"):
-        inside(design(cost={"kind": "unit"}), 0, 0, Op.F)
+        predict_block(design(cost={"kind": "unit"}), 0, 0, Op.F)

@@ -10,7 +10,7 @@ from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.engine.costs.boundary_transfers import crossing, crossing_bytes, crossing_seconds
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example
-from meshwave.engine.predict.boundaries import crossing_spec
+from meshwave.engine.predict.boundaries import boundary_transfer_spec
 from meshwave.engine.resharding import strategies
 
 
@@ -39,7 +39,7 @@ def test_a_crossing_alone_takes_as_long_as_in_the_pipeline(
 ) -> None:
     asked = design(*axes, per_node=per_node, strategy=strategy, ordering="ensemble")
     for ends in ((0, 1), (1, 0)):
-        spec = crossing_spec(asked, *ends)
+        spec = boundary_transfer_spec(asked, *ends)
 
         found = Drawing.of(spec, strategy, "ensemble").as_data()["played_s"]
 
@@ -61,7 +61,7 @@ def test_only_meshes_of_as_many_copies_and_no_tensor_parallelism_send_all_at_onc
 def test_the_tensor_lies_on_the_copies_and_its_ranks_are_devices() -> None:
     asked = design((2, 1), (1, 4), per_node=2)
 
-    spec = crossing_spec(asked, 0, 1, tensors=3)
+    spec = boundary_transfer_spec(asked, 0, 1, tensors=3)
 
     model = asked.model
     assert spec.tensor.shape == (8, model.sequence, 3 * model.hidden)
@@ -89,7 +89,7 @@ def test_where_each_device_has_a_nic_slices_leave_side_by_side(
     whole, sliced = (large(each, strategy, (1, 4), (1, 4), per_node=4, nics=4) for each in ("batch", boundary))
     crossed, link = crossing(sliced, 0, 1), sliced.cluster.inter_node
 
-    assert crossing_spec(sliced, 0, 1).source.spec == spec and crossed.destination[1] == ("S0", "R", "R")
+    assert boundary_transfer_spec(sliced, 0, 1).source.spec == spec and crossed.destination[1] == ("S0", "R", "R")
     assert {move.source for move in crossing(whole, 0, 1).moves} & {0, 1, 2, 3} == {0}
     assert {move.source for move in crossed.moves} >= {0, 1, 2, 3}
     assert crossing_bytes(sliced, 0, 1) == crossing_bytes(whole, 0, 1) == crossed.tensor.bytes

@@ -12,24 +12,24 @@ from meshwave.engine.document import load_design
 from meshwave.engine.document.expert_layer_document import parse_expert_layer
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
-from meshwave.engine.predict.expert_comparison import answer
+from meshwave.engine.predict.expert_comparison import expert_layer_answer
 from meshwave.engine.predict.expert_map import (
-    ALL,
     CLUSTERS,
-    ENDS,
     GRID,
-    OWN,
-    SPREAD,
+    GRID_CORNERS,
+    GRID_SCHEDULES,
+    OWN_CLUSTER,
+    SPREADING_SCHEDULES,
     Grid,
     GridCluster,
-    cluster_called,
-    cluster_of,
-    grid,
+    design_cluster,
+    find_cluster,
+    price_grid,
 )
 
 
 def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
-    found = grid()
+    found = price_grid()
 
     assert len(found.auto) == prod(map(len, GRID.values())) == 1296
     rows = {tuple(row) for row in np.stack(list(found.axes.values()), axis=1).tolist()}
@@ -37,7 +37,7 @@ def test_the_grid_has_as_many_layers_as_parms_paper() -> None:
 
 
 def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
-    found = grid()
+    found = price_grid()
     at = 1296 // 2 + 77
     row = {name: float(values[at]) for name, values in found.axes.items()}
     asked = {
@@ -56,18 +56,18 @@ def test_a_layer_of_the_grid_costs_what_its_schedules_cost_alone() -> None:
         },
         "fit": None,
     }
-    alone = answer(parse_expert_layer(json.dumps(asked)))["schedules"]
+    alone = expert_layer_answer(parse_expert_layer(json.dumps(asked)))["schedules"]
 
-    for name in ALL:
+    for name in GRID_SCHEDULES:
         assert found.communication_s[name][at] == pytest.approx(sum(alone[name]["communication_s"].values()))
         assert found.seconds[name][at] > found.communication_s[name][at]
         assert found.memory_bytes[name][at] == 16 * alone[name]["parameters"]
 
 
 def test_a_schedule_wins_where_it_takes_the_least_time() -> None:
-    found = grid()
+    found = price_grid()
 
-    times = np.stack([found.seconds[name] for name in SPREAD])
+    times = np.stack([found.seconds[name] for name in SPREADING_SCHEDULES])
     assert (times[found.winner, np.arange(1296)] == times.min(axis=0)).all()
     assert (found.auto >= times[2:].min(axis=0)).all()
     assert found.gain() == pytest.approx(found.seconds["deepspeed"] / found.auto)
@@ -75,10 +75,14 @@ def test_a_schedule_wins_where_it_takes_the_least_time() -> None:
 
 
 def test_all_schedules_are_compared_where_their_experts_fit() -> None:
-    found = grid()
+    found = price_grid()
 
-    assert found.names == ALL == ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe")
-    times, memory = (np.stack([of[name] for name in ALL]) for of in (found.seconds, found.memory_bytes))
+    assert (
+        found.names
+        == GRID_SCHEDULES
+        == ("expert-parallel", "deepspeed", "a2a-allgather", "parm-s1", "parm-s2", "ppmoe")
+    )
+    times, memory = (np.stack([of[name] for name in GRID_SCHEDULES]) for of in (found.seconds, found.memory_bytes))
     there, each = memory <= found.cluster.memory_bytes, np.arange(1296)
     fastest = times[found.fastest, each]
     assert there[found.fastest, each].all()
@@ -90,15 +94,15 @@ def test_all_schedules_are_compared_where_their_experts_fit() -> None:
     assert (found.memory_bytes["ppmoe"] == 32 / found.axes["mp"] * alike).all()
     assert 0 < found.fits("ppmoe").sum() < 1296 == found.fits("parm-s2").sum()
     sends_nothing_between_nodes = found.fits("ppmoe")
-    assert (found.fastest[sends_nothing_between_nodes] == ALL.index("ppmoe")).all()
+    assert (found.fastest[sends_nothing_between_nodes] == GRID_SCHEDULES.index("ppmoe")).all()
 
 
 def test_where_no_experts_fit_time_alone_decides() -> None:
     small = GridCluster("", "", CLUSTERS["pcie"].links, memory_bytes=1.0)
-    found = grid()._replace(cluster=small)
+    found = price_grid()._replace(cluster=small)
 
-    times = np.stack([found.seconds[name] for name in ALL])
-    assert not any(found.fits(name).any() for name in ALL)
+    times = np.stack([found.seconds[name] for name in GRID_SCHEDULES])
+    assert not any(found.fits(name).any() for name in GRID_SCHEDULES)
     assert (times[found.fastest, np.arange(1296)] == times.min(axis=0)).all()
     assert np.isfinite(found.lead).all()
 
@@ -106,7 +110,7 @@ def test_where_no_experts_fit_time_alone_decides() -> None:
 def test_gains_grow_with_the_tokens_that_are_sent_more_than_once() -> None:
     """DeepSpeed-MoE sends and computes each token N_MP times: about as many times slower, and gathers above that."""
     for name in CLUSTERS:
-        found = grid(CLUSTERS[name], ends=True)
+        found = price_grid(CLUSTERS[name], ends=True)
         once, twice, four = (found.gain()[found.axes["mp"] == mp] for mp in (1, 2, 4))
         assert np.median(once) < 1.5 < np.median(twice) < 3 < np.median(four)
 
@@ -120,9 +124,9 @@ def range_over_a2a(found: Grid, *, mp: int, esp: int) -> tuple[float, float]:
 
 
 def test_the_ends_of_the_grid_are_layers_of_it() -> None:
-    whole, ends = grid(), grid(ends=True)
+    whole, ends = price_grid(), price_grid(ends=True)
 
-    assert len(ends.auto) == prod(map(len, ENDS.values())) == 384
+    assert len(ends.auto) == prod(map(len, GRID_CORNERS.values())) == 384
     rows = {tuple(row): at for at, row in enumerate(np.stack(list(whole.axes.values()), axis=1).tolist())}
     at = [rows[tuple(row)] for row in np.stack(list(ends.axes.values()), axis=1).tolist()]
     assert ends.auto == pytest.approx(whole.auto[at])
@@ -132,7 +136,7 @@ def test_the_ends_of_the_grid_are_layers_of_it() -> None:
 
 def test_the_least_gain_is_that_of_layers_without_tensor_parallelism() -> None:
     for name in ("pcie", "server"):
-        found = grid(CLUSTERS[name], ends=True)
+        found = price_grid(CLUSTERS[name], ends=True)
         least = int(np.argmin(found.gain()))
         assert (found.axes["mp"][least], found.axes["esp"][least]) == (1, 2)
         assert found.gain()[least] == pytest.approx(1.13, abs=0.015)  # as printed
@@ -140,7 +144,7 @@ def test_the_least_gain_is_that_of_layers_without_tensor_parallelism() -> None:
 
 def test_who_wins_depends_on_the_links() -> None:
     """A fused exchange sends each token ``esp`` times, which links inside a node make up for only if they are slow."""
-    over = {name: grid(CLUSTERS[name], ends=True) for name in CLUSTERS}
+    over = {name: price_grid(CLUSTERS[name], ends=True) for name in CLUSTERS}
 
     for name in ("pcie-slow", "nvlink", "nvlink-slow"):
         assert over[name].gain("a2a-allgather").max() < 1
@@ -155,16 +159,16 @@ def test_who_wins_depends_on_the_links() -> None:
 def test_the_cluster_of_a_design_has_its_devices_and_links() -> None:
     design = load_design(example("16-gpt2-moe"))
 
-    found = cluster_of(design)
+    found = design_cluster(design)
 
     assert (found.devices, found.devices_per_node, found.item_bytes) == (16, 8, 2)
     assert (found.rates.flops, found.memory_bytes) == (156e12, 80e9)
     assert (1 / found.links.intra.beta, 1 / found.links.inter.beta) == pytest.approx((300e9, 25e9))
     assert "300 GB/s inside a node, 25 GB/s a device" in found.about
-    assert cluster_called(OWN, design) == found
-    assert cluster_called("nvlink", design) is CLUSTERS["nvlink"]
+    assert find_cluster(OWN_CLUSTER, design) == found
+    assert find_cluster("nvlink", design) is CLUSTERS["nvlink"]
     with pytest.raises(InputError, match="no links called 'nvlnk'. Did you mean 'nvlink'?"):
-        cluster_called("nvlnk", design)
+        find_cluster("nvlnk", design)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +178,13 @@ def test_the_cluster_of_a_design_has_its_devices_and_links() -> None:
 def test_any_cluster_can_price_the_grid(nodes: int, per_node: int, devices: int, used_per_node: int) -> None:
     design = load_design(example("16-gpt2-moe"))
     size = {"nodes": nodes, "devices_per_node": per_node}
-    drawn = cluster_of(design.model_copy(update={"cluster": design.cluster.model_copy(update=size)}))
+    drawn = design_cluster(design.model_copy(update={"cluster": design.cluster.model_copy(update=size)}))
 
     assert (drawn.devices, drawn.devices_per_node, len(drawn.nodes)) == (devices, used_per_node, devices)
 
 
 def test_a_grid_on_the_cluster_of_a_design_is_its_own() -> None:
-    found = grid(cluster_of(load_design(example("16-gpt2-moe"))), ends=True)
+    found = price_grid(design_cluster(load_design(example("16-gpt2-moe"))), ends=True)
 
     assert all(np.isfinite(seconds).all() and (seconds > 0).all() for seconds in found.seconds.values())
-    assert found.auto.max() < grid(ends=True).auto.max()
+    assert found.auto.max() < price_grid(ends=True).auto.max()

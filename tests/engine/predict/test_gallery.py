@@ -9,8 +9,15 @@ import pytest
 from meshwave.engine.document import Design, load_design, parse_design
 from meshwave.engine.files import example, examples
 from meshwave.engine.predict import gallery as module
-from meshwave.engine.predict.gallery import Entry, Refused, gallery, judge, variants, with_variant
-from meshwave.engine.predict.gallery_notes import notes
+from meshwave.engine.predict.gallery import (
+    Entry,
+    RefusedVariant,
+    apply_variant,
+    judge_variant,
+    judge_variants,
+    list_variants,
+)
+from meshwave.engine.predict.gallery_notes import gallery_notes
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
 from tests._strategies import document
@@ -22,9 +29,9 @@ def drawn(ranks: int = 4, microbatches: int = 8, layers: int = 16, **sections: A
     return parse_design(made)
 
 
-def named(design: Design, *names: str) -> list[Entry | Refused]:
+def named(design: Design, *names: str) -> list[Entry | RefusedVariant]:
     """What is found of these schedules alone: the searching ones take their time."""
-    return [judge(design, variant) for variant in variants(design) if variant.schedule in names]
+    return [judge_variant(design, variant) for variant in list_variants(design) if variant.schedule in names]
 
 
 def entries(design: Design, *names: str) -> list[Entry]:
@@ -37,24 +44,24 @@ def entries(design: Design, *names: str) -> list[Entry]:
 @pytest.mark.parametrize("name", examples())
 def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: str) -> None:
     design = load_design(example(name))
-    present = [variant for variant in variants(design) if variant.present]
+    present = [variant for variant in list_variants(design) if variant.present]
 
     assert len(present) == 1
-    assert with_variant(design, present[0]) == design
-    judged = judge(design, present[0])
+    assert apply_variant(design, present[0]) == design
+    judged = judge_variant(design, present[0])
     assert isinstance(judged, Entry)
     assert judged.makespan_s == predict(design).timeline.makespan
 
 
 def test_every_schedule_has_its_place_but_the_hand_drawn_one() -> None:
-    found = variants(drawn())
+    found = list_variants(drawn())
 
     assert {variant.schedule for variant in found} == set(schedules) - {"custom"}
     assert len({variant.key for variant in found}) == len(found)
 
 
 def test_waves_and_chunks_go_as_far_as_the_layers() -> None:
-    found = variants(drawn(ranks=4, layers=16))
+    found = list_variants(drawn(ranks=4, layers=16))
     hanayo = {each.options["waves"]: each for each in found if each.schedule == "hanayo" and each.refusal is None}
     loops = [each.options["chunks"] for each in found if each.schedule == "interleaved-1f1b" and each.refusal is None]
 
@@ -65,7 +72,9 @@ def test_waves_and_chunks_go_as_far_as_the_layers() -> None:
 
 
 def test_groupings_and_split_backwards_are_variants() -> None:
-    titles = [variant.title for variant in variants(drawn()) if variant.schedule == "hanayo" and not variant.refusal]
+    titles = [
+        variant.title for variant in list_variants(drawn()) if variant.schedule == "hanayo" and not variant.refusal
+    ]
 
     assert titles[:4] == [
         "Hanayo, 1 wave",
@@ -76,7 +85,7 @@ def test_groupings_and_split_backwards_are_variants() -> None:
 
 
 def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
-    found = variants(drawn())
+    found = list_variants(drawn())
 
     assert found[0].present
     rest = [(schedules[each.schedule].weighs, each.computations) for each in found[1:]]
@@ -86,7 +95,7 @@ def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
 def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
     made = document({"schedule": "1f1b", "microbatches": 8, "stages": [3, 4, 4, 5], "recompute": [0]}, 4)
     made["model"] = {**made["model"], "layers": 16}
-    found = {variant.title: variant.pipeline for variant in variants(parse_design(made))}
+    found = {variant.title: variant.pipeline for variant in list_variants(parse_design(made))}
 
     assert found["GPipe"]["stages"] == [3, 4, 4, 5]
     assert found["GPipe"]["recompute"] == [0]
@@ -95,7 +104,7 @@ def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
 
 
 def test_a_hand_drawn_order_is_what_it_is_beside_the_others() -> None:
-    found = variants(load_design(example("07-drawn-by-hand")))
+    found = list_variants(load_design(example("07-drawn-by-hand")))
 
     assert found[0].present
     assert found[0].schedule == "custom"
@@ -109,7 +118,7 @@ def test_a_refusal_is_a_sentence() -> None:
     refused = {
         each.variant.schedule: each.reason
         for each in named(drawn(3, 5), "chimera", "dualpipe", "zb-h2")
-        if isinstance(each, Refused)
+        if isinstance(each, RefusedVariant)
     }
 
     assert "even number" in refused["chimera"]
@@ -120,10 +129,10 @@ def test_a_refusal_is_a_sentence() -> None:
 def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many microbatches as meshes both groupings of Hanayo are the same order."""
     design = drawn(ranks=2, microbatches=2)
-    chosen = [variant for variant in variants(design) if variant.schedule in ("1f1b", "hanayo")]
-    monkeypatch.setattr(module, "variants", lambda design: chosen)
+    chosen = [variant for variant in list_variants(design) if variant.schedule in ("1f1b", "hanayo")]
+    monkeypatch.setattr(module, "list_variants", lambda design: chosen)
 
-    titles = [found.variant.title for found in gallery(design) if isinstance(found, Entry)]
+    titles = [found.variant.title for found in judge_variants(design) if isinstance(found, Entry)]
 
     assert "Hanayo, 1 wave" in titles
     assert "Hanayo, 1 wave, ungrouped" not in titles
@@ -131,12 +140,12 @@ def test_equal_orders_are_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_that_is_too_large_can_be_chosen_without_being_simulated() -> None:
     design = drawn(ranks=4, microbatches=20_000, layers=64)
-    large = next(each for each in variants(design) if each.title == "Hanayo, 2 waves, split backward")
+    large = next(each for each in list_variants(design) if each.title == "Hanayo, 2 waves, split backward")
 
-    judged = judge(design, large)
+    judged = judge_variant(design, large)
 
     assert large.refusal is None
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, RefusedVariant)
     assert "640,000 computations" in judged.reason
 
 
@@ -153,15 +162,15 @@ def test_a_design_that_cannot_be_lowered_says_why_on_every_card() -> None:
     made["meshes"][1]["devices"] = [0]
     found = named(parse_design(made, draft=True), "1f1b", "gpipe")
 
-    assert all(isinstance(each, Refused) for each in found)
-    assert all("device 0" in each.reason for each in found if isinstance(each, Refused))
+    assert all(isinstance(each, RefusedVariant) for each in found)
+    assert all("device 0" in each.reason for each in found if isinstance(each, RefusedVariant))
 
 
 # ---- what is told ----
 
 
 def told(design: Design, *names: str) -> dict[str, str]:
-    return {note.title: note.text for note in notes(entries(design, *names))}
+    return {note.title: note.text for note in gallery_notes(entries(design, *names))}
 
 
 def test_interleaving_is_told_as_the_sheet_has_it() -> None:
@@ -201,20 +210,20 @@ def test_the_fastest_that_fits_is_told_against_the_present() -> None:
     assert found["The fastest that fits"].startswith("ZB-H1, ")
     assert "shorter than what you have" in found["The fastest that fits"]
     assert "ZB-H1 is" in found["A split backward"]
-    assert notes([]) == []
+    assert gallery_notes([]) == []
 
 
 def test_a_search_on_another_path_that_is_faster_is_advised() -> None:
     """On a wave of 4 meshes with 4 microbatches the first backward starts where the last forward ends."""
     made = document({"schedule": "auto", "microbatches": 4}, 4)
     made["model"] = {**made["model"], "layers": 16}
-    found = {note.title: note for note in notes(entries(parse_design(made), "auto"))}
+    found = {note.title: note for note in gallery_notes(entries(parse_design(made), "auto"))}
     note = found["Auto with other options"]
 
     assert note.advised.startswith("auto ")
     assert note.advised_title.startswith("Auto, ")
     assert "% shorter than Auto, 1 chunk" in note.text
-    assert not any(note.advised for note in notes(entries(drawn(), "zb-h1")))
+    assert not any(note.advised for note in gallery_notes(entries(drawn(), "zb-h1")))
 
 
 def test_where_nothing_fits_the_leanest_is_told() -> None:

@@ -29,7 +29,7 @@ def test_the_area_of_the_shares_is_the_bytes_that_pass_a_port(prediction: Predic
         patch.setattr(link_shares, "LEAST_SHARES", 10**9)  # no moment is left out
         found = link_lanes(flows, prediction.port_loads, devices=True).lanes
 
-    assert len(found) == min(len(prediction.port_loads), lanes_module.MOST_LANES)
+    assert len(found) == min(len(prediction.port_loads), lanes_module.LANE_LIMIT)
     for lane in found:
         area = sum((share.high - share.low) * (share.end_s - share.start_s) for share in lane.shares)
         span = sum(share.end_s - share.start_s for share in lane.shares)
@@ -99,7 +99,7 @@ def test_messages_of_two_pairs_share_the_nics_of_their_nodes() -> None:
 def test_of_too_many_lanes_the_busiest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     prediction = two_nodes(1e8)
     assert prediction.link_flows is not None
-    monkeypatch.setattr(lanes_module, "MOST_LANES", 2)
+    monkeypatch.setattr(lanes_module, "LANE_LIMIT", 2)
 
     found = link_lanes(prediction.link_flows, prediction.port_loads)
 

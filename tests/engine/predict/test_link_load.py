@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
-from meshwave.engine.predict.link_load import NAMES, Bounds, port_name
+from meshwave.engine.predict.link_load import PORT_NAMES, Bounds, port_name
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.shared_links import Port
 from tests._strategies import document
@@ -109,7 +109,7 @@ def test_unit_costs_have_no_bounds_and_no_links() -> None:
     assert numbers["links"] == []
 
 
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("kind", PORT_NAMES)
 def test_every_kind_of_port_has_a_name(kind: str) -> None:
     name = port_name(Port(kind, 7))  # type: ignore[arg-type]
 

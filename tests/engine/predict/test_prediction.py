@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.findings import DesignError
-from meshwave.engine.predict.prediction import check, predict
+from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.schedules import schedules
 from tests._strategies import Drawn, document, pipelines
 
@@ -134,7 +134,7 @@ def numbers_in(value: Any) -> list[float]:
 
 def warnings(**sections: Any) -> list[str]:
     design = document({"schedule": "gpipe", "microbatches": 4}, 2, cost={"kind": "roofline"})
-    return [str(problem) for problem in check(parse_design(laid_over(design, sections)))]
+    return [str(problem) for problem in check_design(parse_design(laid_over(design, sections)))]
 
 
 def test_a_sound_design_has_no_problems() -> None:
@@ -187,7 +187,7 @@ def test_meshes_may_have_different_shapes() -> None:
     design = document({"schedule": "gpipe", "microbatches": 4}, 2, dp=2)
     design["meshes"][1] = {"name": "m1", "devices": [2], "axes": {"dp": 1}}
 
-    assert [problem.code for problem in check(parse_design(design))] == ["unused_devices"]
+    assert [problem.code for problem in check_design(parse_design(design))] == ["unused_devices"]
 
 
 def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warning() -> None:
@@ -195,7 +195,7 @@ def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warni
     design["meshes"][1] = {"name": "m1", "devices": [3, 4], "axes": {"dp": 2}}
     design["training"] = {**design.get("training", {}), "micro_batch_size": 1}
 
-    told = {problem.code: problem for problem in check(parse_design(design))}
+    told = {problem.code: problem for problem in check_design(parse_design(design))}
     assert set(told) == {"unused_devices", "torn_microbatches"}
     assert told["torn_microbatches"].where == "meshes[1].axes.dp"
     assert told["torn_microbatches"].message == (
@@ -226,7 +226,9 @@ def test_the_way_out_of_too_many_activations_is_one_that_this_design_does_not_go
     base["pipeline"] = changes["pipeline"]
 
     long = {"sequence": 1024}
-    told = [str(each) for each in check(parse_design(laid_over(base, {**changes, "cluster": small, "model": long})))]
+    told = [
+        str(each) for each in check_design(parse_design(laid_over(base, {**changes, "cluster": small, "model": long})))
+    ]
 
     assert "most of it activations" in told[0]
     assert "would hold" in told[0] and "of its 1 MB" in told[0]
@@ -237,12 +239,12 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
     made = document({"schedule": "gpipe", "microbatches": 4}, 3, cost={"kind": "unit"})
     made["model"] = {**made["model"], "layers": 32}
 
-    (warning,) = check(parse_design(made))
+    (warning,) = check_design(parse_design(made))
 
     assert (warning.where, warning.severity) == ("pipeline.stages", "warning")
     assert "all 3 stages at equal shares, though 32 layers do not divide over them (10 or 11 each)" in warning.message
-    assert check(parse_design(laid_over(made, {"pipeline": {"stages": [11, 11, 10]}}))) == []
-    assert check(parse_design(laid_over(made, {"model": {"layers": 33}}))) == []
+    assert check_design(parse_design(laid_over(made, {"pipeline": {"stages": [11, 11, 10]}}))) == []
+    assert check_design(parse_design(laid_over(made, {"model": {"layers": 33}}))) == []
     assert str(warning) in predict(parse_design(made)).numbers["warnings"]
 
 
@@ -254,4 +256,4 @@ def test_a_drawn_order_that_waits_for_ever_is_a_problem_of_the_design() -> None:
 
     with pytest.raises(DesignError, match="mesh m0 waits for ever at 0B0"):
         predict(drawn.design())
-    assert [problem.where for problem in check(drawn.design())] == ["pipeline.actions[0][0]"]
+    assert [problem.where for problem in check_design(drawn.design())] == ["pipeline.actions[0][0]"]

@@ -16,7 +16,15 @@ from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example, examples
 from meshwave.engine.predict.prediction import Prediction, predict
-from meshwave.engine.predict.questions import Change, Inspector, Query, parse_query, what_if, what_ifs, work
+from meshwave.engine.predict.questions import (
+    Change,
+    Inspector,
+    Query,
+    changed_makespan,
+    parse_query,
+    rank_changes,
+    stage_flops,
+)
 from meshwave.engine.program.action import Op, backward, forward, overlapped
 from meshwave.engine.program.program import Program, build
 from meshwave.engine.program.simulation import simulate
@@ -171,7 +179,7 @@ def test_what_if_is_a_simulation_with_changed_costs(name: str) -> None:
     found = PREDICTIONS[name]
     path = inspector(found).path
 
-    for answer in what_ifs(found.program, found.costs, path, faster=0.2):
+    for answer in rank_changes(found.program, found.costs, path, faster=0.2):
         rows = answer.change.rows(found.program)
         anew = replace(found.costs, seconds=np.where(rows, 0.8 * found.costs.seconds, found.costs.seconds))
         assert answer.makespan_s == anew.play(found.program).makespan
@@ -185,16 +193,16 @@ def test_what_is_off_the_critical_path_saves_nothing() -> None:
     found = prediction("01-first-wave")
     slow = replace(found.costs, seconds=np.where(found.program.stage == 2, 9.0, 1.0) * (found.costs.seconds > 0))
 
-    before = what_if(found.program, slow, Change("stage", 2), faster=0.0)
+    before = changed_makespan(found.program, slow, Change("stage", 2), faster=0.0)
 
-    assert what_if(found.program, slow, Change("stage", 2), faster=0.1) < before
-    assert what_if(found.program, slow, Change("reductions"), faster=0.5) == before
+    assert changed_makespan(found.program, slow, Change("stage", 2), faster=0.1) < before
+    assert changed_makespan(found.program, slow, Change("reductions"), faster=0.5) == before
 
 
 def test_the_best_change_stands_first_and_is_named() -> None:
     found = prediction("03-gpt-on-two-cores")
 
-    answers = what_ifs(found.program, found.costs, inspector(found).path, most=4)
+    answers = rank_changes(found.program, found.costs, inspector(found).path, most=4)
 
     assert len(answers) == 4
     assert answers[0].name == "stage 3"  # the head makes the last stage the longest
@@ -346,7 +354,7 @@ def test_costs_stay_as_they_are_when_asked() -> None:
     found = PREDICTIONS["02-two-waves"]
     before: Costs = replace(found.costs, seconds=found.costs.seconds.copy())
 
-    what_ifs(found.program, found.costs, inspector(found).path)
+    rank_changes(found.program, found.costs, inspector(found).path)
 
     np.testing.assert_array_equal(found.costs.seconds, before.seconds)
 
@@ -358,7 +366,7 @@ def test_costs_stay_as_they_are_when_asked() -> None:
 def test_the_work_of_all_computations_is_that_of_the_model(name: str) -> None:
     """To some percent: the model's FLOPs are counted by the convention of papers, which leaves small products out."""
     of = PREDICTIONS[name]
-    found = work(of.design, of.program, of.costs)
+    found = stage_flops(of.design, of.program, of.costs)
     assert found is not None
 
     devices = len(of.design.meshes[0].devices)
@@ -372,7 +380,7 @@ def test_recomputing_runs_the_forward_once_more() -> None:
     plain = load_design(example("11-eight-by-32")).model_dump(mode="json")
     again = parse_design({**plain, "pipeline": {**plain["pipeline"], "recompute": "full"}})
     of = predict(again)
-    found = work(again, of.program, of.costs)
+    found = stage_flops(again, of.program, of.costs)
     assert found is not None
 
     assert (found.flops[Op.B] > 2.9 * found.flops[Op.F]).all()
@@ -381,4 +389,4 @@ def test_recomputing_runs_the_forward_once_more() -> None:
 def test_unit_costs_know_no_work() -> None:
     of = PREDICTIONS["01-first-wave"]
 
-    assert work(of.design, of.program, of.costs) is None
+    assert stage_flops(of.design, of.program, of.costs) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.lowering.lower import lower, order
-from meshwave.engine.predict.order_consequences import consequences, play
+from meshwave.engine.predict.order_consequences import find_consequences, simulate_order
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient
 from meshwave.engine.program.order_difference import difference
@@ -114,7 +114,7 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
     )
     drawn = parse_design(doc)
     program = order(drawn)
-    played = play(drawn, program)
+    played = simulate_order(drawn, program)
     stage, rank = data.draw(st.integers(0, program.stages - 1)), data.draw(st.integers(0, program.ranks - 1))
     assert played.timeline is not None
     home = int(program.placement[0, stage])
@@ -128,7 +128,7 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
         return
 
     assert moved.placement[0, stage] == rank
-    assert play(drawn, moved).faults == []
+    assert simulate_order(drawn, moved).faults == []
 
 
 # ---- halves and slots ----
@@ -174,7 +174,7 @@ def test_an_order_played_is_the_prediction() -> None:
     drawn = design()
     prediction = predict(drawn)
 
-    played = play(drawn, order(drawn))
+    played = simulate_order(drawn, order(drawn))
 
     assert played.program == lower(drawn)
     assert played.timeline is not None
@@ -185,11 +185,13 @@ def test_an_order_played_is_the_prediction() -> None:
 
 def test_consequences_are_those_of_the_simulator() -> None:
     drawn = design(training={"micro_batch_size": 4})  # activations outweigh gradients
-    before = play(drawn, order(drawn))
+    before = simulate_order(drawn, order(drawn))
     # rank 2 takes a forward in more before its first backward
-    later = play(drawn, move(before.order, find(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1))
+    later = simulate_order(
+        drawn, move(before.order, find(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1)
+    )
 
-    found = consequences(before, later)
+    found = find_consequences(before, later)
 
     assert later.timeline is not None and before.timeline is not None
     assert found.makespan == (before.timeline.makespan, later.timeline.makespan)
@@ -203,13 +205,13 @@ def test_consequences_are_those_of_the_simulator() -> None:
 def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
     drawn = design(ranks=2, microbatches=2)
     program = order(drawn)
-    wrong = play(drawn, move(program, find(program, [backward(0, 0)]), 0))
+    wrong = simulate_order(drawn, move(program, find(program, [backward(0, 0)]), 0))
 
     assert wrong.timeline is None
     assert wrong.faults[0].startswith("rank 0 waits for ever at 0B0")
     assert (wrong.ring[0].rank, str(wrong.ring[0].at)) == (0, "0B0")
     with pytest.raises(InputError, match="waits for ever"):
-        consequences(play(drawn, program), wrong)
+        find_consequences(simulate_order(drawn, program), wrong)
 
 
 # ---- patterns ----

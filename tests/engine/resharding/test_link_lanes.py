@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshwave.designer.state.transfer_drawing import MOST_DRAWN_HOPS, Drawing, Face
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
-from meshwave.engine.predict.transfer_comparison import compared
+from meshwave.engine.predict.transfer_comparison import compare_plans
 from meshwave.engine.resharding import Link, Links, Mesh, Tensor, hops, lanes, orderings, plan, strategies, unit_tasks
 
 INTRA, INTER = Link(1e-5, 4e10), Link(5e-5, 1.25e9)
@@ -216,7 +216,7 @@ def test_what_is_too_much_to_draw_is_refused_in_words() -> None:
 
 
 def test_every_strategy_is_compared_with_every_ordering() -> None:
-    rows = list(compared(ROWS))
+    rows = list(compare_plans(ROWS))
 
     assert [(row["strategy"], row["ordering"]) for row in rows] == [
         (one, other) for one in strategies for other in orderings

@@ -17,7 +17,7 @@ from meshwave.engine.document import load_design
 from meshwave.engine.document.transfer_document import parse_transfer
 from meshwave.engine.files import example
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.predict.boundaries import boundary, crossing_spec
+from meshwave.engine.predict.boundaries import boundary_transfer_spec, find_boundary
 from meshwave.engine.resharding import (
     Job,
     Link,
@@ -263,11 +263,11 @@ def test_a_boundary_of_a_design_is_priced_as_the_design_is(
     assert main(["reshard", name, "--boundary", wanted, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
 
-    source, destination, tensors = boundary(design, lower(design), wanted)
+    source, destination, tensors = find_boundary(design, lower(design), wanted)
     how = design.transfer.strategy, design.transfer.ordering
     (own,) = (plan for plan in found["plans"] if (plan["strategy"], plan["ordering"]) == how)
     assert own["played_s"] == pytest.approx(crossing_seconds(design, source, destination, tensors))
-    assert parse_transfer(json.dumps(found["spec"])) == crossing_spec(design, source, destination, tensors)
+    assert parse_transfer(json.dumps(found["spec"])) == boundary_transfer_spec(design, source, destination, tensors)
     assert found["boundary"] == [design.meshes[rank].name for rank in (source, destination)]
 
 
@@ -275,7 +275,7 @@ def test_the_largest_message_stands_for_a_boundary() -> None:
     """Skip connections of three blocks go beside one another."""
     design = load_design(example("18-u-transformer"))
 
-    assert boundary(design, lower(design), "A:D") == (0, 3, 3)
+    assert find_boundary(design, lower(design), "A:D") == (0, 3, 3)
 
 
 @pytest.mark.parametrize(

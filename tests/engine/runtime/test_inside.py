@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.experts import StepOp
-from meshwave.engine.predict.block_timeline import INTER, INTRA, Inside, block_of, inside
+from meshwave.engine.predict.block_timeline import INTER, INTRA, BlockTimeline, block_places, predict_block
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.runs.accuracy import compare
@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[Document, Document, tuple[Op, ...]]] = {
 }  # fmt: skip
 
 
-def said(found: Inside, device: int) -> Counter[str]:
+def said(found: BlockTimeline, device: int) -> Counter[str]:
     """The steps of experts on a device, as often as they are there; one that is predicted on the links inside
     the node and between nodes is there once."""
     spans = zip(found.timeline.rank.tolist(), found.words, found.steps, strict=True)
@@ -68,9 +68,9 @@ def test_a_run_has_measured_the_steps_that_are_predicted(
         of_op = {each.name: each.compared for each in compared if each.action.op == op}
         assert min(each.measured_s for each in of_op.values()) > 0
         assert {"experts 1", "experts 3"} <= {name for name, each in of_op.items() if each.predicted_s > 0}
-        processes = block_of(design, 0)
+        processes = block_places(design, 0)
         found = read_inside(folder, processes, Action(op, 0, 1))
-        measured, predicted = measured_inside(design, 0, op, found), inside(design, 0, 0, op)
+        measured, predicted = measured_inside(design, 0, op, found), predict_block(design, 0, 0, op)
 
         for device in processes:
             expected, got = said(predicted, device), said(measured, device)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.findings import DesignError
-from meshwave.engine.predict.prediction import check, predict
+from meshwave.engine.predict.prediction import check_design, predict
 from meshwave.engine.program.program import format_program
 from tests._strategies import compute_programs, document
 from tests.fuzz.oracle import Act, Complaint
@@ -80,7 +80,7 @@ def _design(orders: Orders) -> dict[str, Any]:
 def _compared(orders: Orders) -> Iterator[Complaint]:
     expected = fault_of(orders)
     try:
-        problems = check(parse_design(_design(orders), draft=True))
+        problems = check_design(parse_design(_design(orders), draft=True))
     except DesignError as error:
         problems = list(error.problems)
     refused = [str(problem) for problem in problems if problem.severity == "error"]
