@@ -134,6 +134,7 @@ class Widgets:
             on_blocked=self.problems.block,
             on_show=on_show_run,
             first=first_run,
+            open_launcher=studio.open_launcher,
             **fill,
         )
         self.runs.param.watch(lambda *_: self.experts.look(), "runs")

@@ -19,7 +19,7 @@ from meshwave.engine.document import Design, parse_design, save_design
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import home, write_private
 from meshwave.engine.runs import Record, reconcile
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import Launcher, launchers
 
 _DRAFT = re.compile(r"[0-9a-f]{12}")
 IsShown = Callable[[], bool]
@@ -50,7 +50,8 @@ class Studio:
         self._forget_old_drafts()
         self.record = Record()
         reconcile(self.record)
-        self.launcher = launchers["local"](self.record)
+        self._launchers: dict[str, Launcher] = {}
+        self.launcher = self.open_launcher("local")
         self.launcher.warm()
         self.calibrating = Calibrating()
         self.predictions = Predictions()
@@ -60,6 +61,12 @@ class Studio:
             with suppress(OSError):  # one that stays does no harm
                 if path.stat().st_mtime < time.time() - DRAFTS_KEPT_S:
                     path.unlink()
+
+    def open_launcher(self, name: str) -> Launcher:
+        """The launcher of that name, one for all tabs."""
+        if name not in self._launchers:
+            self._launchers[name] = launchers[name](self.record)
+        return self._launchers[name]
 
     def open(self, draft: str) -> Design:
         """The design that a tab had open before it was reloaded, else the first one."""
@@ -117,7 +124,8 @@ class Studio:
 
     def close(self) -> None:
         self.calibrating.close()
-        self.launcher.close()
+        for launcher in self._launchers.values():
+            launcher.close()
         self.record.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import param
 
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas
+from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.engine.errors import MeshwaveError
 
 
@@ -18,21 +18,24 @@ class LaunchBar(Canvas):
     launchable = param.Dict(default={"allowed": False, "label": "Launch", "reason": ""})
     rehearsable = param.Dict(default={"allowed": False, "reason": ""})
     notice = param.String(default="", doc="Why the last launch or rehearsal did not happen.")
+    places = param.List(default=[], doc="Launchers to choose from, with name and title; none where there is one.")
+    place = param.String(default="", doc="The name of the chosen launcher.")
     status = param.Dict(default={}, doc="Whether a run is under way, its share of steps done, and words.")
 
     _esm = module("panels/launch.js")
     _stylesheets: ClassVar = [read_static("kit/canvas.css"), read_static("panels/launch.css")]
-    _gestures = ("launch", "rehearse", "cancel")
+    _gestures = ("launch", "rehearse", "cancel", "choose")
 
     def __init__(
         self,
         launch: Callable[[str | None], Any],
         rehearse: Callable[[str | None], Any],
         cancel: Callable[[], Any],
+        choose: Callable[[str], Any],
         **params: Any,
     ) -> None:
         super().__init__(**params)
-        self._launch, self._rehearse, self._cancel = launch, rehearse, cancel
+        self._launch, self._rehearse, self._cancel, self._choose = launch, rehearse, cancel, choose
 
     def focus_button(self) -> None:
         self._send_msg({"type": "focus"})
@@ -52,6 +55,9 @@ class LaunchBar(Canvas):
         except Exception as error:
             self.notice = f"the launch went wrong inside Meshwave: {error!r}"
             raise
+
+    def _on_choose(self, gesture: Mapping[str, Any]) -> None:
+        self._choose(value_of(gesture, "place", plain_text))
 
     def _on_cancel(self, gesture: Mapping[str, Any]) -> None:
         self._cancel()

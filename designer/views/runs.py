@@ -23,8 +23,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened
 from meshwave.engine.runs.emulation.hosts import drawn
-from meshwave.engine.runs.launchers import launchers, open_run
-from meshwave.engine.runs.launchers.threads import usual_rehearser
+from meshwave.engine.runs.launchers import launchers, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import history, keep_profile
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
@@ -64,17 +63,24 @@ class RunsPanel(Canvas):
         on_blocked: Callable[[Sequence[Problem]], Any] = lambda problems: None,
         on_show: Callable[[str], Any] = lambda run: None,
         first: str = "",
+        open_launcher: Callable[[str], Launcher] | None = None,
         **params: Any,
     ) -> None:
         """Show the run ``first``, if that is still known, else none until one is launched here or chosen.
 
         ``on_launch`` hears that a run was started here, to bring it to the front, ``on_blocked`` what of
         a sound design keeps it from being launched, and ``on_show`` which run is shown, "" for none.
+        ``launcher`` is used until a person chooses another one, which ``open_launcher`` returns by its name.
         """
         super().__init__(**params)
-        self._session, self._launcher, self._record = session, launcher, record
+        self._session, self._record = session, record
+        self._open_launcher = open_launcher or (lambda name: launchers[name](record))
+        self._launchers = {launcher.name: launcher}
+        self._chosen = self._default = launcher.name
         self._on_launched, self._on_blocked, self._on_shown = on_launch, on_blocked, on_show
-        self.bar = LaunchBar(self._launch, self._rehearse, self._cancel, **params)
+        self.bar = LaunchBar(self._launch, self._rehearse, self._cancel, self._choose, **params)
+        places = [{"name": name, "title": member.title} for name, member in launchers.items() if member.trains]
+        self.bar.param.update(places=places if len(places) > 1 else [], place=self._chosen)
         self._laid = True
         self._emulates = False  # whether runs of a design of several nodes meet its network
         self._shown: _Shown | None = None
@@ -108,7 +114,7 @@ class RunsPanel(Canvas):
 
     def _rehearse(self, key: str | None) -> None:
         options = self._where(REHEARSAL)
-        self._start(self._launcher if options.hosts else self._rehearser(), key, options)
+        self._start(self._rehearser(options), key, options)
 
     def _where(self, options: Options) -> Options:
         """On emulated hosts where a person wants that, of a design that has several."""
@@ -116,10 +122,19 @@ class RunsPanel(Canvas):
         there = self._emulates and design.cluster.nodes > 1
         return options.model_copy(update={"hosts": drawn(design)}) if there else options
 
-    def _rehearser(self) -> Launcher:
-        """What rehearses the open design; threads where there is no torch, or more devices than processes can be."""
-        name = usual_rehearser(self._session.design)
-        return self._launcher if name == self._launcher.name else launchers[name](self._record)
+    @property
+    def _launcher(self) -> Launcher:
+        return self._launcher_called(self._chosen)
+
+    def _launcher_called(self, name: str) -> Launcher:
+        if name not in self._launchers:
+            self._launchers[name] = self._open_launcher(name)
+        return self._launchers[name]
+
+    def _rehearser(self, options: Options = REHEARSAL) -> Launcher:
+        """What rehearses the open design: the chosen launcher, unless the usual one cannot."""
+        usual = usual_launcher(self._session.design, options)
+        return self._launcher if usual == self._default else self._launcher_called(usual)
 
     def _start(self, launcher: Launcher, key: str | None, options: Options) -> None:
         session = self._session
@@ -134,10 +149,14 @@ class RunsPanel(Canvas):
 
     def _cancel(self) -> None:
         for entry in self._record.active():
-            own = entry.launcher == self._launcher.name
-            run = Run(self._record, entry.id, self._launcher) if own else open_run(self._record, entry.id)
-            run.cancel()
+            Run(self._record, entry.id, self._launcher_called(entry.launcher)).cancel()
         self.look()
+
+    def _choose(self, name: str) -> None:
+        if name not in [place["name"] for place in self.bar.places]:
+            raise InputError(f"{name!r} is no launcher of this page")
+        self._chosen = self.bar.place = name
+        self._say_whether_it_can_run()
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         self._show(self._followed(self._record.get(value_of(gesture, "run", plain_text))))

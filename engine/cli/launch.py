@@ -24,8 +24,7 @@ from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, ste
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.dry_run import Lengths, Rehearsal, TooLongError, long_time, shortened, waited
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers import launchers, settled
-from meshwave.engine.runs.launchers.threads import usual_rehearser
+from meshwave.engine.runs.launchers import launchers, settled, usual_launcher
 from meshwave.engine.runs.run_comparison import comparison_of, told
 from meshwave.engine.runs.training_texts import text_of
 
@@ -71,7 +70,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     how = asked(design, options)
     if how.rehearse and options.steps is None:
         design = shortened(design)
-    chosen = options.launcher or (usual_rehearser(design) if how.rehearse and not how.hosts else "local")
+    chosen = options.launcher or usual_launcher(design, how)
     prediction = predict(design)
     _warn_of_another_machine(design, how)
     with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:

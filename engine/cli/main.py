@@ -97,7 +97,10 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     run = _command(commands, "run", "train exactly this design on this machine", _run)
     _design(run)
     run.add_argument("--steps", type=int, help="optimizer steps, instead of the design's (8 at most of a rehearsal)")
-    run.add_argument("--launcher", help="how processes are started; default: local")
+    run.formatter_class = _NamesMembers
+    run.add_argument(
+        "--on", "--launcher", dest="launcher", metavar="LAUNCHER", help=_NamesMembers.LAUNCHERS + "; default: local"
+    )
     run.add_argument("--data", metavar="FILE", help="a text to train on")
     run.add_argument(
         "--rehearse", action="store_true", help="wait the modelled time instead of computing; messages are real"
@@ -135,8 +138,8 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
 
     export = _command(commands, "export", "write a design in another form", _export)
     _design(export)
-    export.formatter_class = _NamesForms
-    export.add_argument("--to", required=True, metavar="FORM", help=_NamesForms.PLACE)
+    export.formatter_class = _NamesMembers
+    export.add_argument("--to", required=True, metavar="FORM", help=_NamesMembers.EXPORTS)
     export.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
     reshard = _command(
@@ -224,17 +227,23 @@ RUNS = {
 """What can be done with runs."""
 
 
-class _NamesForms(argparse.HelpFormatter):
-    """Names the forms of an export, which are looked up only where somebody asks for help."""
+class _NamesMembers(argparse.HelpFormatter):
+    """Names the members of a registry, which are looked up only where somebody asks for help."""
 
-    PLACE = "one of the forms"
+    EXPORTS = "one of the exports"
+    LAUNCHERS = "one of the launchers"
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.help != self.PLACE:
-            return action.help
-        from meshwave.engine.exports import exports
+        text = action.help or ""
+        if self.EXPORTS in text:
+            from meshwave.engine.exports import exports
 
-        return ", ".join(exports)
+            return text.replace(self.EXPORTS, ", ".join(exports))
+        if self.LAUNCHERS in text:
+            from meshwave.engine.runs.launchers import launchers
+
+            return text.replace(self.LAUNCHERS, ", ".join(launchers))
+        return action.help
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # a name is typed in one piece

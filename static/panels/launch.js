@@ -16,17 +16,23 @@ class LaunchBar {
       title: "End the run that is under way",
       onclick: () => send(model, { type: "cancel" }),
     });
+    this.places = h("select", {
+      class: "mw-launchbar-places",
+      "aria-label": "Launch on",
+      title: "Where the processes are started",
+      onchange: () => send(model, { type: "choose", place: this.places.value }),
+    });
     this.words = h("div", { class: "mw-launchbar-words", role: "status", "aria-live": "polite" });
     this.progress = h("div", { class: "mw-launchbar-progress" });
     for (const each of [this.launch, this.rehearse]) each.refuse = (reason) => this.say(reason, "no");
     this.root = h(
       "section",
       { class: "mw-canvas mw-launchbar", "aria-label": "Launch" },
-      h("div", { class: "mw-launchbar-row" }, this.launch, this.rehearse, this.cancel),
+      h("div", { class: "mw-launchbar-row" }, this.places, this.launch, this.rehearse, this.cancel),
       this.words,
       this.progress,
     );
-    model.on(["launchable", "rehearsable", "notice", "status"], () => this.draw());
+    model.on(["launchable", "rehearsable", "notice", "places", "place", "status"], () => this.draw());
     model.on("msg:custom", (message) => (message.data ?? message).type === "focus" && this.launch.focus());
     this.draw();
     requestAnimationFrame(() => model.on("remove", followTheme(this.root)));
@@ -45,9 +51,17 @@ class LaunchBar {
     this.words.dataset.kind = kind;
   }
 
+  drawPlaces() {
+    const { places, place } = this.model;
+    this.places.hidden = !places.length;
+    this.places.replaceChildren(...places.map(({ name, title }) => h("option", { value: name }, title)));
+    this.places.value = place;
+  }
+
   draw() {
     const { launchable, rehearsable, notice, status } = this.model;
     const running = Boolean(status.running);
+    this.drawPlaces();
     this.launch.textContent = launchable.label;
     this.launch.setAttribute("aria-label", launchable.label);
     this.launch.allow(

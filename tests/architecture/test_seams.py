@@ -7,6 +7,8 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -19,6 +21,8 @@ from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.document.model import LanguageModel, model_families
 from meshwave.engine.program.simulation import TransferModel
 from meshwave.engine.registry import Registry
+from meshwave.engine.runs import Record
+from meshwave.engine.runs.launchers import launchers
 from tests.architecture.test_the_tree import matches
 
 
@@ -105,3 +109,15 @@ def test_a_cost_model_has_the_keys_that_designs_rely_on(name: str) -> None:
     assert member.model_fields["kind"].default == name
     assert member.model_fields["transfer_model"].default in get_args(TransferModel)
     assert member.title
+
+
+@pytest.mark.parametrize("name", launchers)
+def test_a_launcher_says_what_it_can_before_anything_is_launched(name: str, tmp_path: Path) -> None:
+    member = launchers[name]
+
+    assert member.name == name
+    assert member.title
+    with closing(Record(tmp_path)) as record, closing(member(record)) as launcher:
+        can = launcher.probe()
+        assert can.can_launch == (can.most_processes > 0)
+        assert launcher.handle()

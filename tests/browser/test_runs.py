@@ -128,7 +128,9 @@ def test_a_design_is_rehearsed_from_the_keyboard_and_its_timeline_laid_over(
     visit: Callable[[str], Page], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(runs, "usual_rehearser", lambda design: "threads")  # no torch, and no seconds until it is there
+    monkeypatch.setattr(
+        runs, "usual_launcher", lambda design, options: "threads"
+    )  # no torch, and no seconds until it is there
     document = read_design("01-first-wave").model_dump(mode="json")
     document["training"]["steps"] = 2
     with served(parse_design(document), "a-token-for-tests") as link:

@@ -429,7 +429,9 @@ def test_spans_are_read_only_where_there_is_more_of_them(
 def test_a_rehearsal_is_started_followed_and_marked_as_one(
     show: Show, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "usual_rehearser", lambda design: "threads")  # no torch, and no seconds until it is there
+    monkeypatch.setattr(
+        runs, "usual_launcher", lambda design, options: "threads"
+    )  # no torch, and no seconds until it is there
     session.edit(
         "training", {**session.design.training.model_dump(mode="json"), "steps": 1, "data": "not-there.txt"}, "short"
     )
@@ -477,7 +479,7 @@ def test_runs_meet_the_drawn_network_where_a_person_wants_that_and_there_is_one(
         raise RunError("not now")
 
     monkeypatch.setattr(panel._launcher, "submit", submit)
-    monkeypatch.setattr(runs, "usual_rehearser", lambda design: panel._launcher.name)
+    monkeypatch.setattr(runs, "usual_launcher", lambda design, options: panel._launcher.name)
 
     cluster = session.design.cluster.model_dump(mode="json")
     session.edit("cluster", {**cluster, "nodes": 1, "devices_per_node": 64}, "one node")

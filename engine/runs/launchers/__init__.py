@@ -8,6 +8,10 @@ from meshwave.engine.runs.launchers._base import (
     open_run,
     reconcile,
     settled,
+    usual_launcher,
 )
+from meshwave.engine.runs.launchers._environment import environment
+from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
-__all__ = ["Capabilities", "Launcher", "OwningLauncher", "launchers", "open_run", "reconcile", "settled"]
+__all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "environment", "launchers", "open_run"]
+__all__ += ["reconcile", "settled", "usual_launcher"]

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,6 +53,7 @@ class Launcher(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    trains: ClassVar[bool] = True  # whether it can do more than rehearse; if so, the page offers it
     runs_at_once: ClassVar[int] = 1
 
     def __init__(self, record: Record) -> None:
@@ -223,6 +225,17 @@ def _manner(design: Design, options: Options) -> str:
 
 
 launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs.launchers")
+
+
+MOST_PROCESSES = 64
+"""Processes that are started on one machine."""
+
+
+def usual_launcher(design: Design, options: Options) -> str:
+    """The launcher of a run for which nobody chose one: threads rehearse where there is no torch, or more devices than
+    processes can be started."""
+    sends = options.rehearse is None or options.hosts is not None
+    return "local" if sends or (find_spec("torch") and process_count(design) <= MOST_PROCESSES) else "threads"
 
 
 def open_run(record: Record, run: str) -> Run:

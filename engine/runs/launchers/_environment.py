@@ -5,6 +5,13 @@ A user's environment holds tokens and keys under names that nobody can foresee, 
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshwave.engine.files import import_path
+
 SYSTEM = "PATH HOME USER TMPDIR LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH XDG_DATA_HOME MESHWAVE_HOME"
 CUDA = """
 CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_HOME CUDA_PATH CUDA_CACHE_PATH CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
@@ -29,3 +36,21 @@ TRITON_CACHE_DIR TRITON_PTXAS_PATH
 
 PASSED_ON = frozenset(" ".join((SYSTEM, CUDA, NCCL, GLOO, TORCH)).split())
 """All variables that pass; docs/reference/run-folder.md explains them."""
+
+
+def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What processes of a run see of ``given``, and what keeps them to themselves.
+
+    ``path`` is a folder to import from, besides that of Meshwave.
+    """
+    passed = {name: value for name, value in given.items() if name in PASSED_ON}
+    loopback = "lo" if sys.platform.startswith("linux") else "lo0"
+    return {
+        "GLOO_SOCKET_IFNAME": loopback,
+        "NCCL_SOCKET_IFNAME": loopback,
+        **passed,
+        "OMP_NUM_THREADS": "1",  # the cores go to processes
+        "PYTHONPATH": import_path(*([path] if path else []), given=given),
+        "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
+        "PYTHONUNBUFFERED": "1",  # a log is read while it is written
+    }

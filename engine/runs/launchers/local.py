@@ -16,13 +16,14 @@ import meshwave.engine
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
-from meshwave.engine.files import import_path, write_private
+from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem
 from meshwave.engine.machine import has_gpu, memory_bytes
 from meshwave.engine.runs.emulation.hosts import network, ready
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
-from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers
-from meshwave.engine.runs.launchers._environment import PASSED_ON
+from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
+from meshwave.engine.runs.launchers._environment import environment
+from meshwave.engine.runs.launchers._threaded import CLOSING_S
 from meshwave.engine.runs.launchers._warm_process import Zygote
 from meshwave.engine.runs.options import Options
 from meshwave.engine.runs.outcome import Exit, Verdict, cancelled, judge
@@ -31,10 +32,6 @@ from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count
 from meshwave.engine.units import quantity
-
-MOST_PROCESSES = 64
-CLOSING_S = 1.0
-"""How long a launcher that is closed waits for its runs to be ended and written down."""
 
 
 @launchers.register("local")
@@ -184,24 +181,6 @@ class LocalLauncher(OwningLauncher):
         bundle, _ = self._own.pop(run)
         self.settle(bundle, verdict, exits)
         self._settled.notify_all()
-
-
-def environment(path: Path | None = None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What processes of a run see of ``given``, and what keeps them to themselves.
-
-    ``path`` is a folder to import from, besides that of Meshwave.
-    """
-    passed = {name: value for name, value in given.items() if name in PASSED_ON}
-    loopback = "lo" if sys.platform.startswith("linux") else "lo0"
-    return {
-        "GLOO_SOCKET_IFNAME": loopback,
-        "NCCL_SOCKET_IFNAME": loopback,
-        **passed,
-        "OMP_NUM_THREADS": "1",  # the cores go to processes
-        "PYTHONPATH": import_path(*([path] if path else []), given=given),
-        "PYTHONSAFEPATH": "1",  # nothing is imported from the run folder
-        "PYTHONUNBUFFERED": "1",  # a log is read while it is written
-    }
 
 
 def _memory(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:

@@ -7,55 +7,35 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwave.engine.costs import Costs, PeakMemory, estimate
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable
-from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem
-from meshwave.engine.runs.dry_run import Lengths, Stopped, Waits, in_words
+from meshwave.engine.runs.dry_run import Lengths, Waits, in_words
 from meshwave.engine.runs.dry_run_threads import play
-from meshwave.engine.runs.launchers._base import Capabilities, OwningLauncher, launchers
-from meshwave.engine.runs.launchers.local import CLOSING_S, MOST_PROCESSES
+from meshwave.engine.runs.launchers._base import Capabilities, launchers
+from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 from meshwave.engine.runs.options import Options
-from meshwave.engine.runs.outcome import Verdict, cancelled
+from meshwave.engine.runs.outcome import Verdict
 from meshwave.engine.runs.recording import Recorder
 from meshwave.engine.runs.run import Run
-from meshwave.engine.runs.run_database import Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count
+from meshwave.engine.runs.run_database import State
+from meshwave.engine.runs.run_folder import Bundle
 
-LOOK_S = 0.05
-"""How often it is looked whether somebody wishes it to end."""
 NOTE = "in threads of one process, one a mesh, beside what else it does: messages hold nothing, and all devices of a mesh wait as one"
 
 
-@dataclass
-class _Under:
-    """A rehearsal that is under way."""
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    thread: threading.Thread | None = None
-    why: str = ""  # it is to end
-
-
 @launchers.register("threads")
-class ThreadsLauncher(OwningLauncher):
+class ThreadsLauncher(ThreadedLauncher):
     """Rehearses in the process that holds this object, where there is no torch, or more devices than processes
     can be started. It belongs to that process, and ends with it."""
 
     name: ClassVar[str] = "threads"
     title: ClassVar[str] = "Threads of this process (rehearsals only)"
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(record)
-        self._lock = threading.Lock()
-        self._own: dict[str, _Under] = {}
+    trains: ClassVar[bool] = False
 
     def probe(self) -> Capabilities:
         return Capabilities(most_processes=4096, note="a thread for each mesh, which waits and computes nothing")
@@ -73,71 +53,9 @@ class ThreadsLauncher(OwningLauncher):
             return [Problem("", "no_network", "threads send nothing over links; emulated hosts need processes")]
         return rehearsable(design)
 
-    def launch(self, bundle: Bundle) -> None:
-        under = _Under()
-        under.thread = threading.Thread(target=self._see_through, args=(bundle, under), daemon=True, name=bundle.run)
-        with self._lock:
-            self._own[bundle.run] = under
-        self.record.move(bundle.run, State.RUNNING)
-        under.thread.start()
-
-    def cancel(self, run: Run) -> None:
-        if not run.state.is_over:
-            with suppress(OSError):  # without its folder it ends as well
-                write_private(run.folder / "cancel", "")
-
-    def close(self) -> None:
-        with self._lock:
-            own = list(self._own.values())
-        for under in own:
-            under.why = "Meshwave was closed"
-            under.stop.set()
-        for under in own:
-            if under.thread is not None:
-                under.thread.join(CLOSING_S)
-
-    def _see_through(self, bundle: Bundle, under: _Under) -> None:
-        """Play all steps, and write down how it ended."""
-        try:
-            with _watched(bundle.folder, under):
-                _rehearse(bundle, under.stop)
-            verdict = Verdict(State.SUCCEEDED, str(self._run(bundle).progress))
-        except Stopped:
-            verdict = Verdict(State.CANCELLED, cancelled(f"after {self._run(bundle).progress}", under.why))
-        except Exception as error:
-            said = str(error) if isinstance(error, MeshwaveError) else repr(error)
-            verdict = Verdict(State.FAILED, f"the rehearsal went wrong: {said}")
-        with self._lock:
-            del self._own[bundle.run]
-        self.settle(bundle, verdict)
-
-    def _run(self, bundle: Bundle) -> Run:
-        return Run(self.record, bundle.run, self)
-
-
-def usual_rehearser(design: Design) -> str:
-    """The launcher of a rehearsal, where nobody chose one: of processes, if there is torch and few enough of them."""
-    return "local" if find_spec("torch") and process_count(design) <= MOST_PROCESSES else ThreadsLauncher.name
-
-
-class _watched:
-    """Meanwhile a file called ``cancel`` in the folder, or the folder's end, ends the rehearsal."""
-
-    def __init__(self, folder: Path, under: _Under) -> None:
-        self._folder, self._under = folder, under
-        self._done = threading.Event()
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._watch, daemon=True, name="watch-folder").start()
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-
-    def _watch(self) -> None:
-        while not self._done.wait(LOOK_S):
-            if (self._folder / "cancel").exists() or not self._folder.exists():
-                self._under.stop.set()
-                return
+    def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:
+        _rehearse(bundle, stop)
+        return Verdict(State.SUCCEEDED, str(Run(self.record, bundle.run, self).progress))
 
 
 def _rehearse(bundle: Bundle, stop: threading.Event) -> None:

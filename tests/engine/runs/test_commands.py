@@ -379,7 +379,7 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "launchers", {"threads": ThreadsLauncher})
-    monkeypatch.setattr(commands, "usual_rehearser", lambda design: "threads")
+    monkeypatch.setattr(commands, "usual_launcher", lambda design, options: "threads")
     design = write(home, cost={"kind": "unit"}, training={"data": "nowhere.txt", "steps": 2})
 
     assert cli.main(["run", design, "--rehearse", "--scale", "0.001"]) == 0

@@ -14,9 +14,9 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.launchers import threads
+from meshwave.engine.runs.launchers import _base, threads, usual_launcher
 from meshwave.engine.runs.launchers.local import LocalLauncher
-from meshwave.engine.runs.launchers.threads import ThreadsLauncher, usual_rehearser
+from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.recording import read_recording
 from tests.engine.runs.play import PATIENCE_S, draw, until
@@ -97,12 +97,12 @@ def test_where_there_is_no_torch_or_too_many_devices_threads_are_chosen(
 ) -> None:
     many = draw(pp=4, dp=32)
 
-    assert usual_rehearser(draw()) == "local"
-    assert usual_rehearser(many) == "threads"
+    assert usual_launcher(draw(), REHEARSAL) == "local"
+    assert usual_launcher(many, REHEARSAL) == "threads"
     assert ThreadsLauncher(record).refusals(many, REHEARSAL) == []
     assert "at most 64 processes" in str(LocalLauncher(record).refusals(many, REHEARSAL)[0])
-    monkeypatch.setattr(threads, "find_spec", lambda name: None)
-    assert usual_rehearser(draw()) == "threads"
+    monkeypatch.setattr(_base, "find_spec", lambda name: None)
+    assert usual_launcher(draw(), REHEARSAL) == "threads"
 
 
 def test_what_went_wrong_is_written_down(rehearser: ThreadsLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
