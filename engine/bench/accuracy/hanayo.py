@@ -65,14 +65,14 @@ def waves_by(transfers: Mapping[Place, float]) -> int:
 
 
 def said_first() -> str:
-    """What is fitted to what, and how often the best number of waves is right with it and without."""
+    """Return which numbers are fitted, and how often the best number of waves is right with and without them."""
     sheets = {place: by_data_sheet(*place) for place in MEASURED}
     bars = len(WAVES) * len(TRANSFERS)
     return (
-        f"{len(TRANSFERS)} numbers, a T_C for each cluster and P, are fitted to {bars} bars, those of two, four and eight "
-        f"waves. Predicted with them, the best number of waves is the paper's on {waves_by(TRANSFERS)} of {len(MEASURED)} "
-        f"places; with T_C by data sheets, on {waves_by(sheets)} of {len(MEASURED)}. `meshwave bench papers` predicts "
-        "the same bars by data sheets alone."
+        f"{len(TRANSFERS)} transfer times T_C, one per cluster and P, are fitted to {bars} bars: those of two, four and "
+        f"eight waves. With them, the predicted best number of waves is that of the paper in {waves_by(TRANSFERS)} of "
+        f"{len(MEASURED)} cases; with T_C from data sheets, in {waves_by(sheets)} of {len(MEASURED)}. `meshwave bench "
+        "papers` predicts the same bars from data sheets alone."
     )
 
 

@@ -19,8 +19,8 @@ SQUARE, NAMES, BEYOND, ROW = 360, 190, 44, 23
 DOT = 7
 WIDEST = 0.12
 """The error at the edges of the right side; what is off by more lies on the edge and says by how much."""
-TITLE = "Predicted and measured iterations"
-WAYS: Mapping[Way, str] = {"rehearsed": "rehearsals: stages wait, messages are real", "measured": "real runs"}
+TITLE = "Predicted and measured step times"
+WAYS: Mapping[Way, str] = {"rehearsed": "dry runs: stages wait, messages are real", "measured": "measured runs"}
 BANDS = ((TAIL_AIM, 0.12), (MEDIAN_AIM, 0.26))
 """How far an aim reaches to both sides, and how much of its colour there is in its band."""
 
@@ -98,7 +98,7 @@ class _Sheet:
             yield Line(left, base - at, left + SQUARE, base - at, self.colours["line"], 0.6)
             yield Text(left + at, base + 14, words, self.colours["muted"], 10.5, "middle")
             yield Text(left - 8, base - at, words, self.colours["muted"], 10.5, "end")
-        yield Text(left + SQUARE, base + 32, "predicted, on the clock", self.colours["muted"], 12, "end")
+        yield Text(left + SQUARE, base + 32, "predicted (wall time)", self.colours["muted"], 12, "end")
         yield Text(left + 6, self.top - 12, "measured", self.colours["muted"], 12)
         for result in self.results:
             predicted, measured = _seconds(result)

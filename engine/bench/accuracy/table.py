@@ -1,4 +1,4 @@
-"""What was measured as a page of text: the aims first, then group by group, then every design."""
+"""The page of accuracy as Markdown: targets first, then groups, then every design."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from meshwave.engine.units import quantity
 
 WIDTH = 118
 HEAD = """\
-# How true
+# Accuracy
 
-`meshwave bench accuracy --out docs/accuracy.json` measures the designs below, some minutes on a machine that has
-nothing else to do, and writes this page and its picture from what it measured. A *rehearsal* is a run whose stages
-wait for the time that the model gives them, while the messages between its processes are real: it says whether a
-program takes as long as it is predicted to, once the prices of its parts are right. A wait ends when it should have
-ended, so that a delay of this machine by less than a tenth of an action is made up for by the next wait; what is left
-are delays that others had to wait for. A *real run* computes, and is predicted from what was measured of this machine
-before. Iterations are medians; the first, which warms up, is left out. Errors are `measured / predicted - 1`: above 0
-where it took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others is done
-again, up to three times.
+How close predictions come to measurements. `meshwave bench accuracy --out docs/accuracy.json` measures the designs below,
+which takes some minutes on an idle machine, and writes this page and its picture.
 
-Of how links are shared, only rehearsals on *emulated hosts* are evidence: there the kernel's queues share links that are
-as slow as drawn. One thing of the model enters even there: no message is handed out before the time that it takes
-alone by the model. Rehearsals without emulated hosts are circular for transfers, reductions and the collectives inside
-stages: these are held until the model of shared links says that they are complete. Such a rehearsal says whether
-orders, dependencies and the machinery of messages are as predicted, and nothing of how links are shared.
+A *dry run* executes the program of a design with real processes and messages, and waits the modelled time instead of
+computing. It tests whether a program takes as long as predicted if the prices of its actions are right. A wait ends when it
+was due, so that a delay of the machine of less than a tenth of an action is compensated by the next wait; what remains are
+delays that others had to wait for. A *measured run* computes, and its prediction uses a calibration of this machine.
+
+Step times are medians; the first step is a warm-up and excluded. Errors are `measured / predicted - 1`: positive if the run
+took longer. A run during which the host of a virtual machine gave more than 1% of its cores to others is repeated, up to
+three times.
+
+Only dry runs on *emulated hosts* are evidence of how links are shared: there, the kernel's queues share links that are as
+slow as those of the design. One part of the model enters even there: no message is delivered before the time that it takes
+alone by the model. Dry runs without emulated hosts are circular for transfers, reductions and the collectives inside stages,
+which are held until the model of shared links says that they are complete. They test orders, dependencies and the handling
+of messages, but not the sharing of links.
 """
 
 WHY_REAL = """\
-Real compute on cores that processes share is not as even as a GPU's: two processes halve the memory bandwidth that
-each had while blocks were measured alone, gloo copies messages with the same two cores, and whoever else uses the
-machine takes from both. A profile made of a run knows all of that as it was then.
+On cores that processes share, compute varies more than on a GPU: two processes halve the memory bandwidth that each had while
+its blocks were measured alone, gloo copies messages with the same two cores, and other work on the machine takes from both.
+A profile of a run includes these effects as they were during that run.
 """
 
 
 def markdown(results: Results) -> str:
-    """The whole page; parts of which nothing was measured are left out."""
+    """Return the whole page without the parts that were not measured."""
     sections = [
         HEAD,
-        f"Measured on {results.machine}; the last of it on {results.date}.",
-        "![Predicted and measured iterations](accuracy.svg)",
+        f"Measured on {results.machine}; last updated on {results.date}.",
+        "![Predicted and measured step times](accuracy.svg)",
         *_aims(results),
         *_limits(results),
         *_real(results),
@@ -56,18 +58,18 @@ def markdown(results: Results) -> str:
 
 
 def _wrapped(section: str) -> str:
-    """A paragraph in lines as long as those of other pages; tables and headings as they are."""
+    """Return a paragraph in lines of at most ``WIDTH``; tables and headings are unchanged."""
     plain = "\n" not in section and section[0] not in "#|!-"
     return textwrap.fill(section, WIDTH, break_long_words=False, break_on_hyphens=False) if plain else section
 
 
 def rehearsed(results: Results) -> list[Result]:
-    """Those by which rehearsals are judged."""
+    """Return the dry runs without emulated hosts."""
     return results.of(case.name for case in cases.rehearsals())
 
 
 def emulated(results: Results) -> list[Result]:
-    """Those on emulated hosts, whose links the kernel shares."""
+    """Return the dry runs on emulated hosts, whose links the kernel shares."""
     return results.of(case.name for case in cases.on_hosts())
 
 
@@ -76,7 +78,7 @@ def real(results: Results) -> list[Result]:
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table; its columns are as wide as they need to be."""
+    """Return a table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 
@@ -87,36 +89,38 @@ def _aims(results: Results) -> Iterator[str]:
     waited, shared, computed = rehearsed(results), emulated(results), real(results)
     learned = [each.by_a_run for each in computed if each.learned is not None]
     found = [
-        *_told(summary(shared), "rehearsals on emulated hosts"),
-        *_told(summary(waited), "rehearsals without hosts"),
-        *_told(summary(computed), "real runs, by calibration", aims=False),
-        *_told(summary(learned)._replace(memory=None), "real runs, by one run of 1F1B", aims=False),
+        *_told(summary(shared), "dry runs on emulated hosts"),
+        *_told(summary(waited), "dry runs without hosts"),
+        *_told(summary(computed), "measured runs, predicted by calibration", aims=False),
+        *_told(summary(learned)._replace(memory=None), "measured runs, predicted from one run of 1F1B", aims=False),
     ]
-    yield rows(("what", "aim", "here"), found)
+    yield rows(("quantity", "target", "measured"), found)
     head = ("group", "designs", "median", "90th percentile", "worst", "bias")
     if shared:
-        yield "Rehearsals on emulated hosts, by what shares links (there the kernel shares them):"
+        yield "Dry runs on emulated hosts, where the kernel shares the links, by what shares them:"
         yield rows(head, _groups(summary(shared)))
     if waited:
-        yield "Rehearsals without emulated hosts, by what they stand for (circular for transfers, see above):"
+        yield "Dry runs without emulated hosts (circular for transfers, see above), by group:"
         yield rows(head, _groups(summary(waited)))
     wrong = summary([*shared, *waited, *computed]).ranking.wrong
     if wrong:
-        yield "Pairs in the wrong order:\n\n" + "\n".join(f"- {sentence}" for sentence in wrong)
+        yield "Pairs of schedules that were predicted in the wrong order:\n\n" + "\n".join(
+            f"- {sentence}" for sentence in wrong
+        )
 
 
 def _told(found: Summary, what: str, *, aims: bool = True) -> Iterator[tuple[str, str, str]]:
     if found.iteration is None:
         return
     of = f"{found.iteration.designs} {what}"
-    yield f"iteration time, median error of {of}", f"{MEDIAN_AIM:.0%}" if aims else "", f"{found.iteration.median:.1%}"
-    yield "the same, 90th percentile", f"{TAIL_AIM:.0%}" if aims else "", f"{found.iteration.tail:.1%}"
+    yield f"step time, median error of {of}", f"{MEDIAN_AIM:.0%}" if aims else "", f"{found.iteration.median:.1%}"
+    yield "step time, 90th percentile of the error", f"{TAIL_AIM:.0%}" if aims else "", f"{found.iteration.tail:.1%}"
     if found.ranking.pairs:
-        words = f"order of two schedules, predicted over {APART:.0%} apart"
-        yield words, "all", f"{found.ranking.right} of {found.ranking.pairs} pairs right"
+        words = f"order of two schedules whose predictions differ by more than {APART:.0%}"
+        yield words, "all", f"{found.ranking.right} of {found.ranking.pairs} pairs correct"
     if found.memory:
-        yield "peak memory, worst of a mesh", f"{MEMORY_AIM:.0%}", f"{found.memory.worst:.1%}"
-        yield "the same, median", "", f"{found.memory.median:.1%}"
+        yield "peak memory, largest error of a mesh", f"{MEMORY_AIM:.0%}", f"{found.memory.worst:.1%}"
+        yield "peak memory, median error", "", f"{found.memory.median:.1%}"
 
 
 def _groups(found: Summary) -> Iterator[tuple[str, ...]]:
@@ -131,13 +135,13 @@ def _spread(found: Spread) -> tuple[str, ...]:
 # ---- what limits them ----
 
 LIMITS = """\
-## What limits a rehearsal
+## What limits a dry run
 
-1F1B on four meshes with eight microbatches in units (a forward waits 20 ms where nothing else is said), made harder
-in one way at a time. A rehearsal stretches its design's time until its shortest computations are long enough; what it
-gets wrong beyond that is what a process does besides waiting: waking up, turning to the next action, and the cores'
-own time for the bytes of a message. Where this machine could not bring a message in the time that its drawn link takes,
-the rehearsal makes it smaller and says so: it then takes as long as the drawn one, but is not as large."""
+1F1B on four meshes with eight microbatches and unit costs, where a forward waits 20 ms unless stated otherwise; each row makes
+one condition harder. A dry run stretches the time of its design until its shortest actions are long enough. The remaining
+error is what a process does besides waiting: waking up, turning to the next action, and copying the bytes of a message. If the
+machine cannot transport a message in the time of its link, the dry run makes it smaller and says so: it then takes as long as
+intended, but is not as large."""
 
 
 def _limits(results: Results) -> Iterator[str]:
@@ -156,24 +160,29 @@ def _limits(results: Results) -> Iterator[str]:
         )
         for each in found
     )
-    yield rows(("what", "", "error", "late, for each step of the longest path", "others", "messages"), lines)
+    yield rows(("condition", "", "error", "delay per step of the longest path", "load", "messages"), lines)
     free = [_late_s(each) for each in found if each.tags["limit"] != "message"]
     if free:
         yield (
-            f"Where transfers are free, each step of the longest path is {quantity(min(free), 's')} to "
-            f"{quantity(max(free), 's')} late, however long it is: the share of it that this makes is the error. Where "
-            "transfers take time, the receiver's delay passes while the message is on its way, and little is left."
+            f"If transfers are free, each step of the longest path is delayed by {quantity(min(free), 's')} to "
+            f"{quantity(max(free), 's')}, independent of its length, so that the error is the share of that delay. If "
+            "transfers take time, the delay of the receiver passes while the message is on its way, and little remains."
         )
 
 
+AS_DESIGNED = "as designed"
+
+
 def _carried(result: Result) -> str:
-    """How large messages were: what a run says in brackets where they are not as drawn."""
-    return result.note.partition("(")[2].partition(")")[0] or "as drawn"
+    """Return the size of the messages, which a note of the run has in parentheses if it differs from the design."""
+    return result.note.partition("(")[2].partition(")")[0] or AS_DESIGNED
 
 
 def _late_s(result: Result) -> float:
-    """By how much of the clock an iteration is late, shared over the computations that follow each other: of 1F1B
-    ``2 (ranks + microbatches - 1)``."""
+    """Return the delay of a step in seconds per computation of its longest path.
+
+    The path of 1F1B has ``2 (ranks + microbatches - 1)`` computations.
+    """
     late_s = (result.measured - result.predicted) * (result.scale or 1.0)
     return late_s / (2 * (result.meshes + cases.MICROBATCHES - 1))
 
@@ -185,7 +194,7 @@ def _real(results: Results) -> Iterator[str]:
     found = real(results)
     if not found:
         return
-    yield "## Real runs"
+    yield "## Measured runs"
     yield WHY_REAL
     lines = (
         (
@@ -200,16 +209,16 @@ def _real(results: Results) -> Iterator[str]:
         )
         for each in found
     )
-    yield rows(("design", "predicted", "measured", "error", "by a run", "spread", "memory", "the largest error"), lines)
+    yield rows(("design", "predicted", "measured", "error", "by a run", "spread", "memory", "largest cause"), lines)
     yield (
-        "*by a run*: the error where the design is priced by what the run of 1F1B took on the same two stages, instead of "
-        "by calibration. *spread*: from the fastest iteration to the slowest. *memory*: predicted / measured - 1 of the "
-        "peak, mesh by mesh."
+        "*by a run*: the error if the prediction uses a run of 1F1B on the same two stages instead of the calibration. "
+        "*spread*: slowest minus fastest step. *memory*: predicted / measured - 1 of the peak of each mesh. *largest "
+        "cause*: how much of the difference in step time it explains; above 100% if other causes compensate a part."
     )
 
 
 def _memory(result: Result) -> str:
-    return ", ".join(f"{error:+.1%}" for error in result.memory_errors) or "not counted"
+    return ", ".join(f"{error:+.1%}" for error in result.memory_errors) or "not measured"
 
 
 # ---- the papers on the machine ----
@@ -219,15 +228,15 @@ PAPERS = """\
 
 {first}
 
-`meshwave bench rehearsal --out docs/accuracy.json` rehearses the experiments of the paper's figure of BERT on 8 GPUs
-(Liu et al., SC'23): times faster than GPipe with one microbatch a device, as *paper / predicted / rehearsed*. D=2 is
-two data-parallel pipelines on eight processes; in units the reduction of their gradients is free, by data sheets
-`meshwave bench papers` prices it. The paper tells neither sequence length nor precision nor how long a transfer takes.
-Assumed: a backward is as many forwards as our presets of its clusters make it. Fitted: T_C, in forwards of a device's
-share of the model. Neither: the orders of the schedules, and with T_C all bars but those of two, four and eight waves.
-Chimera-wave is the paper's baseline, one wave over half of the devices in twice as many pipelines (its figure 5).
-Interleaved 1F1B has four chunks a device, as many as two waves; the paper does not show it, nor one wave, nor Chimera
-in its two replicas. *gain*: of the best number of waves that the paper shows, over Chimera-wave."""
+`meshwave bench rehearsal --out docs/accuracy.json` executes the experiments of the paper's figure of BERT on 8 GPUs (Liu et
+al., SC'23) as dry runs. The table lists speed-ups over GPipe with one microbatch per device, as *paper / predicted / dry run*.
+D=2 is two data-parallel pipelines on eight processes. With unit costs the reduction of their gradients is free; `meshwave
+bench papers` prices it by data sheets. The paper states neither sequence length, precision nor transfer times. Assumed: the
+ratio of backward to forward, from the presets of the clusters. Fitted: T_C, in forwards of a device's share of the model.
+Neither assumed nor fitted: the orders of the schedules and, given T_C, all bars except those of two, four and eight waves.
+Chimera-wave is the paper's baseline, one wave over half of the devices in twice as many pipelines (its figure 5). Interleaved
+1F1B has four chunks per device, as many as two waves; the paper shows neither it, nor one wave, nor Chimera with its two
+replicas. *gain*: of the best number of waves that the paper shows, over Chimera-wave."""
 
 Place = tuple[str, int]
 OfPlace = dict[str, hanayo.SpeedUp]
@@ -270,7 +279,7 @@ def _of_three(found: hanayo.SpeedUp | None) -> str:
 
 
 def _gain(of: OfPlace) -> str:
-    """Of the best number of waves over Chimera-wave: in the paper, predicted and rehearsed."""
+    """Return the gain of the best number of waves over Chimera-wave: in the paper, predicted and in dry runs."""
     if not {"Chimera-wave", *SHOWN} <= of.keys():
         return ""
     gains = (
@@ -281,13 +290,15 @@ def _gain(of: OfPlace) -> str:
 
 
 def _best(by_place: Mapping[Place, OfPlace]) -> str:
-    """Where the best number of waves is that of the paper."""
+    """Return a sentence on where the best number of waves is that of the paper."""
     whole = [of for of in by_place.values() if of.keys() >= {*SHOWN}]
     same = [
         max(SHOWN, key=lambda name: of[name].measured) == max(SHOWN, key=lambda name: _in_paper(of[name]))
         for of in whole
     ]
-    return f"The best of two, four and eight waves in rehearsal is that of the paper on {sum(same)} of {len(same)}."
+    return (
+        f"The best of two, four and eight waves in dry runs is that of the paper in {sum(same)} of {len(same)} cases."
+    )
 
 
 def _in_paper(found: hanayo.SpeedUp) -> float:
@@ -298,15 +309,15 @@ def _in_paper(found: hanayo.SpeedUp) -> float:
 
 
 def _every(results: Results) -> Iterator[str]:
-    parts = (("Every rehearsal on emulated hosts", emulated(results)), ("Every rehearsal without", rehearsed(results)))
+    parts = (("All dry runs on emulated hosts", emulated(results)), ("All other dry runs", rehearsed(results)))
     for title, found in parts:
         if not found:
             continue
         yield f"## {title}"
         yield (
-            "*scale*: seconds of the clock for each second (or unit) of the design. *shortest*: its shortest computation "
-            "on the clock. *idle*: predicted and rehearsed. *others*: how much of the cores was busy just before it "
-            f"began. {_smaller(found)}"
+            "*scale*: time dilation, in seconds per second (or unit) of the design. *shortest*: wall time of its shortest "
+            "action. *idle*: bubble ratio, predicted and measured. *load*: share of the cores that was busy before "
+            f"the run began. {_smaller(found)}"
         )
         ranges = any(each.ranges for each in found)
         if ranges:
@@ -315,13 +326,13 @@ def _every(results: Results) -> Iterator[str]:
 
 
 RANGES = (
-    "*range*: of the predicted iteration, against the one that is printed, where each computation is up to 1% longer by "
-    "chance. Where it is wide, which of two messages comes first decides what follows, and the prediction is one of "
-    "several that are as likely; an error beyond it has another cause."
+    "*range*: of the predicted step time, relative to the listed one, if each action is up to 1% longer at random. A wide range "
+    "means that the order of two messages decides what follows, and that the listed prediction is one of several equally "
+    "likely ones; an error outside the range has another cause."
 )
 
 
-EVERY_HEAD = ("design", "processes", "predicted", "rehearsed", "error", "spread", "scale", "shortest", "idle", "others")
+EVERY_HEAD = ("design", "processes", "predicted", "measured", "error", "spread", "scale", "shortest", "idle", "load")
 
 
 def _range(each: Result) -> list[str]:
@@ -344,11 +355,11 @@ def _one(each: Result) -> tuple[str, ...]:
 
 
 def _smaller(found: Sequence[Result]) -> str:
-    """How many rehearsals did not carry messages as large as they are drawn."""
-    smaller = [each.case for each in found if _carried(each) != "as drawn"]
+    """Return a sentence on the dry runs whose messages were smaller than in the design."""
+    smaller = [each.case for each in found if _carried(each) != AS_DESIGNED]
     if not smaller:
-        return "All messages were as large as drawn."
-    return f"In {len(smaller)} of them messages were smaller than drawn: {'; '.join(smaller)}."
+        return "All messages had the size of the design."
+    return f"In {len(smaller)} of them messages were smaller than in the design: {'; '.join(smaller)}."
 
 
 def _time(value: float, result: Result) -> str:

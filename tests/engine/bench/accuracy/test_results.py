@@ -202,11 +202,11 @@ def test_the_page_says_what_was_reached_and_leaves_out_what_was_not_measured() -
 
     page = markdown(results(*found))
 
-    assert "| iteration time, median error of 3 rehearsals without hosts | 3% | 2.0% |" in page
-    assert "| the same, 90th percentile | 8% | 8.4% |" in page
+    assert "| step time, median error of 3 dry runs without hosts | 3% | 2.0% |" in page
+    assert "| step time, 90th percentile of the error | 8% | 8.4% |" in page
     assert "2 cores of a test" in page
     assert f"| {names[2]} | 4 | 1 s | 1.1 s | +10.0% |" in page
-    for absent in ("## Real runs", "## The Hanayo paper", "## What limits"):
+    for absent in ("## Measured runs", "## The Hanayo paper", "## What limits"):
         assert absent not in page
 
 
@@ -216,11 +216,11 @@ def test_the_page_keeps_what_the_kernel_shares_apart_from_what_is_held_to_the_mo
 
     page = markdown(results(*found))
 
-    assert "| iteration time, median error of 1 rehearsals on emulated hosts | 3% | 4.0% |" in page
-    assert "| iteration time, median error of 1 rehearsals without hosts | 3% | 1.0% |" in page
+    assert "| step time, median error of 1 dry runs on emulated hosts | 3% | 4.0% |" in page
+    assert "| step time, median error of 1 dry runs without hosts | 3% | 1.0% |" in page
     assert "| -1.0% to +5.0% |" in page
     assert page.index(f"| {shared.group} | 1 |") < page.index("circular for transfers, see above")
-    assert page.index("## Every rehearsal on emulated hosts") < page.index("## Every rehearsal without")
+    assert page.index("## All dry runs on emulated hosts") < page.index("## All other dry runs")
 
 
 def test_the_page_says_what_limits_a_rehearsal() -> None:
@@ -253,8 +253,8 @@ def test_the_page_of_real_runs_names_errors_and_memory() -> None:
         f"| {case.name.removeprefix('real, ')} | 1 s | 1.02 s | +2.0% | +7.4% | 1% | -5.0% | forward took 2 times |"
         in page
     )
-    assert "| peak memory, worst of a mesh | 10% | 5.0% |" in page
-    assert "| iteration time, median error of 1 real runs, by one run of 1F1B |  | 7.4% |" in page
+    assert "| peak memory, largest error of a mesh | 10% | 5.0% |" in page
+    assert "| step time, median error of 1 measured runs, predicted from one run of 1F1B |  | 7.4% |" in page
 
 
 def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
@@ -269,10 +269,10 @@ def test_the_page_holds_the_papers_beside_what_was_rehearsed() -> None:
 
     transfers = f"{TRANSFERS['tc', 4]:.4f} | {by_data_sheet('tc', 4):.4f}"
     assert f"| TC, D=2 P=4 | {transfers} |" in page
-    assert page.index(" numbers, a T_C for each") < page.index("| TC, D=2 P=4 |")
+    assert page.index(" transfer times T_C, one per cluster") < page.index("| TC, D=2 P=4 |")
     assert "1.51 / 1.00 / 1.51" in page  # eight waves
     assert "– / 1.00 / 1.17" in page  # one wave, which the paper does not show
-    assert "that of the paper on 1 of 1" in page
+    assert "that of the paper in 1 of 1" in page
 
 
 def test_what_is_in_the_repository_is_made_of_its_data() -> None:
