@@ -29,7 +29,7 @@ from meshwave.engine.runtime.device.accelerator import is_accelerator
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.experts import ExpertLayer
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
-from meshwave.engine.runtime.experts.layer import KINDS
+from meshwave.engine.runtime.experts.layer import GROUP_KINDS
 
 MOVES = (StepOp.ORDER, StepOp.RESTORE)
 SEED = 0
@@ -83,12 +83,14 @@ class Speed:
         self._device = device
         self._sharing = 1.0 if cluster.gpus else max(1.0, cluster.ranks / cores())
         expert = Expert(HIDDEN, WIDTH, device=device)
-        expert.draw(torch.Generator().manual_seed(SEED), 0.02, 0.02)
+        expert.draw_weights(torch.Generator().manual_seed(SEED), 0.02, 0.02)
         self._experts = FeedForward([expert])
         self._rows = torch.randn(TOKENS, HIDDEN, device=device)
         self.flops = 4.0 * TOKENS * HIDDEN * WIDTH
         alone = Layer(mp=1, ep=1, esp=1, experts=EXPERTS, tokens=TOKENS, hidden=HIDDEN, ffn_hidden=1)
-        self._layer = ExpertLayer(alone, "expert-parallel", dict.fromkeys(KINDS, ALONE), device=device).draw((SEED,))
+        self._layer = ExpertLayer(
+            alone, "expert-parallel", dict.fromkeys(GROUP_KINDS, ALONE), device=device
+        ).draw_weights((SEED,))
         steps = self._layer.schedule.steps(alone)
         self.bytes = sum(2 * step.bytes for step in (*steps, *backward(steps)) if step.op in MOVES)
 
@@ -122,7 +124,7 @@ class Played:
         self._name, self._device = f"mp={layer.mp} esp={layer.esp} tokens={layer.tokens}", groups.device
         own = groups.of(layer)
         made = (ExpertLayer(layer, name, own, device=groups.device) for name in schedules)
-        self._layers = [each.draw((SEED,)) for each in made]
+        self._layers = [each.draw_weights((SEED,)) for each in made]
         shard = torch.Generator().manual_seed(dist.get_rank() // layer.mp)
         drawn = torch.randn(2, layer.tokens, layer.hidden, generator=shard).to(groups.device)
         self._x, self._gradient = drawn[0].requires_grad_(), drawn[1]

@@ -23,8 +23,8 @@ from meshwave.engine.runtime.calibration.emulated_cluster import TIMEOUT, Cluste
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group, make_groups
 from meshwave.engine.runtime.device.accelerator import accelerator_device, synchronize
-from meshwave.engine.runtime.experts.overlap import Overlap
-from meshwave.engine.runtime.experts.steps import Steps
+from meshwave.engine.runtime.experts.overlap import OverlappedCombine
+from meshwave.engine.runtime.experts.steps import StepRunner
 
 WARM_UP = 1  # rounds that do not count: they open connections and touch memory
 ITEM_BYTES = 4
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     group: Group
     source: Tensor
     target: Tensor
-    overlap: Overlap | None = None
+    overlap: OverlappedCombine | None = None
 
 
 def all_gather(place: Place, items: int) -> None:
@@ -66,7 +66,7 @@ def overlap(place: Place, items: int) -> Tensor:
     of chunks for every rank, of which those from one place are summed."""
     assert place.overlap is not None
     ranks = place.group.size
-    return place.overlap.start(place.source[:items].view(1, ranks, 1, items // ranks), beside=False)()
+    return place.overlap.start(place.source[:items].view(1, ranks, 1, items // ranks), in_thread=False)()
 
 
 COLLECTIVES: Mapping[str, Callable[[Place, int], object]] = {
@@ -195,12 +195,12 @@ def place(cluster: Cluster, case: Mapping[str, Any], groups: Groups, source: Ten
         ffn_hidden=case["esp"],
         nodes=cluster.node_of,
     )
-    return Place(group, source, target, _overlap(layer, Steps(layer, groups.of(layer), source.device)))
+    return Place(group, source, target, _overlap(layer, StepRunner(layer, groups.of(layer), source.device)))
 
 
-def _overlap(layer: Layer, steps: Steps) -> Overlap:
+def _overlap(layer: Layer, runner: StepRunner) -> OverlappedCombine:
     """That of Parm's S2."""
     forward = expert_schedules["parm-s2"]().steps(layer)
     gather = next(number for number, step in enumerate(forward) if step.hidden and step.collective)
     combine = max(number for number, step in enumerate(forward[:gather]) if step.collective == "all_to_all")
-    return Overlap(forward[combine], forward[combine + 1 : gather], forward[gather], steps)
+    return OverlappedCombine(forward[combine], forward[combine + 1 : gather], forward[gather], runner)

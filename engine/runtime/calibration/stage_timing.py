@@ -42,7 +42,7 @@ from meshwave.engine.runtime.device.accelerator import accelerator_device, devic
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import AllocationCount, keep_freed_memory
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
-from meshwave.engine.runtime.experts.build import alone
+from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
@@ -257,7 +257,7 @@ def module_of(size: Size, design: Design, device: torch.device) -> Stage:
         "head": ([size.blocks, 0], 1),
     }[size.kind]
     dtype = DTYPES[design.training.precision]
-    make = alone(design, 1 / MICROBATCHES, dtype) if size.experts else None
+    make = single_process_factory(design, 1 / MICROBATCHES, dtype) if size.experts else None
     return build_stage(design.model, split, stage, design.training.seed, dtype, device, experts=make)
 
 

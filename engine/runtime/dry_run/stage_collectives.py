@@ -28,7 +28,7 @@ from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.experts.build import ExpertLayers
-from meshwave.engine.runtime.experts.layer import groups_of
+from meshwave.engine.runtime.experts.layer import device_groups
 
 Run = Callable[[], object]
 Matrix = NDArray[np.float64]
@@ -67,15 +67,15 @@ class StageCollectives:
         self._rank = layout.rank(world.process)
         self._stages = blocks_of_stages(design, layers)
         experts = ExpertLayers(design, layout) if design.model.moe else None
-        groups = world.groups([*layout.tp_groups(), *(experts.groups() if experts else ())])
+        groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
         self._groups = {TENSOR: groups[layout.tp_group(world.process)]}
         self._device = world.device
         if experts is not None:
-            self._layer, mesh = experts.of(self._rank).layer, layout.mesh(self._rank)
+            self._layer, mesh = experts.by_rank[self._rank].layer, layout.mesh(self._rank)
             place = mesh.index(world.process) // self._layer.devices * self._layer.devices
             block = mesh[place : place + self._layer.devices]
             self._me = block.index(world.process)
-            members = groups_of(self._layer, block, world.process)
+            members = device_groups(self._layer, block, world.process)
             self._groups |= {kind: groups[its] for kind, its in members.items()}
         self._buffers = torch.zeros(2, 0, device=world.device)
 

@@ -23,7 +23,7 @@ from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, Loc
 from meshwave.engine.runtime.execution.update import Sharers, Update, Watch
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
-from meshwave.engine.runtime.experts.step_times import Trace
+from meshwave.engine.runtime.experts.step_times import StepTrace
 from meshwave.engine.runtime.models import build_stage
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
@@ -69,8 +69,8 @@ class Trainer:
         self._scale = 1 / (copies * program.microbatches)
         self._cut = layout.tp_index(world.process)
         experts = ExpertLayers(design, layout) if model.moe else None
-        groups = world.groups([*layout.tp_groups(), *(experts.groups() if experts else ())])
-        make = experts.maker(world.process, groups, self._scale, dtype, world.device) if experts else None
+        groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
+        make = experts.factory(world.process, groups, self._scale, dtype, world.device) if experts else None
         group = groups[layout.tp_group(world.process)]
         self._modules = {
             stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
@@ -94,9 +94,9 @@ class Trainer:
             for stage, module in self._modules.items()
         }
         clock, streams = make_clock(world.device), make_streams(world.device)
-        self.trace = Trace(clock)
+        self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():
-            layer.watch_steps(self.trace.of(number))
+            layer.record_steps(self.trace.recorder(number))
         self._executor = Executor(layout, world.process, stages, self._communicator, self._update, clock, streams)
         self._wanted = layout.microbatches(layout.rank(world.process))
         self.notes = self._of_compiling(stages.values()) if training.compile else []
@@ -128,8 +128,8 @@ class Trainer:
         return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
 
     def routed(self) -> dict[int, list[float]]:
-        """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.routed`."""
-        return {number: layer.routed for number, layer in self._expert_layers().items()}
+        """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.route_counts`."""
+        return {number: layer.route_counts for number, layer in self._expert_layers().items()}
 
     def _expert_layers(self) -> dict[int, ExpertLayer]:
         """Those of this process, by their number in the model."""

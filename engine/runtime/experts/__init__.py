@@ -1,6 +1,6 @@
-"""Expert layers that run: any schedule of :mod:`meshwave.engine.experts`, any placement, forwards and backwards."""
+"""Expert layers in training: any schedule of :mod:`meshwave.engine.experts`, any placement, forward and backward."""
 
-from meshwave.engine.runtime.experts.layer import ExpertLayer, all_groups, groups_of
-from meshwave.engine.runtime.experts.steps import Message, Steps
+from meshwave.engine.runtime.experts.layer import ExpertLayer, device_groups, required_groups
+from meshwave.engine.runtime.experts.steps import CollectiveRecord, StepRunner
 
-__all__ = ["ExpertLayer", "Message", "Steps", "all_groups", "groups_of"]
+__all__ = ["CollectiveRecord", "ExpertLayer", "StepRunner", "device_groups", "required_groups"]

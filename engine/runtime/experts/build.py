@@ -13,78 +13,85 @@ from meshwave.engine.document.expert_layers import Resolved, resolved
 from meshwave.engine.experts import Layer, expert_schedules
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
-from meshwave.engine.runtime.experts.layer import KINDS, ExpertLayer, all_groups, groups_of, holders
+from meshwave.engine.runtime.experts.layer import (
+    GROUP_KINDS,
+    ExpertLayer,
+    device_groups,
+    required_groups,
+    shard_holders,
+)
 
 Members = tuple[int, ...]
 
 
 class ExpertLayers:
-    """What every process knows of the expert layers of all: who takes part, and who shares weights."""
+    """The expert layers of all ranks, as every process knows them: their groups and their shared weights."""
 
     def __init__(self, design: Design, layout: ProcessLayout) -> None:
         self._design, self._layout = design, layout
-        self._of_rank = [resolved(design, mesh) for mesh in design.meshes]
+        self.by_rank: list[Resolved] = [resolved(design, mesh) for mesh in design.meshes]
 
-    def groups(self) -> list[Members]:
-        """The members of every group that is needed, in one order for all processes."""
+    def required_groups(self) -> list[Members]:
+        """Return the members of every group that is needed, in one order for all processes."""
         ranks = range(self._layout.program.ranks)
-        return [members for rank in ranks for members in all_groups(self._of_rank[rank].layer, self._blocks(rank))]
+        return [members for rank in ranks for members in required_groups(self.by_rank[rank].layer, self._blocks(rank))]
 
-    def of(self, rank: int) -> Resolved:
-        """The expert layer of a rank."""
-        return self._of_rank[rank]
-
-    def maker(
+    def factory(
         self, process: int, groups: dict[Members, Group], loss_scale: float, dtype: torch.dtype, device: Any
-    ) -> MakeExpertLayer:
-        """What makes the layers of ``process``, given all groups that it is in."""
+    ) -> ExpertLayerFactory:
+        """Return a factory of the layers of ``process``, given all groups that it is in."""
         rank = self._layout.rank(process)
-        name, layer, _ = self._of_rank[rank]
+        name, layer, _ = self.by_rank[rank]
         block = next(block for block in self._blocks(rank) if process in block)
-        own = {kind: groups[members] for kind, members in groups_of(layer, block, process).items()}
-        return MakeExpertLayer(self._design, name, layer, own, loss_scale, dtype, device)
+        own = {kind: groups[members] for kind, members in device_groups(layer, block, process).items()}
+        return ExpertLayerFactory(self._design, name, layer, own, loss_scale, dtype, device)
 
-    # ---- who shares the gradient of a weight ----
+    # ---- processes that share the gradient of a weight ----
 
     def gradient_groups(self, stages: list[int]) -> list[tuple[int, Members]]:
-        """Every set of processes that shares a weight of the experts of one of ``stages``, in one order."""
+        """Return every set of processes that shares an expert weight of one of ``stages``, in one order."""
         found = []
         for stage in stages:
-            name, layer, _ = self._of_rank[self._layout.program.ranks_of(stage)[0]]
+            name, layer, _ = self.by_rank[self._layout.program.ranks_of(stage)[0]]
             shards = layer.esp if expert_schedules[name].places == "ep" else 1
             sets = {
-                self._spread(stage, holders(expert_schedules[name](), layer, expert, shard))
+                self._in_all_blocks(stage, shard_holders(expert_schedules[name](), layer, expert, shard))
                 for expert in range(layer.experts)
                 for shard in range(shards)
             }
-            found += [(stage, members) for members in sorted({*sets, self._everyone(stage)})]
+            found += [(stage, members) for members in sorted({*sets, self._stage_processes(stage)})]
         return [(stage, members) for stage, members in found if len(members) > 1]
 
     def sharers(self, stage: int, module: ExpertLayer, parameter: nn.Parameter) -> Members | None:
-        """Who sums the gradient of a weight of an expert layer; none where it is as of any weight that all hold."""
-        if parameter is module.gate.weight:
-            return self._everyone(stage) if module.gate_is_partial else None
-        expert = next(
-            number for number, held in module.experts.items() if any(p is parameter for p in held.parameters())
-        )
-        return self._spread(stage, module.holders(expert))
+        """Return the processes that sum the gradient of a weight of an expert layer.
 
-    def _everyone(self, stage: int) -> Members:
+        None for the weight of a complete gate, which is summed like any replicated weight.
+        """
+        if parameter is module.gate.weight:
+            return self._stage_processes(stage) if module.gate_is_partial else None
+        expert = next(
+            number
+            for number, expert in module.experts.items()
+            if any(weight is parameter for weight in expert.parameters())
+        )
+        return self._in_all_blocks(stage, module.shard_holders(expert))
+
+    def _stage_processes(self, stage: int) -> Members:
         ranks = self._layout.program.ranks_of(stage)
         return tuple(process for rank in ranks for process in self._layout.mesh(rank))
 
-    def _spread(self, stage: int, devices: Members) -> Members:
-        """The processes of those devices of a block, in all blocks and on all ranks of the stage."""
+    def _in_all_blocks(self, stage: int, devices: Members) -> Members:
+        """Return the processes of some devices of a block, in all blocks and on all ranks of the stage."""
         ranks = self._layout.program.ranks_of(stage)
         return tuple(block[device] for rank in ranks for block in self._blocks(rank) for device in devices)
 
     def _blocks(self, rank: int) -> list[Members]:
-        mesh, size = self._layout.mesh(rank), self._of_rank[rank].layer.devices
+        mesh, size = self._layout.mesh(rank), self.by_rank[rank].layer.devices
         return [mesh[first : first + size] for first in range(0, len(mesh), size)]
 
 
-class MakeExpertLayer:
-    """Makes the expert layer at a place of the model."""
+class ExpertLayerFactory:
+    """Makes the expert layer at a place of the model, weights included."""
 
     def __init__(
         self,
@@ -100,9 +107,10 @@ class MakeExpertLayer:
         self._loss_scale, self._dtype, self._device = loss_scale, dtype, device
 
     def __call__(self, place: int) -> ExpertLayer:
+        """Make the layer at ``place``, with weights drawn for it."""
         moe, model = self._design.model.moe, self._design.model
         assert moe is not None, "a model with experts"
-        made = ExpertLayer(
+        layer = ExpertLayer(
             self._layer,
             self._schedule,
             self._groups,
@@ -111,13 +119,16 @@ class MakeExpertLayer:
             dtype=self._dtype,
             device=self._device,
         )
-        made.gate.loss_scale = self._loss_scale
-        return made.draw((self._design.training.seed, place), model.layers)
+        layer.gate.loss_scale = self._loss_scale
+        return layer.draw_weights((self._design.training.seed, place), model.layers)
 
 
-def alone(design: Design, loss_scale: float, dtype: torch.dtype) -> MakeExpertLayer:
-    """Makes whole expert layers in one process, with the capacity that they have on the design's first mesh:
-    rounded up for its devices and chunks, which are all chunks here."""
+def single_process_factory(design: Design, loss_scale: float, dtype: torch.dtype) -> ExpertLayerFactory:
+    """Return a factory of whole expert layers for one process.
+
+    They have the capacity of the design's first mesh: rounded up for its devices and chunks, all of which are chunks
+    here.
+    """
     layer = resolved(design, design.meshes[0]).layer
     whole = Layer(
         mp=1,
@@ -132,9 +143,9 @@ def alone(design: Design, loss_scale: float, dtype: torch.dtype) -> MakeExpertLa
         item_bytes=layer.item_bytes,
         degree=layer.mp * layer.degree,
     )
-    return MakeExpertLayer(design, "expert-parallel", whole, dict.fromkeys(KINDS, ALONE), loss_scale, dtype)
+    return ExpertLayerFactory(design, "expert-parallel", whole, dict.fromkeys(GROUP_KINDS, ALONE), loss_scale, dtype)
 
 
 def expert_layers(module: nn.Module) -> Iterator[ExpertLayer]:
-    """Those of a stage."""
+    """Yield the expert layers of a stage."""
     return (part for part in module.modules() if isinstance(part, ExpertLayer))

@@ -1,11 +1,11 @@
-"""What lies between ORDER and RESTORE: slots to their experts and back, chunk by chunk.
+"""The path from ORDER to RESTORE: dispatch of slots to experts, experts, combine, chunk by chunk.
 
-A layer of degree ``n`` cuts the slots in ``n`` chunks. All of them are sent on their way first, then
-chunk by chunk is waited for, computed and sent back, so that the messages of one chunk run beside
-the products of another; the same backwards, with the adjoint of every step.
+A layer of degree ``n`` splits the slots into ``n`` chunks. All of them are sent first; then
+each chunk in turn is received, computed and sent back, so that the messages of one chunk overlap
+the products of another. The backward does the same with the adjoint of every step.
 
-Where all know how many tokens each gate has sent to each expert, experts compute those alone: a
-device is busy as long as its own experts are asked for, not as long as the most wanted one is.
+Where all devices know how many tokens each gate has sent to each expert, experts compute only those: the
+time of a device depends on the load of its own experts, not on the most loaded one.
 """
 
 from __future__ import annotations
@@ -21,239 +21,278 @@ from torch.autograd import Function
 
 from meshwave.engine.experts import Step, StepOp, backward
 from meshwave.engine.runs.recording import Way
-from meshwave.engine.runtime.experts.feed_forward import FeedForward, Kept
-from meshwave.engine.runtime.experts.overlap import Overlap
-from meshwave.engine.runtime.experts.step_times import At
-from meshwave.engine.runtime.experts.steps import SLOTS, Arrives, Steps, indices
+from meshwave.engine.runtime.experts.feed_forward import FeedForward, SavedRun
+from meshwave.engine.runtime.experts.overlap import OverlappedCombine
+from meshwave.engine.runtime.experts.step_times import StepPosition
+from meshwave.engine.runtime.experts.steps import SLOTS, PendingTensor, StepRunner, index_tensor
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule, DeferredGradient, GradientQueue
 
-Compute = Callable[[int, Tensor], Tensor]
-"""What the experts do with the rows of a chunk."""
+ComputeChunk = Callable[[int, Tensor], Tensor]
+"""Computes the experts on a chunk, given its number and ``[copies, blocks, slots, hidden]``."""
+GateLoads = NDArray[np.int64]
+"""``[devices, experts]`` the tokens that the gate of each device of the block sends to each expert."""
 
 
-Loads = NDArray[np.int64]
-"""``[devices, experts]`` how many tokens the gate of each device of the block sends to each expert."""
+class AllSlots(NamedTuple):
+    """A selection of all received rows, including empty slots."""
 
-
-class Blocks(NamedTuple):
-    """Everything that arrives at the experts of a process, empty slots too."""
-
-    order: Tensor | None  # of the blocks, expert by expert; none: they lie so
-    back: Tensor | None  # the inverse
+    order: Tensor | None  # of the blocks, expert by expert; None if they are in that order
+    inverse: Tensor | None
     counts: tuple[int, ...]  # blocks of each expert
 
-    def rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
-        """``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and how many rows each expert has."""
+    def select_rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and the rows of each expert."""
         blocks = x.flatten(0, 1)
         blocks = blocks if self.order is None else blocks.index_select(0, self.order)
         return blocks.flatten(0, 1), [count * blocks.shape[1] for count in self.counts]
 
-    def whole(self, rows: Tensor, like: Tensor) -> Tensor:
-        """The rows where they came from."""
+    def restore_blocks(self, rows: Tensor, like: Tensor) -> Tensor:
+        """Return rows in the order and the shape of ``like [copies, blocks, slots, hidden]``."""
         blocks = rows.reshape(like.shape[0] * like.shape[1], *like.shape[SLOTS:])
-        return (blocks if self.back is None else blocks.index_select(0, self.back)).view(like.shape)
+        return (blocks if self.inverse is None else blocks.index_select(0, self.inverse)).view(like.shape)
 
 
-class Tokens(NamedTuple):
-    """Of everything that arrives the slots with a token in them."""
+class OccupiedSlots(NamedTuple):
+    """A selection of the received rows that hold a token."""
 
-    taken: Tensor  # the numbers of those rows, expert by expert
+    rows: Tensor  # indices of those rows, expert by expert
     counts: Sequence[int]  # rows of each expert
 
-    def rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
-        return x.flatten(0, 2).index_select(0, self.taken), self.counts
+    def select_rows(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+        """Return the rows ``[rows, hidden]`` of ``x [copies, blocks, slots, hidden]``, and the rows of each expert."""
+        return x.flatten(0, 2).index_select(0, self.rows), self.counts
 
-    def whole(self, rows: Tensor, like: Tensor) -> Tensor:
-        """The same, with zeros in the slots that are empty: nobody asks what came of them."""
-        return like.new_zeros(like.shape).flatten(0, 2).index_copy_(0, self.taken, rows).view(like.shape)
-
-
-Plan = Blocks | Tokens
-"""Which rows of a chunk the experts compute."""
+    def restore_blocks(self, rows: Tensor, like: Tensor) -> Tensor:
+        """Return rows in the order and the shape of ``like``, with zeros in empty slots, which are not used."""
+        return like.new_zeros(like.shape).flatten(0, 2).index_copy_(0, self.rows, rows).view(like.shape)
 
 
-class Block(NamedTuple):
-    """Slots of one expert, filled from the first on, that come from one device."""
+Selection = AllSlots | OccupiedSlots
+"""The rows of a chunk that the experts compute."""
+
+
+class SlotBlock(NamedTuple):
+    """Slots of one expert that come from one device, filled from the first one on."""
 
     source: int
     expert: int
 
 
-class Journey:
-    """Takes ``[copies, blocks, slots, hidden]`` there and back."""
+class ExpertPath:
+    """Computes the experts on ``[copies, blocks, slots, hidden]``: dispatch, experts, combine."""
 
     def __init__(
-        self, inside: Sequence[Step], steps: Steps, experts: FeedForward, held: Sequence[int], part: DeferrableModule
+        self,
+        inside: Sequence[Step],
+        runner: StepRunner,
+        experts: FeedForward,
+        expert_numbers: Sequence[int],
+        module: DeferrableModule,
     ) -> None:
-        """``held`` are the numbers of the experts of this process, ``part`` knows whether their gradients wait."""
-        self._steps, self._experts, self._held, self._part = steps, experts, held, part
-        self._chunks = steps.layer.degree if len(inside) > 1 else 1
-        self._ways = [
-            _Way(steps, played, way, self._chunks > 1)
-            for way, played in ((Way.FORWARD, inside), (Way.BACKWARD, backward(inside)))
-        ]
-        self._arriving = arriving(steps, steps.me, inside[: _at_experts(inside)])
-        self._order = np.argsort([block.expert for block in self._arriving], kind="stable")
-        self._all = self._everything()
-        splits = [step.group for step in inside[: _at_experts(inside)] if step.op == StepOp.SPLIT_SLOTS]
-        self._parts = steps.groups[splits[0]].size if splits else 1  # in which a device has cut its slots
+        """Plan the path.
+
+        Args:
+            inside: the steps between ORDER and RESTORE.
+            runner: runs them.
+            experts: the experts of this process.
+            expert_numbers: their numbers.
+            module: whose gradient queue takes the gradients of the experts, if it has one.
+        """
+        self._runner, self._experts, self._expert_numbers, self._module = runner, experts, expert_numbers, module
+        self._chunks = runner.layer.degree if len(inside) > 1 else 1
+        self._forward, self._backward = (
+            _Direction(runner, steps, way, self._chunks > 1)
+            for way, steps in ((Way.FORWARD, inside), (Way.BACKWARD, backward(inside)))
+        )
+        dispatch = inside[: _experts_index(inside)]
+        self._received = received_blocks(runner, runner.index, dispatch)
+        self._order = np.argsort([block.expert for block in self._received], kind="stable")
+        self._all_slots = self._select_all()
+        splits = [step.group for step in dispatch if step.op == StepOp.SPLIT_SLOTS]
+        self._split = runner.groups[splits[0]].size if splits else 1  # parts into which a device splits its slots
 
     def __call__(
-        self, slots: Tensor, anchor: Tensor, rows: Sequence[int] | None = None, loads: Loads | None = None
+        self, slots: Tensor, anchor: Tensor, blocks: Sequence[int] | None = None, loads: GateLoads | None = None
     ) -> Tensor:
-        """Where nothing is exchanged ``rows`` says how many blocks each expert has; ``loads``, where they
-        are known, which slots have tokens in them.
+        """Compute the experts on ``slots [copies, blocks, slots, hidden]``.
 
-        ``anchor`` is a weight: the backward must run even where no input needs its gradient.
+        Args:
+            slots: the slots of this device.
+            anchor: a weight, so that the backward runs even if no input needs its gradient.
+            blocks: the blocks of each expert, if nothing is exchanged.
+            loads: the load of every gate, if it is known: experts then skip empty slots.
         """
-        each = slots.shape[SLOTS] // self._chunks
-        plans: list[Plan] = [self._all if rows is None else Blocks(None, None, tuple(rows))] * self._chunks
+        chunk_slots = slots.shape[SLOTS] // self._chunks
+        whole = self._all_slots if blocks is None else AllSlots(None, None, tuple(blocks))
+        selections: list[Selection] = [whole] * self._chunks
         if loads is not None:
-            plans = [self._with_tokens(loads, chunk * each, each // self._parts) for chunk in range(self._chunks)]
-        y: Tensor = _Travel.apply(slots, anchor, self, plans)  # type: ignore[no-untyped-call]
+            selections = [
+                self._select_occupied(loads, chunk * chunk_slots, chunk_slots // self._split)
+                for chunk in range(self._chunks)
+            ]
+        y: Tensor = _ExpertPath.apply(slots, anchor, self, selections)  # type: ignore[no-untyped-call]
         return y
 
-    def forward(self, slots: Tensor, plans: Sequence[Plan]) -> tuple[Tensor, list[list[Kept]]]:
-        kept: list[list[Kept]] = []
+    def forward(self, slots: Tensor, selections: Sequence[Selection]) -> tuple[Tensor, list[list[SavedRun]]]:
+        """Return the results and what the backward of each chunk needs."""
+        saved: list[list[SavedRun]] = []
 
         def compute(chunk: int, x: Tensor) -> Tensor:
-            found, of_chunk = self._experts.forward(*plans[chunk].rows(x))
-            kept.append(of_chunk)
-            return plans[chunk].whole(found, x)
+            rows, saved_runs = self._experts.forward(*selections[chunk].select_rows(x))
+            saved.append(saved_runs)
+            return selections[chunk].restore_blocks(rows, x)
 
-        return self._play(self._ways[0], slots, compute), kept
+        return self._run(self._forward, slots, compute), saved
 
-    def backward(self, gradient: Tensor, plans: Sequence[Plan], kept: list[list[Kept]]) -> Tensor:
+    def backward(self, gradient: Tensor, selections: Sequence[Selection], saved: list[list[SavedRun]]) -> Tensor:
+        """Return the gradient of the slots."""
+
         def compute(chunk: int, x: Tensor) -> Tensor:
-            rows, _ = plans[chunk].rows(x)
-            return plans[chunk].whole(self._experts.backward(rows, kept[chunk], self._later), x)
+            rows, _ = selections[chunk].select_rows(x)
+            return selections[chunk].restore_blocks(self._experts.backward(rows, saved[chunk], self._queue), x)
 
-        return self._play(self._ways[1], gradient, compute)
+        return self._run(self._backward, gradient, compute)
 
     @property
-    def _later(self) -> GradientQueue | None:
-        """Where weight gradients are left for later, each noted as a step when it is computed."""
-        return None if self._part.gradient_queue is None else _Noted(self._part.gradient_queue, self._steps)
+    def _queue(self) -> GradientQueue | None:
+        """The queue of weight gradients, each of which is recorded as a step when it is computed."""
+        queue = self._module.gradient_queue
+        return None if queue is None else _RecordedQueue(queue, self._runner)
 
-    def _play(self, way: _Way, slots: Tensor, compute: Compute) -> Tensor:
-        coming = [way.there(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))]
-        with self._experts.cast(slots.dtype):
-            leaving = [way.back(self._computed(way.at(n), compute, n, arrive()), n) for n, arrive in enumerate(coming)]
-        done = [arrive() for arrive in leaving]
-        return done[0] if len(done) == 1 else torch.cat(done, SLOTS)
+    def _run(self, direction: _Direction, slots: Tensor, compute: ComputeChunk) -> Tensor:
+        arriving = [
+            direction.start_before(chunk, number) for number, chunk in enumerate(slots.chunk(self._chunks, SLOTS))
+        ]
+        with self._experts.share_cast_weights(slots.dtype):
+            leaving = [
+                direction.start_after(self._compute(direction.position(number), compute, number, pending()), number)
+                for number, pending in enumerate(arriving)
+            ]
+        chunks = [pending() for pending in leaving]
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, SLOTS)
 
-    def _computed(self, at: At, compute: Compute, chunk: int, x: Tensor) -> Tensor:
-        ends = self._steps.begins(StepOp.EXPERTS, at)
+    def _compute(self, position: StepPosition, compute: ComputeChunk, chunk: int, x: Tensor) -> Tensor:
+        end_step = self._runner.begin_step(StepOp.EXPERTS, position)
         y = compute(chunk, x)
-        ends()
+        end_step()
         return y
 
-    def _everything(self) -> Blocks:
-        """All blocks that arrive here, expert by expert."""
-        device, experts = self._steps.device, [block.expert for block in self._arriving]
-        back = np.argsort(self._order)
-        counts = tuple(experts.count(expert) for expert in self._held)
-        return Blocks(indices(self._order.tolist(), device), indices(back.tolist(), device), counts)
+    def _select_all(self) -> AllSlots:
+        """Return the selection of all received blocks, expert by expert."""
+        device, experts = self._runner.device, [block.expert for block in self._received]
+        inverse = np.argsort(self._order)
+        counts = tuple(experts.count(expert) for expert in self._expert_numbers)
+        return AllSlots(index_tensor(self._order.tolist(), device), index_tensor(inverse.tolist(), device), counts)
 
-    def _with_tokens(self, loads: Loads, first: int, slots: int) -> Plan:
-        """Of each block that arrives here the slots in use: those of its expert from ``first`` on, of which
-        each of the devices that have cut them among themselves has sent ``slots``."""
-        source, expert = np.array([self._arriving[at] for at in self._order], np.int64).reshape(-1, 2).T
-        begins = first + source % self._parts * slots  # the devices that cut are neighbours
-        used = np.clip(loads[source, expert] - begins, 0, slots)
-        if (used == slots).all():
-            return self._all
+    def _select_occupied(self, loads: GateLoads, first: int, slots: int) -> Selection:
+        """Return the selection of the occupied slots of each received block of a chunk.
+
+        The chunk starts at slot ``first`` of each expert; each of the devices that have split the slots among
+        themselves has sent ``slots`` of them.
+        """
+        source, expert = np.array([self._received[block] for block in self._order], np.int64).reshape(-1, 2).T
+        start = first + source % self._split * slots  # the devices that split are neighbours
+        occupied = np.clip(loads[source, expert] - start, 0, slots)
+        if (occupied == slots).all():
+            return self._all_slots
         number = np.arange(slots)
-        index = (self._order[:, None] * slots + number)[number < used[:, None]]
-        counts = [int(used[expert == held].sum()) for held in self._held]
-        return Tokens(torch.from_numpy(index).to(self._steps.device), counts)
+        rows = (self._order[:, None] * slots + number)[number < occupied[:, None]]
+        counts = [int(occupied[expert == own].sum()) for own in self._expert_numbers]
+        return OccupiedSlots(torch.from_numpy(rows).to(self._runner.device), counts)
 
 
-def arriving(steps: Steps, device: int, before: Sequence[Step]) -> list[Block]:
-    """The blocks that ``device`` has after those steps of a layer, in the order in which they lie."""
-    layer = steps.layer
-    if not before:
-        return [Block(device, expert) for expert in range(layer.experts)]
-    *before, step = before
+def received_blocks(runner: StepRunner, device: int, steps: Sequence[Step]) -> list[SlotBlock]:
+    """Return the blocks that ``device`` has after ``steps`` of a layer, in the order in which they lie."""
+    layer = runner.layer
+    if not steps:
+        return [SlotBlock(device, expert) for expert in range(layer.experts)]
+    *before, step = steps
     if step.op == StepOp.DUMP:
-        return arriving(steps, device, before) * layer.size(step.group)
+        return received_blocks(runner, device, before) * layer.size(step.group)
+    members = layer.members(step.group, device) if step.group else ()
     if step.op == StepOp.GATHER_SHARDS:
-        return [block for member in layer.members(step.group, device) for block in arriving(steps, member, before)]
+        return [block for member in members for block in received_blocks(runner, member, before)]
     if step.op != StepOp.DISPATCH:
-        return arriving(steps, device, before)
-    found = []
-    for member in layer.members(step.group, device):
-        lie = arriving(steps, member, before)
-        found += [lie[at] for at in steps.outgoing(step.group, member, device, len(lie) // layer.experts)]
-    return found
+        return received_blocks(runner, device, before)
+    received = []
+    for member in members:
+        blocks = received_blocks(runner, member, before)
+        outgoing = runner.outgoing_blocks(step.group, member, device, len(blocks) // layer.experts)
+        received += [blocks[number] for number in outgoing]
+    return received
 
 
-class _Way:
-    """The steps of one direction, on either side of the experts."""
+class _Direction:
+    """The steps of the forward or the backward, before and after the experts."""
 
-    def __init__(self, steps: Steps, played: Sequence[Step], way: Way, in_chunks: bool) -> None:
-        at = _at_experts(played)
-        self._before, self._after = list(played[:at]), list(played[at + 1 :])
-        self._steps, self._way, self._in_chunks, self._overlap = steps, way, in_chunks, None
+    def __init__(self, runner: StepRunner, steps: Sequence[Step], way: Way, has_chunks: bool) -> None:
+        index = _experts_index(steps)
+        self._before, self._after = list(steps[:index]), list(steps[index + 1 :])
+        self._runner, self._way, self._has_chunks, self._overlap = runner, way, has_chunks, None
         last = self._after[-1] if self._after else None
-        if last is not None and last.hidden and last.collective and steps.groups[last.group].size > 1:
+        if last is not None and last.hidden and last.collective and runner.groups[last.group].size > 1:
             exchange = max(n for n, step in enumerate(self._after) if step.collective == "all_to_all")
             combine, *between = self._after[exchange:-1]
-            self._overlap = Overlap(combine, between, last, steps)
+            self._overlap = OverlappedCombine(combine, between, last, runner)
             self._after = self._after[:exchange]
 
-    def at(self, chunk: int) -> At:
-        """Where the steps of a chunk are played."""
-        return At(self._way, chunk if self._in_chunks else -1)
+    def position(self, chunk: int) -> StepPosition:
+        """Return the position of the steps of a chunk."""
+        return StepPosition(self._way, chunk if self._has_chunks else -1)
 
-    def there(self, x: Tensor, chunk: int) -> Arrives:
-        return self._run(self._before, x, self.at(chunk))
+    def start_before(self, x: Tensor, chunk: int) -> PendingTensor:
+        """Start the steps before the experts."""
+        return self._start(self._before, x, self.position(chunk))
 
-    def back(self, x: Tensor, chunk: int) -> Arrives:
-        arrives, at = self._run(self._after, x, self.at(chunk)), self.at(chunk)
-        return arrives if self._overlap is None else self._overlap.start(arrives(), beside=self._in_chunks, at=at)
+    def start_after(self, x: Tensor, chunk: int) -> PendingTensor:
+        """Start the steps after the experts."""
+        position = self.position(chunk)
+        pending = self._start(self._after, x, position)
+        if self._overlap is None:
+            return pending
+        return self._overlap.start(pending(), in_thread=self._has_chunks, position=position)
 
-    def _run(self, steps: Sequence[Step], x: Tensor, at: At) -> Arrives:
-        """Begin one step after the other; the last collective, and what is done behind it, is still on its way."""
-        arrives: Arrives = lambda: x  # noqa: E731
+    def _start(self, steps: Sequence[Step], x: Tensor, position: StepPosition) -> PendingTensor:
+        """Run one step after the other. The last collective, and the steps after it, are left pending."""
+        pending: PendingTensor = lambda: x  # noqa: E731
         for step in steps:
-            arrives = self._after_that(step, arrives, at)
-        return arrives
+            pending = self._then(step, pending, position)
+        return pending
 
-    def _after_that(self, step: Step, before: Arrives, at: At) -> Arrives:
+    def _then(self, step: Step, before: PendingTensor, position: StepPosition) -> PendingTensor:
         if step.collective:
-            return self._steps.start(step, before(), at)
-        return lambda: self._steps.start(step, before(), at)()
+            return self._runner.start(step, before(), position)
+        return lambda: self._runner.start(step, before(), position)()
 
 
-class _Noted(GradientQueue):
-    """Leaves what is due where it belongs, to be noted as a step when it is done."""
+class _RecordedQueue(GradientQueue):
+    """Passes gradients on to another queue, so that each is recorded as a step when it is computed."""
 
-    def __init__(self, later: GradientQueue, steps: Steps) -> None:
+    def __init__(self, queue: GradientQueue, runner: StepRunner) -> None:
         super().__init__()
-        self._later, self._steps = later, steps
+        self._queue, self._runner = queue, runner
 
-    def add(self, due: DeferredGradient) -> None:
-        def noted() -> None:
-            ends = self._steps.begins(StepOp.EXPERTS, At(Way.WEIGHTS))
-            due()
-            ends()
+    def add(self, gradient: DeferredGradient) -> None:
+        def recorded() -> None:
+            end_step = self._runner.begin_step(StepOp.EXPERTS, StepPosition(Way.WEIGHTS))
+            gradient()
+            end_step()
 
-        self._later.add(noted)
+        self._queue.add(recorded)
 
 
-def _at_experts(steps: Sequence[Step]) -> int:
+def _experts_index(steps: Sequence[Step]) -> int:
     return next(number for number, step in enumerate(steps) if step.op == StepOp.EXPERTS)
 
 
-class _Travel(Function):
+class _ExpertPath(Function):
     @staticmethod
-    def forward(ctx: Any, slots: Tensor, anchor: Tensor, journey: Journey, plans: Sequence[Plan]) -> Tensor:
-        y, ctx.kept = journey.forward(slots, plans)
-        ctx.journey, ctx.plans = journey, plans
+    def forward(ctx: Any, slots: Tensor, anchor: Tensor, path: ExpertPath, selections: Sequence[Selection]) -> Tensor:
+        y, ctx.saved = path.forward(slots, selections)
+        ctx.path, ctx.selections = path, selections
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        kept, ctx.kept = ctx.kept, None  # once: what a chunk has kept goes with it
-        return ctx.journey.backward(gradient, ctx.plans, kept), None, None, None
+        saved, ctx.saved = ctx.saved, None  # so that the tensors of a chunk are freed after its backward
+        return ctx.path.backward(gradient, ctx.selections, saved), None, None, None

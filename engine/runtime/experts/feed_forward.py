@@ -1,10 +1,10 @@
-"""The experts of one process: feed-forward blocks of which each sees its own rows.
+"""The experts of one process: feed-forward blocks, each of which computes its own rows.
 
-Cut in ``esp`` an expert is column-parallel, then row-parallel, as in Megatron: a shard has columns of
-the first matrix and the rows of the second one that belong to them, and its result is one summand.
-The second bias lies on the first shard alone, so that it is added once.
+An expert that is sharded over ``esp`` devices is column-parallel, then row-parallel, as in Megatron: a shard has columns
+of the first matrix and the matching rows of the second one, and its result is one summand.
+The second bias belongs to the first shard alone, so that it is added once.
 
-With a capacity rows are padded to the slots of an expert. What comes back to an empty slot is a zero gradient, which
+With a capacity, rows are padded to the slots of an expert. The gradient of an empty slot is zero, so it
 adds nothing to that of a bias either.
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate as running
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -29,11 +28,11 @@ from meshwave.engine.runtime.modules.deferred_gradients import (
 )
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_shard
 
-MATRICES = ("w_in", "b_in", "w_out", "b_out")
+WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
 
 class Expert(DeferrableModule):
-    """The weights of one expert, or of one shard of it, left empty.
+    """The weights of one expert, or of one shard of it, left uninitialised.
 
     ``w_in [hidden, width]``, ``b_in [width]``, ``w_out [width, hidden]``, and on the first shard
     ``b_out [hidden]``; ``width`` is that of the shard.
@@ -64,140 +63,139 @@ class Expert(DeferrableModule):
                 weight.shard = WeightShard(dim, (own,), ffn_hidden)  # type: ignore[attr-defined]
 
     @torch.no_grad()
-    def draw(self, chance: torch.Generator, deviation: float, out_deviation: float) -> None:
-        """Normal matrices and zero biases. All shards and copies of an expert draw the whole of it."""
-        for weight, of in ((self.w_in, deviation), (self.w_out, out_deviation)):
-            cut = weight_shard(weight)
-            whole = torch.empty(cut.whole_shape(weight.shape) if cut else weight.shape).normal_(
-                0.0, of, generator=chance
-            )
-            weight.copy_(cut.select(whole) if cut else whole)
+    def draw_weights(self, generator: torch.Generator, std_in: float, std_out: float) -> None:
+        """Draw normal matrices and zero biases. All shards and copies of an expert draw the whole of it."""
+        for weight, std in ((self.w_in, std_in), (self.w_out, std_out)):
+            shard = weight_shard(weight)
+            shape = shard.whole_shape(weight.shape) if shard else weight.shape
+            whole = torch.empty(shape).normal_(0.0, std, generator=generator)
+            weight.copy_(shard.select(whole) if shard else whole)
         for bias in (self.b_in, self.b_out):
             if bias is not None:
                 bias.zero_()
 
 
-class Run(NamedTuple):
-    """Neighbouring experts with the same number of rows: one product of batched matrices."""
+class ExpertRun(NamedTuple):
+    """Neighbouring experts with the same number of rows, computed by one batched matrix product."""
 
     experts: slice
     rows: slice
-    each: int  # rows of one
+    rows_each: int
 
-    def of(self, rows: Tensor) -> Tensor:
-        """``[experts, each, ...]``"""
-        return rows[self.rows].reshape(self.experts.stop - self.experts.start, self.each, *rows.shape[1:])
+    def batch(self, rows: Tensor) -> Tensor:
+        """Return the rows of these experts as ``[experts, rows_each, ...]``."""
+        return rows[self.rows].reshape(self.experts.stop - self.experts.start, self.rows_each, *rows.shape[1:])
 
 
-class Kept(NamedTuple):
+class SavedRun(NamedTuple):
     """What the backward of a run needs."""
 
-    run: Run
-    x: Tensor  # [experts, each, hidden]
-    inner: Tensor  # [experts, each, width], before GELU
-    active: Tensor  # and behind it
+    run: ExpertRun
+    x: Tensor  # [experts, rows_each, hidden]
+    before_gelu: Tensor  # [experts, rows_each, width]
+    after_gelu: Tensor
 
 
 class FeedForward:
-    """Runs all experts of a process at once; the weights of each are views into what they are computed from."""
+    """Computes all experts of a process at once; the weights of each are views of stacked weights."""
 
-    def __init__(self, experts: Sequence[Expert], seen: int = 1) -> None:
-        """``seen`` is how often each token comes by: the weights' gradients are divided by it."""
+    def __init__(self, experts: Sequence[Expert], visits: int = 1) -> None:
+        """``visits`` is how often each token is computed: gradients of the weights are divided by it."""
         self._experts = experts
-        self._scale = 1 / seen
-        self.lay()
+        self._scale = 1 / visits
+        self.stack_weights()
 
-    def lay(self) -> None:
-        """Lay the weights of all experts side by side, and let each expert's be a part of that."""
-        self._together: dict[str, Tensor | None] = {}
-        self._copies: Mapping[str, Tensor | None] | None = None
-        for name in MATRICES:
+    def stack_weights(self) -> None:
+        """Stack the weights of all experts, and make the weights of each expert views of the stack."""
+        self._stacked: dict[str, Tensor | None] = {}
+        self._cast: Mapping[str, Tensor | None] | None = None
+        for name in WEIGHTS:
             weights = [weight for expert in self._experts if (weight := getattr(expert, name)) is not None]
-            together = torch.stack([weight.data for weight in weights]) if weights else None
-            for at, weight in enumerate(weights):
-                assert together is not None
-                weight.data = together[at]
-            self._together[name] = together
+            stacked = torch.stack([weight.data for weight in weights]) if weights else None
+            for index, weight in enumerate(weights):
+                assert stacked is not None
+                weight.data = stacked[index]
+            self._stacked[name] = stacked
 
-    def copy(self, dtype: torch.dtype) -> None:
-        """Have a copy of the weights in the precision of the rows to come, until :meth:`forget`."""
-        self._copies = {name: _cast(weight, dtype) for name, weight in self._together.items()}
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Make copies of the weights in ``dtype``, used until :meth:`drop_cast_weights`."""
+        self._cast = {name: _to_dtype(weight, dtype) for name, weight in self._stacked.items()}
 
-    def forget(self) -> None:
-        """Let go of the copy: the weights have changed, or the step is over."""
-        self._copies = None
+    def drop_cast_weights(self) -> None:
+        """Drop the copies, because the weights have changed or the step is over."""
+        self._cast = None
 
     @contextmanager
-    def cast(self, dtype: torch.dtype) -> Iterator[None]:
-        """While it lasts all chunks share one copy of the weights, where there is none that lasts longer."""
-        differ = any(weight is not None and weight.dtype is not dtype for weight in self._together.values())
-        own = differ and self._copies is None
-        if own:
-            self.copy(dtype)
+    def share_cast_weights(self, dtype: torch.dtype) -> Iterator[None]:
+        """Let all chunks of the block use one copy of the weights in ``dtype``, if there is none already."""
+        differ = any(weight is not None and weight.dtype is not dtype for weight in self._stacked.values())
+        makes_copy = differ and self._cast is None
+        if makes_copy:
+            self.cast_weights(dtype)
         try:
             yield
         finally:
-            if own:
-                self.forget()
+            if makes_copy:
+                self.drop_cast_weights()
 
-    def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[Kept]]:
-        """``x [rows, hidden]``, ``counts[i]`` rows of each expert, one expert after the other."""
-        w_in, b_in, w_out, b_out = (self._weights(name, x.dtype) for name in MATRICES)
-        results, kept = [x[:0]], []
+    def forward(self, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[SavedRun]]:
+        """Compute the rows ``x [rows, hidden]``, of which each expert has ``counts[expert]``, expert by expert."""
+        w_in, b_in, w_out, b_out = (self._weights(name, x.dtype) for name in WEIGHTS)
+        results, saved = [x[:0]], []
         for run in _runs(counts):
             assert w_in is not None and b_in is not None and w_out is not None
-            held, rows = run.experts, run.of(x)
-            inner = torch.baddbmm(b_in[held].unsqueeze(1), rows, w_in[held])
-            active = F.gelu(inner)
-            result = active.bmm(w_out[held])
+            experts, rows = run.experts, run.batch(x)
+            before_gelu = torch.baddbmm(b_in[experts].unsqueeze(1), rows, w_in[experts])
+            after_gelu = F.gelu(before_gelu)
+            result = after_gelu.bmm(w_out[experts])
             if b_out is not None:
-                result += b_out[held].unsqueeze(1)
+                result += b_out[experts].unsqueeze(1)
             results.append(result.flatten(0, 1))
-            kept.append(Kept(run, rows, inner, active))
-        return results[1] if len(kept) == 1 else torch.cat(results), kept
+            saved.append(SavedRun(run, rows, before_gelu, after_gelu))
+        return results[1] if len(saved) == 1 else torch.cat(results), saved
 
-    def backward(self, gradient: Tensor, kept: Sequence[Kept], later: GradientQueue | None) -> Tensor:
-        """The gradient of the rows. Those of the weights are added to now, or left for ``later``."""
+    def backward(self, gradient: Tensor, saved: Sequence[SavedRun], queue: GradientQueue | None) -> Tensor:
+        """Return the gradient of the rows. Gradients of the weights are added at once, or deferred to ``queue``."""
         w_in, w_out = (self._weights(name, gradient.dtype) for name in ("w_in", "w_out"))
         results = [gradient[:0]]
-        for each in kept:
+        for each in saved:
             assert w_in is not None and w_out is not None
-            of_result = each.run.of(gradient)
-            of_inner: Tensor = torch.ops.aten.gelu_backward.default(  # whose gradient lives no longer than this
-                of_result.bmm(w_out[each.run.experts].mT), each.inner
+            result_gradient = each.run.batch(gradient)
+            inner_gradient: Tensor = torch.ops.aten.gelu_backward.default(  # whose first argument is freed at once
+                result_gradient.bmm(w_out[each.run.experts].mT), each.before_gelu
             )
-            results.append(of_inner.bmm(w_in[each.run.experts].mT).flatten(0, 1))
-            due: DeferredGradient = partial(self._add, each, of_inner, of_result)
-            due() if later is None else later.add(due)
-        return results[1] if len(kept) == 1 else torch.cat(results)
+            results.append(inner_gradient.bmm(w_in[each.run.experts].mT).flatten(0, 1))
+            deferred: DeferredGradient = partial(self._add, each, inner_gradient, result_gradient)
+            deferred() if queue is None else queue.add(deferred)
+        return results[1] if len(saved) == 1 else torch.cat(results)
 
     @torch.no_grad()
-    def _add(self, kept: Kept, of_inner: Tensor, of_result: Tensor) -> None:
-        found = {
-            "w_in": kept.x.mT.bmm(of_inner),
-            "b_in": of_inner.sum(1),
-            "w_out": kept.active.mT.bmm(of_result),
-            "b_out": of_result.sum(1),
+    def _add(self, saved: SavedRun, inner_gradient: Tensor, result_gradient: Tensor) -> None:
+        gradients_by_name = {
+            "w_in": saved.x.mT.bmm(inner_gradient),
+            "b_in": inner_gradient.sum(1),
+            "w_out": saved.after_gelu.mT.bmm(result_gradient),
+            "b_out": result_gradient.sum(1),
         }
-        for name, gradients in found.items():
+        for name, gradients in gradients_by_name.items():
             gradients = gradients if self._scale == 1 else gradients * self._scale
-            for expert, gradient in zip(self._experts[kept.run.experts], gradients, strict=True):
+            for expert, gradient in zip(self._experts[saved.run.experts], gradients, strict=True):
                 weight = getattr(expert, name)
                 if weight is not None:
                     add_gradient(weight, gradient)
 
     def _weights(self, name: str, dtype: torch.dtype) -> Tensor | None:
-        """Those of all experts in the precision of the rows."""
-        return _cast((self._copies or self._together)[name], dtype)
+        """Return the stacked weights in the precision of the rows."""
+        return _to_dtype((self._cast or self._stacked)[name], dtype)
 
 
-def _cast(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _to_dtype(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if weight is None else weight.to(dtype)
 
 
-def _runs(counts: Sequence[int]) -> Iterator[Run]:
-    ends = list(running(counts, initial=0))
+def _runs(counts: Sequence[int]) -> Iterator[ExpertRun]:
+    ends = list(accumulate(counts, initial=0))
     for count, group in groupby(range(len(counts)), key=lambda expert: counts[expert]):
-        held = list(group)
-        first, stop = held[0], held[-1] + 1
-        yield Run(slice(first, stop), slice(ends[first], ends[stop]), count)
+        experts = list(group)
+        first, stop = experts[0], experts[-1] + 1
+        yield ExpertRun(slice(first, stop), slice(ends[first], ends[stop]), count)

@@ -1,8 +1,8 @@
-"""A layer of experts on the devices of one block, played as its schedule says.
+"""A layer of experts on the devices of one block, run as its schedule says.
 
-A *block* is the ``P = ep * esp`` processes that a :class:`meshwave.engine.experts.Layer` is about, in its order; a
+A *block* is the ``P = ep * esp`` processes of a :class:`meshwave.engine.experts.Layer`, in its order; a
 mesh has several blocks, one after the other, that hold the same experts. Every process of a block has
-one :class:`ExpertLayer`, with the gate, which all hold alike, and the experts of its place.
+one :class:`ExpertLayer`, with the gate, which is replicated, and the experts of its place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import ceil
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,55 +22,77 @@ from torch.autograd import Function
 from meshwave.engine.experts import ExpertSchedule, Layer, Step, StepOp, expert_schedules
 from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.groups import Group
-from meshwave.engine.runtime.device.accelerator import is_accelerator
-from meshwave.engine.runtime.experts.dispatch import Journey, Loads
+from meshwave.engine.runtime.experts.dispatch import ExpertPath, GateLoads
 from meshwave.engine.runtime.experts.feed_forward import Expert, FeedForward
 from meshwave.engine.runtime.experts.gate import Gate, Routing
-from meshwave.engine.runtime.experts.step_times import At, Begins, Ends, nothing
-from meshwave.engine.runtime.experts.steps import OUTSIDE, Message, Steps, all_gather
+from meshwave.engine.runtime.experts.step_times import BeginStep, EndStep, StepPosition, do_nothing
+from meshwave.engine.runtime.experts.steps import (
+    UNCHUNKED,
+    CollectiveRecord,
+    StepRunner,
+    all_gather,
+    to_group_memory,
+)
 from meshwave.engine.runtime.modules.deferred_gradients import DeferrableModule
 
-KINDS = ("mp", "esp", "ep", "ep_esp")
-BACKWARD = At(Way.BACKWARD)
+GROUP_KINDS = ("mp", "esp", "ep", "ep_esp")
+BACKWARD = StepPosition(Way.BACKWARD)
 
 
-def groups_of(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
-    """The members of the groups that a process of ``block`` is in, by their kind."""
+def device_groups(layer: Layer, block: Sequence[int], process: int) -> dict[str, tuple[int, ...]]:
+    """Return the members of the groups that a process of ``block`` is in, by their kind."""
     device = list(block).index(process)
-    return {kind: tuple(block[member] for member in layer.members(kind, device)) for kind in KINDS}
+    return {kind: tuple(block[member] for member in layer.members(kind, device)) for kind in GROUP_KINDS}
 
 
-def all_groups(layer: Layer, blocks: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The members of every group that layers like this one need, in one order for all processes."""
+def required_groups(layer: Layer, blocks: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Return the members of every group that layers like this one need, in one order for all processes."""
     return sorted(
-        {tuple(block[member] for member in group) for block in blocks for kind in KINDS for group in layer.groups(kind)}
+        {
+            tuple(block[member] for member in group)
+            for block in blocks
+            for kind in GROUP_KINDS
+            for group in layer.groups(kind)
+        }
     )
 
 
-def holders(schedule: ExpertSchedule, layer: Layer, expert: int, shard: int) -> tuple[int, ...]:
-    """The devices of a block that hold one shard of an expert, ascending."""
+class ExpertPlace(NamedTuple):
+    """The place of a device, and its shard of the experts of the place."""
+
+    place: int
+    shard: int
+    shards: int
+
+
+def expert_place(schedule: ExpertSchedule, layer: Layer, device: int) -> ExpertPlace:
+    """Return the place of a device of a block under a schedule."""
+    if schedule.places == "mp":
+        return ExpertPlace(device % layer.mp, 0, 1)
+    return ExpertPlace(device // layer.esp, device % layer.esp, layer.esp)
+
+
+def shard_holders(schedule: ExpertSchedule, layer: Layer, expert: int, shard: int) -> tuple[int, ...]:
+    """Return the devices of a block that hold one shard of an expert, ascending."""
     places = layer.holders(layer.size(schedule.places))[expert]
-    return tuple(
-        device
-        for device in range(layer.devices)
-        if (found := _place(schedule, layer, device))[0] in places and found[1] == shard
-    )
+    by_device = ((device, expert_place(schedule, layer, device)) for device in range(layer.devices))
+    return tuple(device for device, found in by_device if found.place in places and found.shard == shard)
 
 
 class ExpertLayer(DeferrableModule):
-    """``[..., hidden]`` to the same: every token is the weighted sum of what its experts make of it.
+    """Maps ``[..., hidden]`` to the same shape: each token becomes the weighted sum of its experts' outputs.
 
-    Tokens are alike on the processes of an ``mp`` group, and so is the gradient that comes back.
-    Weights are left empty; :meth:`draw` draws them. In :attr:`gate` lie the gate and what the last input
-    came to; ``load`` is how many routes each expert had in it.
+    Tokens are the same on the processes of an ``mp`` group, and so is the gradient of the output.
+    Weights are left uninitialised; :meth:`draw_weights` draws them. ``load`` holds the routes to each expert in the
+    last input.
 
-    The gradients that processes share, to be summed by who updates the weights: the gate's over all
-    copies of the layer, and over ``mp`` where :attr:`gate_is_partial`; an expert's over the processes
-    that hold the same shard of it, in all blocks and at all places (:meth:`holders`).
+    Gradients that processes share are to be summed by whoever updates the weights: the gate's over all
+    copies of the layer, and over ``mp`` if :attr:`gate_is_partial`; an expert's over the processes
+    that hold the same shard of it, in all blocks and at all places (:meth:`shard_holders`).
     """
 
-    load: Tensor | None = None  # [experts] of the last input, with those that were dropped
-    _loads: Loads | None = None  # of all devices of the block, where none of their tokens is dropped
+    load: Tensor | None = None  # [experts] routes of the last input, including dropped ones
+    _loads: GateLoads | None = None  # of all devices of the block, if no token is dropped
 
     def __init__(
         self,
@@ -82,123 +104,134 @@ class ExpertLayer(DeferrableModule):
         z_loss: float = 0.0,
         dtype: torch.dtype = torch.float32,
         device: Any = "cpu",
-        watch: Callable[[Message], None] | None = None,
+        on_collective: Callable[[CollectiveRecord], None] | None = None,
     ) -> None:
-        """``groups`` are those of this process, by kind: mp, esp, ep and ep_esp.
+        """Make the part of a layer that one process holds.
 
-        ``schedule`` is one that has steps: an automatic one is priced, and chosen, before a run.
+        Args:
+            layer: sizes and placement.
+            schedule: a schedule that has steps; automatic ones are resolved before a run.
+            groups: this process's group of each kind: mp, esp, ep and ep_esp.
+            aux_loss: weight of the load-balancing loss.
+            z_loss: weight of the z-loss.
+            dtype: of the weights.
+            device: of the weights.
+            on_collective: called with the record of every collective.
 
         Raises:
-            InputError: there is no such schedule.
+            InputError: the schedule is unknown.
         """
         super().__init__()
         self.layer = layer
         self.schedule = expert_schedules[schedule]() if isinstance(schedule, str) else schedule
         self.gate_is_partial = self.schedule.gate_is_partial
-        self._before, self._inside, self._after = _parts(self.schedule.steps(layer))
-        self._steps = Steps(layer, groups, device, watch)
+        self._before, self._inside, self._after = _split_steps(self.schedule.steps(layer))
+        self._runner = StepRunner(layer, groups, device, on_collective)
         self._groups = groups
-        own = _place(self.schedule, layer, self._steps.me)
-        self.place, self.shard, shards = own
-        self.held = sorted(set(layer.placed(layer.size(self.schedule.places))[self.place]))
-        share = 1 / layer.mp if self.gate_is_partial else 1.0
+        self.place, self.shard, shards = expert_place(self.schedule, layer, self._runner.index)
+        self.expert_numbers = sorted(set(layer.placed(layer.size(self.schedule.places))[self.place]))
         self.gate = Gate(
             layer.hidden,
             layer.experts,
             layer.top_k,
             aux_loss=aux_loss,
             z_loss=z_loss,
-            share=share,
+            loss_share=1 / layer.mp if self.gate_is_partial else 1.0,
             dtype=dtype,
             device=device,
         )
-        made = [
+        experts = [
             Expert(layer.hidden, layer.ffn_hidden, shard=self.shard, shards=shards, dtype=dtype, device=device)
-            for _ in self.held
+            for _ in self.expert_numbers
         ]
-        for number, expert in zip(self.held, made, strict=True):
+        for number, expert in zip(self.expert_numbers, experts, strict=True):
             self.add_module(str(number), expert)
-        self._experts = FeedForward(made, self.schedule.seen(layer))
-        self._journey = Journey(self._inside, self._steps, self._experts, self.held, self)
-        self._domain = _domain(layer, self._before)
-        self._routed = torch.zeros(layer.experts, dtype=torch.float64, device=device)
-        self._own_part = float(1 / (layer.mp * self._domain))  # of its gate's tokens, which others may have seen too
-        self._exchanges = any(step.collective for step in self._inside)
+        self._experts = FeedForward(experts, self.schedule.seen(layer))
+        self._path = ExpertPath(self._inside, self._runner, self._experts, self.expert_numbers, self)
+        self._domain = _gate_domain(layer, self._before)
+        self._route_counts = torch.zeros(layer.experts, dtype=torch.float64, device=device)
+        self._gate_share = float(1 / (layer.mp * self._domain))  # of the gate's tokens, which others may have seen too
+        self._has_exchange = any(step.collective for step in self._inside)
 
-    def watch_steps(self, begins: Begins) -> None:
-        """Tell somebody of every step, as :class:`meshwave.engine.runtime.experts.step_times.Trace`."""
-        self._steps.begins = begins
+    def record_steps(self, begin_step: BeginStep) -> None:
+        """Call ``begin_step`` at the beginning of every step, see :class:`.step_times.StepTrace`."""
+        self._runner.begin_step = begin_step
 
     @property
-    def routed(self) -> list[float]:
-        """Routes to each expert so far, this process's part: those of all processes of a mesh add up to all."""
-        return self._routed.tolist()
+    def route_counts(self) -> list[float]:
+        """Routes to each expert so far, this process's share: the sum over the processes of a mesh is the total."""
+        return self._route_counts.tolist()
 
     @property
     def experts(self) -> dict[int, Expert]:
         """The experts of this process by their number."""
-        return {number: self.get_submodule(str(number)) for number in self.held}  # type: ignore[misc]
+        return {number: self.get_submodule(str(number)) for number in self.expert_numbers}  # type: ignore[misc]
 
-    def draw(self, key: tuple[int, ...], layers: int = 1) -> Self:
-        """Draw the weights as GPT-2 does; ``key`` is a seed and where the layer stands in the model.
+    def draw_weights(self, key: tuple[int, ...], layers: int = 1) -> Self:
+        """Draw the weights as GPT-2 does; ``key`` is a seed and the layer's place in the model.
 
-        The gate and every expert have a generator of their own: wherever an expert lies, whole or in
-        shards, it starts alike.
+        The gate and every expert have their own generator: an expert starts the same wherever it is placed, whole or
+        in shards.
         """
-        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_chance((*key, 0)))
+        gate = torch.empty(self.gate.weight.shape).normal_(0.0, 0.02, generator=_generator((*key, 0)))
         with torch.no_grad():
             self.gate.weight.copy_(gate)
         for number, expert in self.experts.items():
-            expert.draw(_chance((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
+            expert.draw_weights(_generator((*key, 1 + number)), 0.02, 0.02 / (2 * layers) ** 0.5)
         return self
 
-    def holders(self, expert: int) -> tuple[int, ...]:
-        """The devices of a block that hold the same shard of an expert as this one, ascending."""
-        return holders(self.schedule, self.layer, expert, self.shard)
+    def shard_holders(self, expert: int) -> tuple[int, ...]:
+        """Return the devices of a block that hold the same shard of an expert as this one, ascending."""
+        return shard_holders(self.schedule, self.layer, expert, self.shard)
 
     def cast_weights(self, dtype: torch.dtype) -> None:
-        """Those of the experts: the gate computes in 32 bits."""
-        self._experts.copy(dtype)
+        """Make copies of the experts' weights; the gate computes in float32."""
+        self._experts.cast_weights(dtype)
 
     def drop_cast_weights(self) -> None:
-        self._experts.forget()
+        """Drop the copies."""
+        self._experts.drop_cast_weights()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute ``x [..., hidden]``."""
         shape, kind = x.shape, x.device.type
         tokens = x.reshape(-1, shape[-1])
         if torch.is_autocast_enabled(kind):
             tokens = tokens.to(torch.get_autocast_dtype(kind))
         for step in self._before:
-            tokens = self._steps.adds(step, tokens)
-        routing = self._chosen(tokens)
+            tokens = self._runner.apply(step, tokens)
+        routing = self._route(tokens)
         self.load = routing.load
-        if torch.is_grad_enabled():  # what is computed again for its backward is routed once
-            self._routed += routing.load.double() * self._own_part
-        tokens = self._visited(tokens, routing)
+        if torch.is_grad_enabled():  # a recomputed layer counts once
+            self._route_counts += routing.load.double() * self._gate_share
+        tokens = self._compute_experts(tokens, routing)
         for step in self._after:
-            tokens = self._steps.adds(step, tokens)
+            tokens = self._runner.apply(step, tokens)
         return tokens.view(shape)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._experts.lay()
+        self._experts.stack_weights()
         return self
 
-    def _chosen(self, tokens: Tensor) -> Routing:
-        ends = self._steps.begins(StepOp.GATE, OUTSIDE)
-        routing: Routing = self.gate(tokens, self._room, self._whole)
-        ends()
-        if ends is not nothing and routing.weights.requires_grad and tokens.requires_grad:
-            self._note_backward(tokens, routing.weights)
+    def _route(self, tokens: Tensor) -> Routing:
+        end_step = self._runner.begin_step(StepOp.GATE, UNCHUNKED)
+        routing: Routing = self.gate(tokens, self._gate_capacity, self._sum_load)
+        end_step()
+        is_recorded = end_step is not do_nothing
+        if is_recorded and routing.weights.requires_grad and tokens.requires_grad:
+            self._record_backward(tokens, routing.weights)
         return routing
 
-    def _note_backward(self, tokens: Tensor, weights: Tensor) -> None:
-        """The backward of the gate is autograd's own: it lasts from when the gradient of the weights is there to
-        when that of the tokens is."""
-        begun: list[Ends] = []
+    def _record_backward(self, tokens: Tensor, weights: Tensor) -> None:
+        """Record the backward of the gate, which is autograd's own.
+
+        It lasts from the arrival of the gradient of the weights to that of the tokens.
+        """
+        begun: list[EndStep] = []
 
         def begin(gradient: Tensor) -> None:
-            begun.append(self._steps.begins(StepOp.GATE, BACKWARD))
+            begun.append(self._runner.begin_step(StepOp.GATE, BACKWARD))
 
         def end(gradient: Tensor) -> None:
             while begun:
@@ -209,52 +242,53 @@ class ExpertLayer(DeferrableModule):
 
     # ---- from ORDER to RESTORE ----
 
-    def _visited(self, tokens: Tensor, routing: Routing) -> Tensor:
-        rows, counts = None, (self.layer.experts, routing.capacity)
-        if not self._exchanges:
-            mine, rows = self._own_slots(routing)
-            routing, counts = routing.only(mine), (len(mine), 1)
-        ordered: Tensor = _Order.apply(tokens, routing, self._steps.begins)  # type: ignore[no-untyped-call]
-        found = self._journey(ordered.view(1, *counts, tokens.shape[1]), self.gate.weight, rows, self._loads)
-        found = found.flatten(0, 2)
-        y: Tensor = _Restore.apply(found, routing.weights, routing, self._steps.begins)  # type: ignore[no-untyped-call]
+    def _compute_experts(self, tokens: Tensor, routing: Routing) -> Tensor:
+        blocks, shape = None, (self.layer.experts, routing.capacity)
+        if not self._has_exchange:
+            slots, blocks = self._own_slots(routing)
+            routing, shape = routing.select_slots(slots), (len(slots), 1)
+        begin_step = self._runner.begin_step
+        ordered: Tensor = _Order.apply(tokens, routing, begin_step)  # type: ignore[no-untyped-call]
+        results = self._path(ordered.view(1, *shape, tokens.shape[1]), self.gate.weight, blocks, self._loads)
+        results = results.flatten(0, 2)
+        y: Tensor = _Restore.apply(results, routing.weights, routing, begin_step)  # type: ignore[no-untyped-call]
         return y.to(tokens.dtype)
 
     def _own_slots(self, routing: Routing) -> tuple[Tensor, list[int]]:
-        """The slots of the experts here, and how many each has; who holds a copy takes every ``n``-th.
+        """Return the slots of the experts of this process, and the number of slots of each.
 
-        Where no token is dropped those that are taken alone: no device waits for another's messages here,
-        so that experts need not have as many rows as the fullest.
+        Each of ``n`` holders of an expert takes every ``n``-th slot. If no token is dropped, only occupied slots
+        count: no device waits for another's messages here, so experts need not have equally many rows.
         """
         holders, capacity = self.layer.holders(self.layer.size(self.schedule.places)), routing.capacity
         ends = routing.load.tolist() if self.layer.capacity_factor is None else [capacity] * self.layer.experts
         device = self.gate.weight.device
         parts = []
-        for e in self.held:
-            first = holders[e].index(self.place)
-            part = torch.arange(first, max(first, ends[e]), len(holders[e]), device=device)
-            parts.append(part + e * capacity)
-        mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
-        return mine, [len(part) for part in parts]
+        for expert in self.expert_numbers:
+            first = holders[expert].index(self.place)
+            part = torch.arange(first, max(first, ends[expert]), len(holders[expert]), device=device)
+            parts.append(part + expert * capacity)
+        slots = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=device)
+        return slots, [len(part) for part in parts]
 
     # ---- what the gate asks ----
 
-    def _room(self, load: Tensor) -> int:
-        """Slots of an expert for the tokens that one gate sees.
+    def _gate_capacity(self, load: Tensor) -> int:
+        """Return the slots of an expert for the tokens that one gate sees.
 
-        Where no token may be dropped that is the largest load anywhere: all who exchange tell each other
-        theirs, from which each knows too how many tokens are in the slots that it gets.
+        If no token may be dropped, that is the largest load on any device: devices that exchange slots exchange their
+        loads first, from which each also knows how many tokens are in the slots that it receives.
         """
         if self.layer.capacity_factor is not None:
             return int(self.layer.capacity * self._domain)
-        self._loads = self._everyones(load) if self._exchanges else None
+        self._loads = self._gather_loads(load) if self._has_exchange else None
         largest = int(load.max()) if self._loads is None else int(self._loads.max())
         return int(self.layer.rounded(ceil(largest / self._domain)) * self._domain)
 
-    def _everyones(self, load: Tensor) -> Loads:
-        """``[devices, experts]`` of the ``load`` of every device of the block."""
+    def _gather_loads(self, load: Tensor) -> GateLoads:
+        """Return the load of every device of the block."""
         group = self._groups["ep_esp"]
-        own = self._on_wire(load, group).contiguous()
+        own = to_group_memory(load, group).contiguous()
         loads = own.new_empty(group.size, len(own))
         if group.size > 1:
             all_gather(loads.view(-1), own, group=group.handle)
@@ -262,37 +296,25 @@ class ExpertLayer(DeferrableModule):
             loads[0] = own
         return loads.numpy(force=True)
 
-    def _whole(self, load: Tensor) -> Tensor:
-        """The load of all tokens of an input of which each gate of the ``mp`` group sees a part."""
+    def _sum_load(self, load: Tensor) -> Tensor:
+        """Return the load of all tokens of an input, if each gate of the ``mp`` group sees a part of them."""
         group = self._groups["mp"]
         if self._domain >= 1 or group.size == 1:
             return load
-        total = self._on_wire(load, group).clone()
+        total = to_group_memory(load, group).clone()
         dist.all_reduce(total, group=group.handle)
         return total.to(load.device)
 
-    @staticmethod
-    def _on_wire(load: Tensor, group: Group) -> Tensor:
-        is_gloo = is_accelerator(load.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
-        return load.to("cpu") if is_gloo else load
 
-
-def _parts(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:
-    """Before the gate, between ORDER and RESTORE, and after that."""
-    at = {step.op: number for number, step in enumerate(steps)}
-    gate, order, restore = (at[op] for op in (StepOp.GATE, StepOp.ORDER, StepOp.RESTORE))
+def _split_steps(steps: Sequence[Step]) -> tuple[list[Step], list[Step], list[Step]]:
+    """Return the steps before the gate, those between ORDER and RESTORE, and those after."""
+    number = {step.op: number for number, step in enumerate(steps)}
+    gate, order, restore = (number[op] for op in (StepOp.GATE, StepOp.ORDER, StepOp.RESTORE))
     return list(steps[:gate]), list(steps[order + 1 : restore]), list(steps[restore + 1 :])
 
 
-def _place(schedule: ExpertSchedule, layer: Layer, device: int) -> tuple[int, int, int]:
-    """Where a device holds experts, which shard of them, and of how many."""
-    if schedule.places == "mp":
-        return device % layer.mp, 0, 1
-    return device // layer.esp, device % layer.esp, layer.esp
-
-
-def _domain(layer: Layer, before: Sequence[Step]) -> Fraction:
-    """The tokens that a gate sees, as a multiple of those of an input."""
+def _gate_domain(layer: Layer, before: Sequence[Step]) -> Fraction:
+    """Return the number of tokens that a gate sees, divided by those of an input."""
     domain = Fraction(1)
     for step in before:
         if step.op == StepOp.SPLIT_TOKENS:
@@ -302,62 +324,62 @@ def _domain(layer: Layer, before: Sequence[Step]) -> Fraction:
     return domain
 
 
-def _chance(key: tuple[int, ...]) -> torch.Generator:
+def _generator(key: tuple[int, ...]) -> torch.Generator:
     return torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
 
 
-# ---- tokens into slots, and back ----
+# ---- tokens to slots and back ----
 
 
 class _Order(Function):
-    """``[slots, hidden]`` of ``[S, hidden]``: a copy of a token in each of its slots, zeros in empty ones."""
+    """Turns ``[S, hidden]`` into ``[slots, hidden]``: a copy of a token in each of its slots, zeros in empty ones."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, routing: Routing, begins: Begins) -> Tensor:
-        ends = begins(StepOp.ORDER, OUTSIDE)
-        ctx.slot, ctx.begins = routing.slot, begins
-        ordered = _picked(tokens, routing.token)
-        ends()
+    def forward(ctx: Any, tokens: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
+        end_step = begin_step(StepOp.ORDER, UNCHUNKED)
+        ctx.slot, ctx.begin_step = routing.slot, begin_step
+        ordered = _select_rows(tokens, routing.token)
+        end_step()
         return ordered
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        ends = ctx.begins(StepOp.RESTORE, BACKWARD)  # its adjoint
+        end_step = ctx.begin_step(StepOp.RESTORE, BACKWARD)  # the adjoint
         first, *others = ctx.slot
-        total = _picked(gradient, first)
+        total = _select_rows(gradient, first)
         for slot in others:
-            total += _picked(gradient, slot)
-        ends()
+            total += _select_rows(gradient, slot)
+        end_step()
         return total, None, None
 
 
 class _Restore(Function):
-    """``[S, hidden]``: of every token the results in its slots, weighted; a dropped route adds nothing."""
+    """Turns ``[slots, hidden]`` into ``[S, hidden]``: the weighted sum of each token's slots, without dropped ones."""
 
     @staticmethod
-    def forward(ctx: Any, found: Tensor, weights: Tensor, routing: Routing, begins: Begins) -> Tensor:
-        ends = begins(StepOp.RESTORE, OUTSIDE)
-        ctx.begins = begins
-        ctx.save_for_backward(found, weights)
+    def forward(ctx: Any, results: Tensor, weights: Tensor, routing: Routing, begin_step: BeginStep) -> Tensor:
+        end_step = begin_step(StepOp.RESTORE, UNCHUNKED)
+        ctx.begin_step = begin_step
+        ctx.save_for_backward(results, weights)
         ctx.routing = routing._replace(weights=weights.detach())
-        total = torch.zeros((), dtype=weights.dtype, device=found.device)
+        total = torch.zeros((), dtype=weights.dtype, device=results.device)
         for choice, slot in enumerate(routing.slot):
-            total = total + weights[:, choice, None] * _picked(found, slot)
-        ends()
+            total = total + weights[:, choice, None] * _select_rows(results, slot)
+        end_step()
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        ends = ctx.begins(StepOp.ORDER, BACKWARD)  # its adjoint
-        found, weights = ctx.saved_tensors
+        end_step = ctx.begin_step(StepOp.ORDER, BACKWARD)  # the adjoint
+        results, weights = ctx.saved_tensors
         routing: Routing = ctx.routing
-        of_slot = _picked(weights.t().reshape(-1, 1), routing.route)
-        of_found = (of_slot * _picked(gradient, routing.token)).to(found.dtype)
-        of_weights = torch.stack([(gradient * _picked(found, slot)).sum(-1) for slot in routing.slot], -1)
-        ends()
-        return of_found, of_weights, None, None
+        slot_weights = _select_rows(weights.t().reshape(-1, 1), routing.route)
+        results_gradient = (slot_weights * _select_rows(gradient, routing.token)).to(results.dtype)
+        weights_gradient = torch.stack([(gradient * _select_rows(results, slot)).sum(-1) for slot in routing.slot], -1)
+        end_step()
+        return results_gradient, weights_gradient, None, None
 
 
-def _picked(rows: Tensor, index: Tensor) -> Tensor:
-    """The rows of those numbers; zeros for the number behind the last."""
-    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]).index_select(0, index)
+def _select_rows(rows: Tensor, indices: Tensor) -> Tensor:
+    """Return the rows at ``indices``; zeros for the index ``len(rows)``."""
+    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])]).index_select(0, indices)

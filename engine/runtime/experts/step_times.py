@@ -1,4 +1,4 @@
-"""When each step of the expert layers began and ended: what the inside of a block is drawn from."""
+"""Start and end times of the steps of expert layers, from which the inside of a block is drawn."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from meshwave.engine.experts import LAYER_OPS, StepOp
 from meshwave.engine.runs.recording import STEP, LayerSteps, Way
 from meshwave.engine.runtime.device.clock import Clock, Stamp
 
-Ends = Callable[[], None]
-"""Notes that a step is done."""
-_NUMBER = {op: number for number, op in enumerate(LAYER_OPS)}
+EndStep = Callable[[], None]
+"""Records that a step has ended."""
+_OP_NUMBER = {op: number for number, op in enumerate(LAYER_OPS)}
 
 
-class At(NamedTuple):
-    """Where in a layer a step is played."""
+class StepPosition(NamedTuple):
+    """The direction and the chunk of slots that a step belongs to."""
 
     way: Way = Way.FORWARD
-    chunk: int = -1  # -1 where all slots go at once
+    chunk: int = -1  # -1 if all slots are sent at once
 
 
-Begins = Callable[[StepOp, At], Ends]
-"""Notes that a step begins."""
+BeginStep = Callable[[StepOp, StepPosition], EndStep]
+"""Records that a step begins."""
 
 
-def unseen(op: StepOp, at: At) -> Ends:
-    """For layers that nobody watches."""
-    return nothing
+def ignore_step(op: StepOp, position: StepPosition) -> EndStep:
+    """Record nothing, for layers that are not traced."""
+    return do_nothing
 
 
-def nothing() -> None:
-    """The end of a step that nobody wants to know of."""
+def do_nothing() -> None:
+    """End a step that is not recorded."""
 
 
-class Trace:
-    """Notes the steps of the expert layers of a process while it is :attr:`on`.
+class StepTrace:
+    """Records the steps of the expert layers of a process while :attr:`is_on`.
 
-    A step ends when what it is for was in hand: a message that came while its receiver was computing
-    ends when the receiver turns to it. It costs two stamps a step, and nothing waits for it.
+    A step ends when its result is in use: a message that arrives while its receiver computes
+    ends when the receiver turns to it. A step costs two stamps, and nothing waits for it.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.on = False
+        self.is_on = False
         self._clock, self._stamp = clock, clock.stamp
-        self._notes: list[tuple[int, int, At, Stamp, Stamp]] = []
+        self._notes: list[tuple[int, int, StepPosition, Stamp, Stamp]] = []
 
-    def of(self, layer: int) -> Begins:
-        """What a layer of the model tells its steps."""
-        return partial(self._begins, layer)
+    def recorder(self, layer: int) -> BeginStep:
+        """Return what a layer of the model calls at the beginning of its steps."""
+        return partial(self._begin, layer)
 
-    def _begins(self, layer: int, op: StepOp, at: At) -> Ends:
-        if not self.on:
-            return nothing
-        number, stamp, began = _NUMBER[op], self._stamp, self._stamp()
-        return lambda: self._notes.append((layer, number, at, began, stamp()))
+    def _begin(self, layer: int, op: StepOp, position: StepPosition) -> EndStep:
+        if not self.is_on:
+            return do_nothing
+        number, stamp, start = _OP_NUMBER[op], self._stamp, self._stamp()
+        return lambda: self._notes.append((layer, number, position, start, stamp()))
 
     def take(self) -> LayerSteps:
-        """What was noted since the last call, to be asked for before the clock starts another step."""
+        """Return the steps since the last call. To be called before the clock starts another step."""
         notes, self._notes = self._notes, []
-        found = np.zeros(len(notes), STEP)
+        steps = np.zeros(len(notes), STEP)
         if notes:
-            layers, ops, places, began, ended = zip(*notes, strict=True)
-            found["layer"], found["op"] = layers, ops
-            found["way"], found["chunk"] = zip(*places, strict=True)
-            found["start_ns"], found["end_ns"] = map(self._clock.nanoseconds, (began, ended))
-        return found
+            layers, ops, positions, starts, ends = zip(*notes, strict=True)
+            steps["layer"], steps["op"] = layers, ops
+            steps["way"], steps["chunk"] = zip(*positions, strict=True)
+            steps["start_ns"], steps["end_ns"] = map(self._clock.nanoseconds, (starts, ends))
+        return steps

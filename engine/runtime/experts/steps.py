@@ -1,16 +1,16 @@
-"""What a device does in the steps of an expert layer: one table, played forwards and backwards.
+"""The steps of an expert layer on one device: one table of operations, for the forward and the backward.
 
 Each step but the two that compute is a linear map, and its adjoint is another step of the same
-table, so that the backward of a layer is played by what plays its forward. Nothing here knows which
-schedule wrote the steps.
+table, so that the backward of a layer is run by what runs its forward. Nothing here depends on the
+schedule that the steps come from.
 
 The convention of gradients: where the devices of a group hold the same tensor, they hold the same
-gradient of it, the whole one. So the adjoint of "keep your part" is an all-gather, and that of an
-all-gather of what is alike from then on is "keep your part".
+complete gradient of it. So the adjoint of "keep your part" is an all-gather, and that of an
+all-gather whose result is then the same on all devices is "keep your part".
 
 Tensors are ``[tokens, hidden]`` outside ORDER and RESTORE. Between the two they are
 ``[copies, blocks, slots, hidden]``: a block is the slots of one expert that come from one place,
-copies lie side by side.
+and copies of the slots are side by side.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from meshwave.engine.runs.recording import Way
 from meshwave.engine.runtime.communication.all_to_all import start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.device.accelerator import is_accelerator
-from meshwave.engine.runtime.experts.step_times import At, Begins, unseen
+from meshwave.engine.runtime.experts.step_times import BeginStep, StepPosition, ignore_step
 
-# Newer torch calls them by these names and warns of the others.
+# Newer versions of torch use these names and warn about the older ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-Arrives = Callable[[], Tensor]
-"""Waits for a tensor that is on its way."""
+PendingTensor = Callable[[], Tensor]
+"""Waits for a tensor that is under way and returns it."""
 
 COPIES, BLOCKS, SLOTS = range(3)
 TOKENS = 0
-OUTSIDE = At()
+UNCHUNKED = StepPosition()
 VIEWS = (StepOp.COPY, StepOp.SPLIT_TOKENS, StepOp.SPLIT_SLOTS, StepOp.KEEP_SHARD, StepOp.KEEP_INPUT)
-"""Steps that look at a part of their tensor and take no time."""
+"""Steps that select a part of their tensor and take no time."""
 
 
-class Message(NamedTuple):
-    """What one collective moved; an all-gather's buffer is the part that this device gave."""
+class CollectiveRecord(NamedTuple):
+    """The bytes that one collective moved. The buffer of an all-gather is this device's part."""
 
     op: StepOp
     collective: str
@@ -54,32 +54,40 @@ class Message(NamedTuple):
     sent_bytes: float  # that left the device, in a ring or pair by pair
 
 
-class Exchange(NamedTuple):
-    """The static plan of an all-to-all: which block goes where."""
+class ExchangePlan(NamedTuple):
+    """The blocks of an all-to-all by member of the group; it does not depend on the tokens."""
 
-    order: Tensor | None  # the blocks in the order of the members that they go to; none: they lie so
-    back: Tensor | None  # the inverse
+    order: Tensor | None  # the blocks in the order of the members that receive them; None if they are in that order
+    inverse: Tensor | None
     sent: list[int]  # blocks for each member of the group
     received: list[int]  # blocks from each
 
 
-class Steps:
-    """The steps of one device over its groups."""
+class StepRunner:
+    """Runs the steps of one device, over its groups."""
 
     def __init__(
         self,
         layer: Layer,
         groups: Mapping[str, Group],
         device: Any = "cpu",
-        watch: Callable[[Message], None] | None = None,
+        on_collective: Callable[[CollectiveRecord], None] | None = None,
     ) -> None:
-        """``groups`` are the own ones of each kind; ``watch`` is shown what every collective moves."""
-        self.layer, self.groups, self.watch = layer, groups, watch
-        self.begins: Begins = unseen  # is told of every step, and tells what to call at its end
-        self.me = groups["ep_esp"].index
+        """Bind the steps to a device.
+
+        Args:
+            layer: sizes and placement of the layer.
+            groups: this device's group of each kind.
+            device: where tensors are.
+            on_collective: called with the record of every collective.
+        """
+        self.layer, self.groups = layer, groups
+        self.begin_step: BeginStep = ignore_step
+        self.index = groups["ep_esp"].index
         self.device = device
-        self._plans: dict[tuple[str, int], Exchange] = {}
-        self._do: dict[StepOp, Callable[[Step, Tensor], Arrives]] = {
+        self._on_collective = on_collective
+        self._plans: dict[tuple[str, int], ExchangePlan] = {}
+        self._operations: dict[StepOp, Callable[[Step, Tensor], PendingTensor]] = {
             StepOp.SPLIT_TOKENS: lambda step, x: self._keep(step, x, TOKENS),
             StepOp.GATHER_TOKENS: lambda step, x: self._gather(step, x, TOKENS),
             StepOp.SPLIT_SLOTS: lambda step, x: self._keep(step, x, SLOTS),
@@ -96,37 +104,37 @@ class Steps:
             StepOp.KEEP_INPUT: lambda step, x: self._keep(step, x, TOKENS),
             StepOp.PAD_INPUT: self._pad,
             StepOp.DUMP: lambda step, x: lambda: x.expand(self.groups[step.group].size, *x.shape[1:]),
-            StepOp.SUM: lambda step, x: lambda: added(x),
+            StepOp.SUM: lambda step, x: lambda: sum_copies(x),
             StepOp.DISPATCH: self._dispatch,
             StepOp.COMBINE: self._combine,
         }
 
-    def start(self, step: Step, x: Tensor, at: At = OUTSIDE) -> Arrives:
-        """Begin a step; what stays on the device is done when it is asked for."""
-        if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # it looks at what is there
-            return self._do[step.op](step, x)
-        ends = self.begins(step.op, at)
-        arrives = self._do[step.op](step, x)
+    def start(self, step: Step, x: Tensor, position: StepPosition = UNCHUNKED) -> PendingTensor:
+        """Start a step. A step without a collective is computed when its result is asked for."""
+        if step.op in VIEWS or (step.group and self.groups[step.group].size == 1):  # takes no time
+            return self._operations[step.op](step, x)
+        end_step = self.begin_step(step.op, position)
+        pending = self._operations[step.op](step, x)
 
-        def arrived() -> Tensor:
-            y = arrives()
-            ends()
+        def finish() -> Tensor:
+            y = pending()
+            end_step()
             return y
 
-        return arrived
+        return finish
 
-    def adds(self, step: Step, x: Tensor) -> Tensor:
-        """A step as an operation that autograd knows."""
-        y: Tensor = _Stepped.apply(x, self, step)  # type: ignore[no-untyped-call]
+    def apply(self, step: Step, x: Tensor) -> Tensor:
+        """Run a step as an operation of autograd."""
+        y: Tensor = _Step.apply(x, self, step)  # type: ignore[no-untyped-call]
         return y
 
     # ---- on the device ----
 
-    def _keep(self, step: Step, x: Tensor, dim: int) -> Arrives:
+    def _keep(self, step: Step, x: Tensor, dim: int) -> PendingTensor:
         group = self.groups[step.group]
         return lambda: x.chunk(group.size, dim)[group.index]
 
-    def _pad(self, step: Step, x: Tensor) -> Arrives:
+    def _pad(self, step: Step, x: Tensor) -> PendingTensor:
         group = self.groups[step.group]
 
         def pad() -> Tensor:
@@ -136,153 +144,166 @@ class Steps:
 
         return pad
 
-    # ---- collectives among neighbours ----
+    # ---- gathers, scatters and reductions ----
 
-    def _gather(self, step: Step, x: Tensor, dim: int) -> Arrives:
+    def _gather(self, step: Step, x: Tensor, dim: int) -> PendingTensor:
         parts = self.gather(step, x)
         return lambda: parts().movedim(0, dim).flatten(dim, dim + 1)
 
-    def gather(self, step: Step, x: Tensor) -> Arrives:
-        """``[size of the group, *x.shape]``"""
+    def gather(self, step: Step, x: Tensor) -> PendingTensor:
+        """Start to gather ``x`` of all members as ``[group size, *x.shape]``."""
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x.unsqueeze(0)
-        part = self.on_wire(x, step)
+        part = self.to_wire(x, step)
         parts = part.new_empty(group.size, *part.shape)
-        self._note(step, "all_gather", part, (group.size - 1) * part.nbytes)
+        self._record(step, "all_gather", part, (group.size - 1) * part.nbytes)
         work = all_gather(parts.view(-1), part.view(-1), group=group.handle, async_op=True)
-        return _arrival(work, part, parts, x)
+        return _pending(work, part, parts, x)
 
     def gather_uneven(self, step: Step, x: Tensor, blocks: Sequence[int]) -> Callable[[], Sequence[Tensor]]:
-        """The same where the members give ``blocks`` each, which the gathers of torch cannot: an
-        all-to-all in which all get the same moves as much."""
+        """Start to gather ``x [1, blocks, ...]`` of all members, whose numbers of ``blocks`` differ.
+
+        torch has no such gather; an all-to-all in which all members receive the same moves the same bytes.
+        """
         group = self.groups[step.group]
-        part = self.on_wire(x[0], step)
+        part = self.to_wire(x[0], step)
         parts = part.new_empty(sum(blocks), *part.shape[1:])
-        self._note(step, "all_gather", part, (group.size - 1) * part.nbytes)
+        self._record(step, "all_gather", part, (group.size - 1) * part.nbytes)
         repeated = part.repeat(group.size, *[1] * (part.ndim - 1))
         sent = [len(part)] * group.size
         work = dist.all_to_all_single(parts, repeated, list(blocks), sent, group=group.handle, async_op=True)
-        arrived = _arrival(work, repeated, parts, x)
-        return lambda: [each.unsqueeze(0) for each in torch.split(arrived(), list(blocks))]
+        pending = _pending(work, repeated, parts, x)
+        return lambda: [each.unsqueeze(0) for each in torch.split(pending(), list(blocks))]
 
-    def _scatter(self, step: Step, x: Tensor) -> Arrives:
+    def _scatter(self, step: Step, x: Tensor) -> PendingTensor:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        whole = self.on_wire(x, step)
+        whole = self.to_wire(x, step)
         part = whole.new_empty(whole.shape[0] // group.size, *whole.shape[1:])
-        self._note(step, "reduce_scatter", whole, (group.size - 1) * part.nbytes)
+        self._record(step, "reduce_scatter", whole, (group.size - 1) * part.nbytes)
         work = _reduce_scatter(part.view(-1), whole.view(-1), group=group.handle, async_op=True)
-        return _arrival(work, whole, part, x)
+        return _pending(work, whole, part, x)
 
-    def _reduce(self, step: Step, x: Tensor) -> Arrives:
+    def _reduce(self, step: Step, x: Tensor) -> PendingTensor:
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        total = self.on_wire(x, step)
+        total = self.to_wire(x, step)
         total = total.clone() if total.data_ptr() == x.data_ptr() else total
-        self._note(step, "all_reduce", total, 2 * (group.size - 1) * total.nbytes / group.size)
+        self._record(step, "all_reduce", total, 2 * (group.size - 1) * total.nbytes / group.size)
         work = dist.all_reduce(total, group=group.handle, async_op=True)
-        return _arrival(work, total, total, x)
+        return _pending(work, total, total, x)
 
-    # ---- all to all ----
+    # ---- all-to-all ----
 
-    def _dispatch(self, step: Step, x: Tensor) -> Arrives:
-        plan = self.exchange(step.group, x.shape[COPIES])
-        arrived = self._all_to_all(step, _reordered(x.flatten(0, 1), plan.order), plan.sent, plan.received)
-        return lambda: arrived().unsqueeze(0)
+    def _dispatch(self, step: Step, x: Tensor) -> PendingTensor:
+        plan = self.exchange_plan(step.group, x.shape[COPIES])
+        pending = self._exchange(step, _reorder(x.flatten(0, 1), plan.order), plan.sent, plan.received)
+        return lambda: pending().unsqueeze(0)
 
-    def _combine(self, step: Step, x: Tensor) -> Arrives:
-        copies = self.copies(step)
-        plan = self.exchange(step.group, copies)
-        arrived = self._all_to_all(step, x[0], plan.received, plan.sent)
+    def _combine(self, step: Step, x: Tensor) -> PendingTensor:
+        copies = self.copy_count(step)
+        plan = self.exchange_plan(step.group, copies)
+        pending = self._exchange(step, x[0], plan.received, plan.sent)
         shape = copies, self.layer.experts, *x.shape[SLOTS:]
-        return lambda: _reordered(arrived(), plan.back).view(shape)
+        return lambda: _reorder(pending(), plan.inverse).view(shape)
 
-    def _all_to_all(self, step: Step, x: Tensor, sent: list[int], received: list[int]) -> Arrives:
-        """``[sum(received), slots, hidden]`` of ``x [sum(sent), slots, hidden]``."""
+    def _exchange(self, step: Step, x: Tensor, sent: list[int], received: list[int]) -> PendingTensor:
+        """Start to exchange ``x [sum(sent), slots, hidden]`` for ``[sum(received), slots, hidden]``."""
         group = self.groups[step.group]
         if group.size == 1:
             return lambda: x
-        buffer = self.on_wire(x, step)
+        buffer = self.to_wire(x, step)
         arriving = buffer.new_empty(sum(received), *buffer.shape[1:])
-        self.note_exchange(step, buffer, sent)
-        return _arrival(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
+        self.record_exchange(step, buffer, sent)
+        return _pending(start_all_to_all(group, arriving, buffer, received, sent), buffer, arriving, x)
 
-    def copies(self, step: Step) -> int:
-        """Of every slot, in an all-to-all: one for each shard, or what its step says."""
+    def copy_count(self, step: Step) -> int:
+        """Return the copies of every slot in an all-to-all: one for each shard, or as many as its step says."""
         return self.layer.esp if step.group == "ep_esp" else step.copies
 
-    def exchange(self, kind: str, copies: int) -> Exchange:
-        """The plan of the all-to-all over groups of a kind; made once."""
+    def exchange_plan(self, kind: str, copies: int) -> ExchangePlan:
+        """Return the plan of the all-to-all over the groups of a kind, computed once."""
         if (kind, copies) not in self._plans:
             self._plans[kind, copies] = self._plan(kind, copies)
         return self._plans[kind, copies]
 
-    def place(self, kind: str, member: int) -> int:
-        """Where a member of the group of a kind that exchanges stands."""
+    def member_place(self, kind: str, member: int) -> int:
+        """Return the place of a member of a group of the kind that exchanges."""
         return member if kind == "ep" else member // self.layer.esp
 
-    def visited(self, place: int, at: int) -> list[int]:
-        """The experts that serve the tokens of one place at another, ascending."""
-        return [int(e) for e in (self.layer.serving[place] == at).nonzero()[0]]
+    def serving_experts(self, source: int, target: int) -> list[int]:
+        """Return the experts at the place ``target`` that serve the tokens of the place ``source``, ascending."""
+        return [int(e) for e in (self.layer.serving[source] == target).nonzero()[0]]
 
-    def outgoing(self, kind: str, source: int, target: int, copies: int) -> list[int]:
-        """Of the blocks that lie at one device of a group of a kind those that it sends to another, in order:
-        all copies, or in the group of all devices the copy for that shard."""
+    def outgoing_blocks(self, kind: str, source: int, target: int, copies: int) -> list[int]:
+        """Return the blocks that a device of a group of a kind sends to another one, in order.
+
+        In a group of all devices it sends the copy for that shard, in other groups all copies.
+        """
         layer = self.layer
-        of_copies = range(copies) if kind == "ep" else [target % layer.esp]
-        visited = self.visited(source // layer.esp, target // layer.esp)
-        return [copy * layer.experts + expert for copy in of_copies for expert in visited]
+        sent_copies = range(copies) if kind == "ep" else [target % layer.esp]
+        experts = self.serving_experts(source // layer.esp, target // layer.esp)
+        return [copy * layer.experts + expert for copy in sent_copies for expert in experts]
 
-    def _plan(self, kind: str, copies: int) -> Exchange:
+    def _plan(self, kind: str, copies: int) -> ExchangePlan:
         order: list[int] = []
         sent, received = [], []
-        for device in self.layer.members(kind, self.me):
-            blocks = self.outgoing(kind, self.me, device, copies)
+        for device in self.layer.members(kind, self.index):
+            blocks = self.outgoing_blocks(kind, self.index, device, copies)
             order += blocks
             sent.append(len(blocks))
-            received.append(len(self.outgoing(kind, device, self.me, copies)))
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return Exchange(indices(order, self.device), indices(back, self.device), sent, received)
+            received.append(len(self.outgoing_blocks(kind, device, self.index, copies)))
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        return ExchangePlan(index_tensor(order, self.device), index_tensor(inverse, self.device), sent, received)
 
     # ---- bookkeeping ----
 
-    def on_wire(self, x: Tensor, step: Step) -> Tensor:
-        """Gloo moves host memory: what lies on a GPU goes through it."""
-        is_gloo = is_accelerator(x.device) and dist.get_backend(self.groups[step.group].handle) == "gloo"
-        return (x.to("cpu") if is_gloo else x).contiguous()
+    def to_wire(self, x: Tensor, step: Step) -> Tensor:
+        """Return a contiguous ``x`` where the group of a step can send it."""
+        return to_group_memory(x, self.groups[step.group]).contiguous()
 
-    def note_exchange(self, step: Step, buffer: Tensor, sent: Sequence[int]) -> None:
+    def record_exchange(self, step: Step, buffer: Tensor, sent: Sequence[int]) -> None:
+        """Record an all-to-all of ``sent`` blocks for each member; the block that stays here is not sent."""
         blocks = sum(sent)
-        away = blocks - sent[self.groups[step.group].index]
-        self._note(step, "all_to_all", buffer, buffer.nbytes // blocks * away if blocks else 0)
+        leaving = blocks - sent[self.groups[step.group].index]
+        self._record(step, "all_to_all", buffer, buffer.nbytes // blocks * leaving if blocks else 0)
 
-    def _note(self, step: Step, collective: str, buffer: Tensor, sent: float) -> None:
-        if self.watch is not None:
-            self.watch(Message(step.op, collective, step.group, buffer.nbytes, sent))
+    def _record(self, step: Step, collective: str, buffer: Tensor, sent_bytes: float) -> None:
+        if self._on_collective is not None:
+            self._on_collective(CollectiveRecord(step.op, collective, step.group, buffer.nbytes, sent_bytes))
 
 
-def indices(order: Sequence[int], device: Any) -> Tensor | None:
-    """An order to gather by; none where it changes nothing."""
+def to_group_memory(x: Tensor, group: Group) -> Tensor:
+    """Return ``x`` in the memory that the backend of a group sends from: gloo sends from that of the host."""
+    needs_host = is_accelerator(x.device) and group.size > 1 and dist.get_backend(group.handle) == "gloo"
+    return x.to("cpu") if needs_host else x
+
+
+def index_tensor(order: Sequence[int], device: Any) -> Tensor | None:
+    """Return an order as a tensor of indices; None for the identity."""
     return None if list(order) == list(range(len(order))) else torch.tensor(order, device=device)
 
 
-def added(x: Tensor) -> Tensor:
-    """The copies added up one after the other: the bits do not depend on how many numbers lie beside."""
+def sum_copies(x: Tensor) -> Tensor:
+    """Return the sum of the copies, added one after the other.
+
+    Rounding then does not depend on the numbers beside them.
+    """
     total = x[:1]
     for copy in x[1:]:
         total = total + copy
     return total
 
 
-def _reordered(x: Tensor, order: Tensor | None) -> Tensor:
+def _reorder(x: Tensor, order: Tensor | None) -> Tensor:
     return x if order is None else x.index_select(0, order)
 
 
-def _arrival(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> Arrives:
-    """What was sent lives until it is waited for."""
+def _pending(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> PendingTensor:
+    """Return what waits for ``arriving``, on the device of ``x``; ``sent`` stays in memory until then."""
     alive = [sent]
 
     def wait() -> Tensor:
@@ -293,18 +314,18 @@ def _arrival(work: Any, sent: Tensor, arriving: Tensor, x: Tensor) -> Arrives:
     return wait
 
 
-class _Stepped(Function):
+class _Step(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: Steps, step: Step) -> Tensor:
-        ctx.steps, ctx.step = steps, step
-        return _fresh(x, steps.start(step, x)())
+    def forward(ctx: Any, x: Tensor, runner: StepRunner, step: Step) -> Tensor:
+        ctx.runner, ctx.step = runner, step
+        return _distinct(x, runner.start(step, x)())
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (step,) = backward([ctx.step])
-        return ctx.steps.start(step, gradient, At(Way.BACKWARD))(), None, None
+        return ctx.runner.start(step, gradient, StepPosition(Way.BACKWARD))(), None, None
 
 
-def _fresh(x: Tensor, y: Tensor) -> Tensor:
-    """An output of its own: autograd takes an input that is handed back for one that was changed."""
+def _distinct(x: Tensor, y: Tensor) -> Tensor:
+    """Return ``y``, or a view of it if it is the input: autograd takes a returned input for one modified in place."""
     return y.view_as(y) if y is x else y

@@ -111,14 +111,14 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
     inside = StepsRecorder(folder, world.process, LAYER_OPS)
 
     def play(number: int) -> Step:
-        trainer.trace.on = inside.is_due(number)
+        trainer.trace.is_on = inside.is_due(number)
         if number == counted:
             with memory:
                 step = trainer.step(number)
             memory.result(number).write(folder, world.process)
         else:
             step = trainer.step(number)
-        if trainer.trace.on:
+        if trainer.trace.is_on:
             inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
             write_routing(folder, world.process, trainer.routed())

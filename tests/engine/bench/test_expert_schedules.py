@@ -24,7 +24,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Choice, Layer, expert_schedules
 from meshwave.engine.runs.emulation import network
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
-from meshwave.engine.runtime.experts.overlap import Turns, turns
+from meshwave.engine.runtime.experts.overlap import ExchangeOrder, exchange_order
 
 pytestmark = pytest.mark.torch
 
@@ -119,15 +119,19 @@ def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
-    [((0,) * 8, Turns(1, 4)), ((0,) * 4 + (1,) * 4, Turns(2, 2)), ((0,) * 6 + (1,) * 2, Turns(1, 4))],
+    [
+        ((0,) * 8, ExchangeOrder(1, 4)),
+        ((0,) * 4 + (1,) * 4, ExchangeOrder(2, 2)),
+        ((0,) * 6 + (1,) * 2, ExchangeOrder(1, 4)),
+    ],
 )
-def test_places_exchange_inside_their_node_first(nodes: tuple[int, ...], expected: Turns) -> None:
+def test_places_exchange_inside_their_node_first(nodes: tuple[int, ...], expected: ExchangeOrder) -> None:
     four = Layer(mp=2, ep=4, esp=2, experts=4, tokens=4, hidden=2, ffn_hidden=2, nodes=nodes)
 
-    found = turns(four)
+    order = exchange_order(four)
 
-    assert found == expected
+    assert order == expected
     for number in range(4):  # a permutation at every step, and every place once
-        assert sorted(found.partner(place, number, 1) for place in range(4)) == list(range(4))
-        assert all(found.partner(found.partner(place, number, 1), number, -1) == place for place in range(4))
-    assert all(sorted(found.partner(place, n, 1) for n in range(4)) == list(range(4)) for place in range(4))
+        assert sorted(order.receiver(place, number) for place in range(4)) == list(range(4))
+        assert all(order.sender(order.receiver(place, number), number) == place for place in range(4))
+    assert all(sorted(order.receiver(place, n) for n in range(4)) == list(range(4)) for place in range(4))

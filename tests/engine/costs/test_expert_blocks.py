@@ -298,11 +298,12 @@ def test_workloads_of_a_mesh_of_another_dp_have_as_many_tokens() -> None:
 @pytest.mark.torch
 def test_what_is_counted_is_what_the_runtime_builds() -> None:
     torch = pytest.importorskip("torch")
-    from meshwave.engine.runtime.experts.build import alone
+
+    from meshwave.engine.runtime.experts.build import single_process_factory
 
     of = design(dp=1, tp=1, ep=1, schedule="expert-parallel")
     block = expert_block(of, of.meshes[0], workload(of, of.meshes[0]))
-    built = alone(of, 1.0, torch.float32)(1)
+    built = single_process_factory(of, 1.0, torch.float32)(1)
     x = torch.randn(32, 64, requires_grad=True)
     kept: dict[int, int] = {}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from meshwave.engine.runtime.execution.data import Batches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
-from meshwave.engine.runtime.experts.build import alone
+from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import build_stage
 
 
@@ -32,7 +32,7 @@ def train(job: Job, steps: int | None = None) -> Reference:
     design = job.design
     training = design.training
     dtype, microbatches = DTYPES[training.precision], design.meshes[0].dp * job.program.microbatches
-    experts = alone(design, 1 / microbatches, dtype) if design.model.moe else None
+    experts = single_process_factory(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
     batches = Batches(
         job.text,

@@ -92,7 +92,7 @@ def test_experts_hold_in_their_backward_what_the_cost_model_says(rows: int) -> N
     """The gradient of what goes into the GELU, and either that of what comes out or those of rows and weights."""
     hidden, wide, number = 64, 256, 2
     experts = FeedForward([Expert(hidden, wide) for _ in range(number)])
-    for weight in experts._together.values():
+    for weight in experts._stacked.values():
         assert weight is not None
         weight.zero_()
     x = torch.zeros(number * rows, hidden)

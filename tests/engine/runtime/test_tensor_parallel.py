@@ -93,7 +93,7 @@ def test_what_norms_in_32_bits_is_still_summed_in_16(split: bool, crew: Any) -> 
 
 
 def test_every_process_finds_its_place_in_its_groups(crew: Any) -> None:
-    """Given twice, a group is made once; alone there is nothing to wait for."""
+    """Given twice, a group is made once; alone there is do_nothing to wait for."""
     wanted = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 1), *((process,) for process in range(4))]
 
     found = works(crew, "groups", 4, wanted)

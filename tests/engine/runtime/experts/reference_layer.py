@@ -1,4 +1,4 @@
-"""A layer of experts by the book: one process, every expert for every token, no slots and no groups."""
+"""A reference layer of experts: one process, every expert for every token, no slots and no groups."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
 @dataclass(frozen=True)
 class Case:
-    """One layer, as one schedule plays it, on equal blocks of the processes."""
+    """One layer under one schedule, on equal blocks of the processes."""
 
     schedule: str
     layer: Layer
     processes: int = 8
     depth: int = 1
-    steps: int = 0  # of an optimizer; none: the gradients of one backward
+    steps: int = 0  # of an optimizer; 0: the gradients of one backward
     dtype: torch.dtype = torch.float64
-    aux: float = 0.0
-    z: float = 0.0
+    aux_loss: float = 0.0
+    z_loss: float = 0.0
     seed: int = 0
-    recomputed: bool = False
-    split: bool = False  # weights' gradients after the backward
-    spoilt: str = ""  # a rule that is broken on purpose
-    forced: tuple[int, ...] | None = None  # the expert that all tokens prefer, and the next ones
+    recomputes: bool = False
+    splits_backward: bool = False  # defers the gradients of the weights
+    broken_rule: str = ""
+    preferred: tuple[int, ...] | None = None  # the expert that all tokens prefer, then the next ones
     microbatches: int = 1
 
     @property
-    def shards(self) -> int:
-        """Inputs that differ."""
+    def inputs(self) -> int:
+        """Inputs that differ between processes."""
         return self.processes // self.layer.mp
 
     @property
-    def domain(self) -> int:
+    def gates_per_input(self) -> int:
         """Gates that share the tokens of one input."""
         return self.layer.mp if self.schedule == "parm-s1" else 1
 
-    def same(self, **changes: Any) -> Case:
+    def with_changes(self, **changes: Any) -> Case:
         return replace(self, **changes)
 
 
 @dataclass
 class Outcome:
-    """What one layer, or several, came to; gradients of the mean over the shards."""
+    """Results of one layer, or several; gradients are those of the mean over the inputs."""
 
-    y: list[Tensor] = field(default_factory=list)  # of each shard
+    y: list[Tensor] = field(default_factory=list)  # of each input
     dx: list[Tensor] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -59,54 +59,54 @@ class Outcome:
     losses: list[float] = field(default_factory=list)
 
 
-def model(case: Case) -> dict[str, Tensor]:
-    """All weights, biases too, by their names in the whole model."""
+def draw_weights(case: Case) -> dict[str, Tensor]:
+    """Return all weights and biases by their names in the whole model."""
     layer = case.layer
-    chance = torch.Generator().manual_seed(case.seed)
+    generator = torch.Generator().manual_seed(case.seed)
     shapes = {
         "w_in": (layer.hidden, layer.ffn_hidden),
         "b_in": (layer.ffn_hidden,),
         "w_out": (layer.ffn_hidden, layer.hidden),
         "b_out": (layer.hidden,),
     }
-    made = {}
+    weights = {}
     for number in range(case.depth):
-        gate = torch.randn(layer.experts, layer.hidden, generator=chance, dtype=torch.float64)
-        if case.forced is not None:
+        gate = torch.randn(layer.experts, layer.hidden, generator=generator, dtype=torch.float64)
+        if case.preferred is not None:
             gate = torch.zeros_like(gate)
-            for rank, expert in enumerate(case.forced):
+            for rank, expert in enumerate(case.preferred):
                 gate[expert, 0] = 4.0 - rank
-        made[f"{number}.gate.weight"] = gate
+        weights[f"{number}.gate.weight"] = gate
         for expert in range(layer.experts):
             for name, shape in shapes.items():
-                drawn = torch.randn(shape, generator=chance, dtype=torch.float64)
-                made[f"{number}.{expert}.{name}"] = drawn * (0.3 if name.startswith("w") else 0.1)
-    return {name: weight.to(case.dtype) for name, weight in made.items()}
+                drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+                weights[f"{number}.{expert}.{name}"] = drawn * (0.3 if name.startswith("w") else 0.1)
+    return {name: weight.to(case.dtype) for name, weight in weights.items()}
 
 
-def inputs(case: Case, shard: int, microbatch: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens of a shard, and what their results are multiplied with to be the loss."""
-    chance = torch.Generator().manual_seed(1000 * case.seed + 10 * shard + microbatch + 1)
+def draw_inputs(case: Case, number: int, microbatch: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the tokens of an input, and the factors of its results in the loss."""
+    generator = torch.Generator().manual_seed(1000 * case.seed + 10 * number + microbatch + 1)
     size = case.layer.tokens, case.layer.hidden
-    x, r = (torch.randn(size, generator=chance, dtype=torch.float64) for _ in range(2))
-    if case.forced is not None:
+    x, r = (torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(2))
+    if case.preferred is not None:
         x[:, 0] = 1.0
     return x.to(case.dtype), r.to(case.dtype)
 
 
-def run(case: Case) -> Outcome:
-    """The reference; its gate sees what the gates of the schedule see."""
-    outcome = Outcome(weights={name: weight.requires_grad_() for name, weight in model(case).items()})
+def run_reference(case: Case) -> Outcome:
+    """Run a case in one process; its gate sees what the gates of the schedule see."""
+    outcome = Outcome(weights={name: weight.requires_grad_() for name, weight in draw_weights(case).items()})
     weights = outcome.weights
     optimizer = torch.optim.SGD(weights.values(), lr=0.05) if case.steps else None
     for step in range(max(case.steps, 1)):
         outcome.y, outcome.dx, outcome.load = [], [], []
         total = 0.0
         for microbatch in range(case.microbatches):
-            for shard in range(case.shards):
-                x, r = inputs(case, shard, microbatch + case.microbatches * step)
+            for number in range(case.inputs):
+                x, r = draw_inputs(case, number, microbatch + case.microbatches * step)
                 y, extra, load = _stack(case, weights, x.requires_grad_())
-                loss = ((y * r).sum() + extra) / case.shards / case.microbatches
+                loss = ((y * r).sum() + extra) / case.inputs / case.microbatches
                 loss.backward()
                 total += float(loss.detach())
                 outcome.y.append(y.detach())
@@ -130,9 +130,9 @@ def _stack(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     load = torch.zeros(case.layer.experts)
     for number in range(case.depth):
         own = {name.split(".", 1)[1]: weight for name, weight in weights.items() if name.startswith(f"{number}.")}
-        y, more, load = _layer(case, own, x)
+        y, layer_extra, load = _layer(case, own, x)
         x = x + y if case.depth > 1 else y
-        extra = extra + more
+        extra = extra + layer_extra
     return x, extra, load
 
 
@@ -142,8 +142,8 @@ def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     scores = x.to(wide) @ weights["gate.weight"].to(wide).t()
     probabilities = scores.softmax(-1)
     chosen, kept = _choices(case, probabilities)
-    normal = (probabilities * chosen).sum(-1, keepdim=True) if layer.top_k > 1 else 1.0
-    shares = probabilities / normal * kept
+    norm = (probabilities * chosen).sum(-1, keepdim=True) if layer.top_k > 1 else 1.0
+    shares = probabilities / norm * kept
     results = []
     for expert in range(layer.experts):
         w_in, b_in, w_out, b_out = (weights[f"{expert}.{name}"] for name in WEIGHTS)
@@ -151,24 +151,25 @@ def _layer(case: Case, weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, T
     y = torch.einsum("se,esm->sm", shares, torch.stack(results).to(wide)).to(x.dtype)
     fraction = chosen.sum(0) / chosen.sum()
     balance = layer.experts * (probabilities.mean(0) * fraction).sum()
-    extra = case.aux * balance + case.z * scores.logsumexp(-1).square().mean()
+    extra = case.aux_loss * balance + case.z_loss * scores.logsumexp(-1).square().mean()
     return y, extra, chosen.sum(0)
 
 
 def _choices(case: Case, probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """``[tokens, experts]`` 1 where a token chose an expert, and where there was room for it."""
+    """Return ``[tokens, experts]`` 1 where a token chose an expert, and 1 where the expert had a slot for it."""
     layer = case.layer
     chosen, kept = torch.zeros_like(probabilities), torch.zeros_like(probabilities)
-    part = layer.tokens // case.domain
+    part = layer.tokens // case.gates_per_input
     for first in range(0, layer.tokens, part):
         table = probabilities[first : first + part].tolist()
         orders = [sorted(range(layer.experts), key=lambda e: (-row[e], e))[: layer.top_k] for row in table]
-        room = [float("inf") if layer.capacity_factor is None else layer.capacity // case.domain] * layer.experts
+        capacity = float("inf") if layer.capacity_factor is None else layer.capacity // case.gates_per_input
+        free_slots = [capacity] * layer.experts
         for choice in range(layer.top_k):
             for token, order in enumerate(orders):
                 expert = order[choice]
                 chosen[first + token, expert] = 1
-                if room[expert] > 0:
-                    room[expert] -= 1
+                if free_slots[expert] > 0:
+                    free_slots[expert] -= 1
                     kept[first + token, expert] = 1
     return chosen, kept

@@ -1,13 +1,13 @@
-"""The inside of a run's blocks: every step of the expert layers, when it really was."""
+"""Measured times of the steps of expert layers, inside the blocks of a run."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from meshwave.engine.experts import StepOp
@@ -19,11 +19,11 @@ from meshwave.engine.runs.accuracy.measured_block import measured_inside
 from meshwave.engine.runs.recording import Way, read_inside, read_recording
 from meshwave.engine.runtime.device.clock import HostClock
 from meshwave.engine.runtime.execution.job import read_job
-from meshwave.engine.runtime.experts.step_times import At, Trace, nothing
+from meshwave.engine.runtime.experts.step_times import StepPosition, StepTrace, do_nothing
 
 Document = dict[str, Any]
 ONE_F_ONE_B = {"schedule": "1f1b", "microbatches": 2}
-PADS = {StepOp.PAD_SHARD, StepOp.PAD_INPUT}  # cost the model nothing
+PADS = {StepOp.PAD_SHARD, StepOp.PAD_INPUT}  # free in the cost model
 RUNS: dict[str, tuple[Document, Document, tuple[Op, ...]]] = {
     "parm-s1": (ONE_F_ONE_B, {"ep": 4}, (Op.F, Op.B)),
     "parm-s2, chunks": (ONE_F_ONE_B, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}, (Op.F, Op.B)),
@@ -34,23 +34,25 @@ RUNS: dict[str, tuple[Document, Document, tuple[Op, ...]]] = {
 }  # fmt: skip
 
 
-def said(found: BlockTimeline, device: int) -> Counter[str]:
-    """The steps of experts on a device, as often as they are there; one that is predicted on the links inside
-    the node and between nodes is there once."""
+def step_counts(found: BlockTimeline, device: int) -> Counter[str]:
+    """Return how often each step of the experts is on a device.
+
+    A step that is predicted both on the links inside the node and on those between nodes counts once.
+    """
     spans = zip(found.timeline.rank.tolist(), found.words, found.steps, strict=True)
     by_lane = Counter(
         (rank, words)
         for rank, words, step in spans
         if found.lanes[rank][0] == device and step is not None and step not in PADS
     )
-    often: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for (_, words), count in by_lane.items():
-        often[words] = max(often[words], count)
-    return often
+        counts[words] = max(counts[words], count)
+    return counts
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_has_measured_the_steps_that_are_predicted(
+def test_a_run_measures_the_predicted_steps(
     name: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     pipeline, experts, ops = RUNS[name]
@@ -73,9 +75,9 @@ def test_a_run_has_measured_the_steps_that_are_predicted(
         measured, predicted = measured_inside(design, 0, op, found), predict_block(design, 0, 0, op)
 
         for device in processes:
-            expected, got = said(predicted, device), said(measured, device)
+            expected, got = step_counts(predicted, device), step_counts(measured, device)
             assert set(got) == set(expected)
-            summed = {words for words in got if words.startswith("sum")}  # piece by piece, as they come
+            summed = {words for words in got if words.startswith("sum")}  # one for each exchange step of the overlap
             assert all(got[words] == expected[words] for words in set(got) - summed)
         timeline = measured.timeline
         assert (timeline.source, timeline.start.min() >= 0) == ("measured", True)
@@ -86,10 +88,10 @@ def test_a_run_has_measured_the_steps_that_are_predicted(
         assert {lane for _, lane in measured.lanes} <= {lane for _, lane in predicted.lanes} | {INTRA, INTER}
 
 
-def test_the_inside_lies_in_the_action_and_in_a_recorded_step(
+def test_steps_of_a_layer_lie_within_their_action_of_a_recorded_step(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
-    """On every mesh of a pipeline, where one has no experts too."""
+    """On every mesh of a pipeline, also on one without experts."""
     document = draw({"schedule": "1f1b", "microbatches": 3}, pp=2, dp=2, layers=4, steps=4)
     document["model"]["moe"] = {"experts": 4, "every": 3}
     document["experts"] = {"schedule": "expert-parallel", "ep": 2}
@@ -108,15 +110,15 @@ def test_the_inside_lies_in_the_action_and_in_a_recorded_step(
     assert set(measured_inside(read_job(folder).design, 0, Op.F, without).words) == {"whole block"}
 
 
-def test_a_trace_notes_nothing_until_it_is_on() -> None:
-    trace = Trace(HostClock())
-    begins = trace.of(3)
-    assert begins(StepOp.GATE, At()) is nothing
+def test_a_trace_records_nothing_until_it_is_on() -> None:
+    trace = StepTrace(HostClock())
+    begin_step = trace.recorder(3)
+    assert begin_step(StepOp.GATE, StepPosition()) is do_nothing
 
-    trace.on = True
-    ends = begins(StepOp.COMBINE, At(Way.BACKWARD, 1))
-    begins(StepOp.GATE, At())  # that never ends is not noted
-    ends()
+    trace.is_on = True
+    end_step = begin_step(StepOp.COMBINE, StepPosition(Way.BACKWARD, 1))
+    begin_step(StepOp.GATE, StepPosition())  # a step that never ends is not recorded
+    end_step()
 
     (row,) = trace.take()
     assert (row["layer"], row["op"], row["way"], row["chunk"]) == (3, list(StepOp).index(StepOp.COMBINE), 1, 1)
@@ -124,17 +126,14 @@ def test_a_trace_notes_nothing_until_it_is_on() -> None:
     assert len(trace.take()) == 0
 
 
-def test_noting_a_step_takes_microseconds() -> None:
-    """So that it is far below a hundredth of a step of an expert layer."""
-    import time
-
-    trace = Trace(HostClock())
-    trace.on, begins = True, trace.of(0)
-    took = []
+def test_recording_a_step_takes_microseconds() -> None:
+    trace = StepTrace(HostClock())
+    trace.is_on, begin_step = True, trace.recorder(0)
+    seconds = []
     for _ in range(5):
-        began = time.thread_time()  # of this thread alone, whoever else wants the core
+        start = time.thread_time()  # of this thread alone, since the core may be shared
         for _ in range(1000):
-            begins(StepOp.GATE, At())()
-        took.append((time.thread_time() - began) / 1000)
+            begin_step(StepOp.GATE, StepPosition())()
+        seconds.append((time.thread_time() - start) / 1000)
         trace.take()
-    assert np.min(took) < 2e-5
+    assert min(seconds) < 2e-5

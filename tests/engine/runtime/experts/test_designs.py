@@ -1,4 +1,4 @@
-"""Designs with experts, drawn at random: what can be run trains like one process."""
+"""Random designs with experts train like one process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from meshwave.engine.document.unsupported import runnable
 from tests.engine.experts.test_designs import accepted, documents
 from tests.engine.runtime.test_equality import assert_equal, part, reference
 
-pytestmark = pytest.mark.torch
-
 Document = dict[str, Any]
 PROCESSES = 8
 
 
 def comparable(document: Document) -> Document:
-    """The same where all gates see the tokens that one process's gate sees, or where that makes no difference."""
+    """Return the document, changed so that the results do not depend on which tokens each gate sees."""
     moe, experts = document["model"]["moe"], document["experts"]
     shapes = {tuple(mesh["axes"].items()) for mesh in document["meshes"]}
     other_tokens = experts["schedule"] in ("parm-s1", "parm-auto") or experts.get("variant") == "pregate"
@@ -33,7 +31,7 @@ def comparable(document: Document) -> Document:
 
 @settings(max_examples=4, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(document=documents())
-def test_what_can_be_run_trains_like_one_process(document: Document, crew: Any) -> None:
+def test_supported_designs_train_like_one_process(document: Document, crew: Any) -> None:
     assume(sum(len(mesh["devices"]) for mesh in document["meshes"]) <= PROCESSES)
     document = comparable(document)
     design = accepted(document)
@@ -42,9 +40,11 @@ def test_what_can_be_run_trains_like_one_process(document: Document, crew: Any) 
     assert_equal(crew.play(document), reference(document))
 
 
-def torn(schedule: str) -> Document:
-    """Two replicas of every stage, one on a mesh inside a node and one on a mesh over two, where on links as these
-    one schedule is the fastest on the first mesh and another on the second."""
+def with_unequal_replicas(schedule: str) -> Document:
+    """Return a design with two replicas of every stage, on a mesh inside a node and on a mesh over two nodes.
+
+    With these links, different schedules are the fastest on the two meshes.
+    """
     device = {"peak_flops": 5e10, "memory_bytes": 4e9, "memory_bandwidth": 1e10}
     links = {
         "intra_node": {"latency_s": 1e-5, "bandwidth": 1e7},
@@ -66,9 +66,9 @@ def torn(schedule: str) -> Document:
 
 
 @pytest.mark.parametrize("schedule", ["parm-auto", "auto"])
-def test_replicas_of_a_stage_choose_alike(schedule: str, crew: Any) -> None:
-    """Their gates' gradients are added up, which are partial under one schedule and whole under another."""
-    document = torn(schedule)
+def test_replicas_of_a_stage_choose_the_same_schedule(schedule: str, crew: Any) -> None:
+    """The gradients of their gates are summed, which are partial under one schedule and complete under another."""
+    document = with_unequal_replicas(schedule)
     alone = parse_design({**document, "pipeline": {"schedule": "gpipe", "microbatches": 4}})
     design = parse_design(document)
 
@@ -78,10 +78,10 @@ def test_replicas_of_a_stage_choose_alike(schedule: str, crew: Any) -> None:
         assert_equal(crew.play(document), reference(document))
 
 
-def test_an_automatic_choice_trains_like_one_process_where_tokens_are_dropped(
+def test_an_automatic_choice_with_dropped_tokens_trains_like_one_process(
     crew: Any, draw: Callable[..., Document]
 ) -> None:
-    """Experts on the devices of one input: it may fold them, and does so here; S1 would drop other tokens."""
+    """Experts on the devices of one input may be folded, as they are here; S1 would drop other tokens."""
     document = draw({"schedule": "1f1b", "microbatches": 2}, pp=2, tp=2, lr=0.1)
     document["model"]["moe"] = {"experts": 4, "top_k": 2, "capacity_factor": 1.0, "every": 2, "aux_loss": 0.05}
     document["experts"] = {"schedule": "auto", "ep": 2, "placement": [[0, 1, 3], [2, 3]]}
@@ -93,9 +93,9 @@ def test_an_automatic_choice_trains_like_one_process_where_tokens_are_dropped(
 
 
 def test_experts_in_mixed_precision_train_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
-    """All chunks of all microbatches compute with one copy of the weights a step; gradients are added in 32 bits.
+    """All chunks of all microbatches of a step use one copy of the weights; gradients are accumulated in float32.
 
-    Every token visits all experts: in 16 bits one that stands between two may visit another one there than here.
+    Every token visits all experts, because rounding to 16 bits could change its choice.
     """
     pipeline = {"schedule": "zb-h1", "microbatches": 4}
     document = draw(pipeline, pp=2, tp=2, steps=3, precision="bf16", optimizer="sgd", lr=0.1)
