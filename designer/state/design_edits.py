@@ -14,6 +14,7 @@ from meshwave.designer.state.mesh_edits import _count, _path
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.schedules import Schedule, schedules
@@ -72,11 +73,10 @@ def by_hand(design: Design, order: Program) -> dict[str, Any]:
     Layers and recomputation stay with their stages.
 
     Raises:
-        InputError: the order is too long to be drawn.
+        Refusal: the order is too long to be drawn.
     """
     if len(order) > LARGEST_BY_HAND:
-        most = f"up to {LARGEST_BY_HAND:,} can be drawn by hand"
-        raise InputError(f"this order has {len(order):,} blocks, and {most}; use fewer microbatches")
+        raise Refusal("order_too_long_to_edit", {"blocks": len(order), "most": LARGEST_BY_HAND})
     pipeline = design.pipeline.model_dump(mode="json")
     kept = {key: pipeline[key] for key in ("microbatches", "stages", "recompute")}
     return {"schedule": "custom", **kept, "actions": format_program(order)}

@@ -17,7 +17,7 @@ from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.lower import order
-from meshwave.engine.predict import order_consequences as rearrange
+from meshwave.engine.predict.order_consequences import simulate_order
 from meshwave.engine.predict.prediction import Prediction
 
 LONGEST_HISTORY = 500
@@ -127,7 +127,7 @@ class Session(param.Parameterized):
             or any(each.severity == "error" for each in problems(design))
         ):
             return None
-        played = rearrange.simulate_order(design, order(self.design))
+        played = simulate_order(design, order(self.design))
         if played.program is None or played.costs is None or played.timeline is None:
             return None
         return Prediction(design, played.program, played.costs, played.timeline)

@@ -10,7 +10,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.imports.torch_csv import NO_ROOM, Imported, import_schedule
+from meshwave.engine.imports.torch_csv import TOO_FEW_DEVICES, Imported, import_schedule
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_FILE_BYTES = 6_000_000
@@ -27,7 +27,7 @@ class Opened(NamedTuple):
     """What a file holds, or why it was not opened."""
 
     design: Design | None
-    notes: tuple[str, ...]
+    notes: tuple[Problem, ...]
     problems: tuple[Problem, ...]
 
 
@@ -73,10 +73,11 @@ def read_schedule(text: Any, name: str, design: Design) -> Imported:
     try:
         return import_schedule(text, name, design, draft=True)
     except DesignError as error:
-        if not any(problem.code == NO_ROOM for problem in error.problems):
+        if not any(problem.code == TOO_FEW_DEVICES for problem in error.problems):
             raise
         made, notes = import_schedule(text, name)
-        return Imported(made, (f"{error.problems[0].message}: this is one; undo goes back", *notes))
+        opened = Problem("", "csv_new_design", {**error.problems[0].params}, "warning")
+        return Imported(made, (opened, *notes))
 
 
 def _upload(text: Any) -> str:

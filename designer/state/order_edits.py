@@ -13,19 +13,22 @@ from meshwave.designer.state import design_edits as edits
 from meshwave.designer.state.design_session import RUNS, Session
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.lowering.faults import by_mesh_names
+from meshwave.engine.findings import DesignError, FindingError, Problem, Refusal
 from meshwave.engine.lowering.lower import order
-from meshwave.engine.predict import order_consequences
-from meshwave.engine.predict.order_consequences import OrderOutcome
+from meshwave.engine.lowering.program_problems import name_meshes
+from meshwave.engine.messages import render
+from meshwave.engine.messages.program import MESSAGES as PROGRAM_MESSAGES
+from meshwave.engine.predict.order_consequences import OrderOutcome, find_consequences, simulate_order
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.program import order_difference, order_repetition
-from meshwave.engine.program import order_edits as rearrange
+from meshwave.engine.program import order_edits
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.deadlock import Standstill
+from meshwave.engine.program.deadlock import Wait
 from meshwave.engine.program.deadlock_repair import repair
+from meshwave.engine.program.order_difference import compare_orders
+from meshwave.engine.program.order_repetition import find_repetitions, repeat_blocks
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.program.verification import complete
+from meshwave.engine.program.verification import computation_problems
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import duration
 
@@ -55,7 +58,7 @@ class Drawing:
         try:
             value_of(message, "do", self._does.__getitem__)(self, message)
         except MeshwaveError as error:
-            self._send({"type": TYPE, "told": "refused", "number": number, "words": self._named(str(error))})
+            self._send({"type": TYPE, "told": "refused", "number": number, "words": self._text(error)})
         except Exception as error:
             traceback.print_exc()
             words = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
@@ -82,23 +85,31 @@ class Drawing:
         try:
             told = self._state()
         except MeshwaveError as error:
-            told = {"refused": self._named(str(error))}
+            told = {"refused": self._text(error)}
         self._send({"type": TYPE, "told": "state", **told})
 
-    def _named(self, words: str) -> str:
-        """With the names of meshes where a program has ranks."""
-        return by_mesh_names(words, [mesh.name for mesh in self._session.design.meshes])
+    def _text(self, error: MeshwaveError) -> str:
+        """Return what is wrong, with the names of meshes."""
+        match error:
+            case FindingError():
+                return self._message(error.problem)
+            case DesignError():
+                return "\n".join(map(self._message, error.problems))
+        return str(error)
+
+    def _message(self, problem: Problem) -> str:
+        return name_meshes(problem, [mesh.name for mesh in self._session.design.meshes]).message
 
     def _state(self) -> dict[str, Any]:
         design, now = self._session.design, self._played()
         start = start_of(self._session)
         told: dict[str, Any] = {
-            "refused": self._named(_unfit(design, now)),
+            "refused": self._unfit(now),
             "schedule": _title(design),
             "is_custom": _is_custom(design),
             "start": _title(start),
-            "fault": "" if now.timeline is not None else self._named(now.faults[0]),
-            "ring": _ring(now.ring),
+            "fault": "" if now.timeline is not None else self._message(now.problems[0]),
+            "ring": _cycle(now.cycle),
         }
         if self._tells_differences:
             told["difference"] = self._difference(start, now)
@@ -106,20 +117,28 @@ class Drawing:
 
     def _difference(self, start: Design, now: OrderOutcome) -> dict[str, Any]:
         try:
-            told = order_difference.difference(order(start), now.order)
+            told = compare_orders(order(start), now.order)
         except InputError as error:  # meshes or microbatches changed meanwhile
             return {"words": str(error), "blocks": [], "changed": []}
         names = [mesh.name for mesh in self._session.design.meshes]
         begun = _title(start) if not _is_custom(start) else "the order you started from"
-        changed = [*told.split, *told.joined, *told.fused, *told.parted]
+        changed = [*told.split, *told.joined, *told.overlapped, *told.separated]
         return {
-            "words": told.words(names, begun),
+            "words": told.summary(names, begun),
             "blocks": [[*_named(moved.action), moved.places] for moved in told.moved],
             "changed": [_named(action) for action in changed],
         }
 
+    def _unfit(self, now: OrderOutcome) -> str:
+        """Return why the order cannot be edited by hand; empty where it can."""
+        if now.program is None:
+            return render("incomplete_order", {"reason": self._message(now.problems[0])})
+        if len(now.order) > edits.LARGEST_BY_HAND:
+            return render("order_too_long_to_edit", {"blocks": len(now.order), "most": edits.LARGEST_BY_HAND})
+        return ""
+
     def _played(self) -> OrderOutcome:
-        """The order of the open design and what becomes of it; from its prediction where there is one.
+        """Return the order of the open design with its simulation, from its prediction if there is one.
 
         Raises:
             InputError: the design is not that far yet.
@@ -139,10 +158,10 @@ class Drawing:
         """What an edit would do, told as numbers for each block that is shown."""
         now = self._played()
         after, label = edited(now.order, value_of(message, "edit", dict))
-        played = order_consequences.simulate_order(self._session.design, after)
+        played = simulate_order(self._session.design, after)
         told: dict[str, Any] = {"type": TYPE, "told": "preview", "number": message.get("number"), "label": label}
         if played.timeline is None:
-            told |= {"fault": self._named(played.faults[0]), "ring": _ring(played.ring)}
+            told |= {"fault": self._message(played.problems[0]), "ring": _cycle(played.cycle)}
         elif now.timeline is None:
             told |= {"mends": True, "makespan": [None, played.timeline.makespan]}
         else:
@@ -151,13 +170,13 @@ class Drawing:
 
     def _consequences(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
         assert now.timeline is not None
-        found = order_consequences.find_consequences(now, then)
+        found = find_consequences(now, then)
         delay = found.delay[_shown_blocks(now.timeline)]
         return {**self._changes(now, then), "delay": delay.astype("<f4").tobytes()}
 
     def _changes(self, now: OrderOutcome, then: OrderOutcome) -> dict[str, Any]:
         """What is different of the whole step."""
-        found = order_consequences.find_consequences(now, then)
+        found = find_consequences(now, then)
         before, after = found.peak_bytes
         names = [mesh.name for mesh in self._session.design.meshes]
         return {
@@ -176,10 +195,10 @@ class Drawing:
     def _repair(self, message: Message) -> None:
         """Make the order legal again by the smallest change."""
         now = self._played()
-        if faults := complete(now.order, self._session.design.pipe.microbatches):
-            raise InputError(f"only an order that has all its blocks can be repaired: {faults[0]}")
+        if problems := computation_problems(now.order, self._session.design.pipe.microbatches):
+            raise Refusal("incomplete_order_to_repair", {"reason": self._message(problems[0])})
         found = repair(now.order)
-        self._draw(found.order, "repair the order", message, found.words())
+        self._draw(found.order, "repair the order", message, found.summary)
 
     def move_stage(self, stage: int, mesh: int, replica: int) -> None:
         """Give a stage with all its blocks to another mesh; asked by the canvas of the pipeline.
@@ -198,10 +217,10 @@ class Drawing:
             InputError: it cannot go there, or the order has to be repaired first.
         """
         now, after, label = self._with_stage(stage, mesh, replica)
-        then = order_consequences.simulate_order(self._session.design, after)
+        then = simulate_order(self._session.design, after)
         if then.program is None or then.costs is None or then.timeline is None or now.timeline is None:
-            raise InputError(self._named(then.faults[0]))
-        delay = -order_consequences.find_consequences(then, now).delay[_shown_blocks(then.timeline)]
+            raise DesignError(then.problems[:1])
+        delay = -find_consequences(then, now).delay[_shown_blocks(then.timeline)]
         told = {
             **self._changes(now, then),
             "label": label,
@@ -228,12 +247,10 @@ class Drawing:
         """
         now, design = self._played(), self._session.design
         if now.timeline is None:
-            raise InputError(
-                f"a stage goes where its time is, and this order has none yet: {self._named(now.faults[0])}"
-            )
-        after = rearrange.move_stage(now.order, now.timeline, stage, mesh, replica)
-        parted = int(now.order.fused.sum() - after.fused.sum())
-        slots = f"; {parted} {'slot is' if parted == 1 else 'slots are'} parted" if parted else ""
+            raise Refusal("stage_without_times", {"reason": self._message(now.problems[0])})
+        after = order_edits.move_stage(now.order, now.timeline, stage, mesh, replica)
+        split = int(now.order.fused.sum() - after.fused.sum())
+        slots = f"; {split} {'slot is' if split == 1 else 'slots are'} split" if split else ""
         return now, after, f"move stage {stage} to mesh {design.meshes[mesh].name}{slots}"
 
     def _draw(self, after: Program, label: str, message: Message, words: str = "") -> None:
@@ -263,7 +280,7 @@ def _iteration(was: float, now: float, unit: str) -> str:
     return f"iteration {before} → {after} ({'+' if change > 0 else '−'}{abs(change):.1f} %)"
 
 
-def _shown_blocks(timeline: Timeline) -> rearrange.Rows:
+def _shown_blocks(timeline: Timeline) -> order_edits.Rows:
     """The spans of the blocks, as the page counts them."""
     blocks = np.flatnonzero((timeline.op != Op.REDUCE_GRAD) & ~timeline.is_transfer)
     return blocks[np.lexsort((timeline.start[blocks], timeline.rank[blocks]))]
@@ -286,56 +303,58 @@ def edited(now: Program, edit: Message) -> tuple[Program, str]:
         InputError: it is no edit of this order.
     """
     try:
-        rows = rearrange.find(now, map(_action, edit["blocks"]))
+        rows = order_edits.find_rows(now, map(_action, edit["blocks"]))
         return _EDITS[str(edit["kind"])](now, rows, edit)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise InputError("the page sent an edit that cannot be read; reload the page") from error
+        raise Refusal("unreadable_edit") from error
 
 
-def _move(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
+def _move(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
     before = edit["before"]
     if before is None:
         end = int(now.offsets[now.rank[rows[0]] + 1])
-        return rearrange.move(now, rows, end), f"move {_said(now, rows)} to the end"
+        return order_edits.move_blocks(now, rows, end), f"move {_said(now, rows)} to the end"
     target = _action(before)
-    return rearrange.move(now, rows, int(rearrange.find(now, [target])[0])), f"move {_said(now, rows)} before {target}"
+    return order_edits.move_blocks(
+        now, rows, int(order_edits.find_rows(now, [target])[0])
+    ), f"move {_said(now, rows)} before {target}"
 
 
-def _shift(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
+def _shift(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
     by = int(edit["by"])
     places = f"{abs(by)} {'place' if abs(by) == 1 else 'places'} {'later' if by > 0 else 'earlier'}"
-    return rearrange.shift(now, rows, by), f"move {_said(now, rows)} {places}"
+    return order_edits.shift_blocks(now, rows, by), f"move {_said(now, rows)} {places}"
 
 
-def _repeat(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
-    return order_repetition.repeat(now, rows), f"repeat {_said(now, rows)} for all microbatches"
+def _repeat(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
+    return repeat_blocks(now, rows), f"repeat {_said(now, rows)} for all microbatches"
 
 
-def _everywhere(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
-    shifts = order_repetition.repetitions(now, rows)
-    return order_repetition.repeat(now, rows, shifts), f"apply {_said(now, rows)} to all repetitions"
+def _everywhere(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
+    shifts = find_repetitions(now, rows)
+    return repeat_blocks(now, rows, shifts), f"apply {_said(now, rows)} to all repetitions"
 
 
-def _halves(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
+def _halves(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
     """Split whole backwards; where there is none, join halves."""
     if (now.op[rows] == Op.B).any():
-        return rearrange.split(now, rows), f"split {_said(now, rows)}"
-    return rearrange.join(now, rows), f"join {_said(now, rows)}"
+        return order_edits.split_backwards(now, rows), f"split {_said(now, rows)}"
+    return order_edits.join_backwards(now, rows), f"join {_said(now, rows)}"
 
 
-def _slot(now: Program, rows: rearrange.Rows, edit: Message) -> tuple[Program, str]:
-    """Part what shares a slot; where nothing does, put it into one."""
+def _slot(now: Program, rows: order_edits.Rows, edit: Message) -> tuple[Program, str]:
+    """Split shared slots; without any, put the blocks into one."""
     if now.fused[rows].any():
-        return rearrange.part(now, rows), f"part {_said(now, rows)}"
-    return rearrange.fuse(now, rows), f"put {_said(now, rows)} into one slot"
+        return order_edits.split_slots(now, rows), f"split the slot of {_said(now, rows)}"
+    return order_edits.join_slots(now, rows), f"put {_said(now, rows)} into one slot"
 
 
-_EDITS: Mapping[str, Callable[[Program, rearrange.Rows, Message], tuple[Program, str]]] = {
+_EDITS: Mapping[str, Callable[[Program, order_edits.Rows, Message], tuple[Program, str]]] = {
     "move": _move, "shift": _shift, "repeat": _repeat, "everywhere": _everywhere, "halves": _halves, "slot": _slot,
 }  # fmt: skip
 
 
-def _said(now: Program, rows: rearrange.Rows) -> str:
+def _said(now: Program, rows: order_edits.Rows) -> str:
     """Blocks by name: all of a few, else how many."""
     names = [str(now.row(int(row))) for row in rows]
     if len(names) > 3:
@@ -352,32 +371,22 @@ def _named(action: Action) -> list[int]:
     return [int(action.op), action.stage, action.microbatch]
 
 
-def _ring(ring: list[Standstill]) -> list[dict[str, Any]]:
-    return [{"rank": stop.rank, "at": _named(stop.at), "needs": _named(stop.needs)} for stop in ring]
+def _cycle(cycle: list[Wait]) -> list[dict[str, Any]]:
+    return [{"rank": wait.rank, "at": _named(wait.at), "needs": _named(wait.needs)} for wait in cycle]
 
 
 def _played(design: Design, session: Session) -> OrderOutcome:
-    """What becomes of a draft."""
+    """Return the order of a draft with its simulation."""
     if session.is_computing:
-        raise InputError(f"there is no order to edit yet: {RUNS.message}")
+        raise Refusal("no_order_to_edit", {"reason": RUNS.message})
     try:
         now = order(design)
     except InputError as error:
-        raise InputError(f"there is no order to edit yet: {error}") from None
-    other = [problem for problem in session.errors if problem.code != "program"]
+        raise Refusal("no_order_to_edit", {"reason": str(error)}) from None
+    other = [problem for problem in session.errors if problem.code not in PROGRAM_MESSAGES]
     if other:
-        raise InputError(f"there is no order to edit yet: {other[0]}")
-    return order_consequences.simulate_order(design, now, [problem.message for problem in session.errors])
-
-
-def _unfit(design: Design, now: OrderOutcome) -> str:
-    """Why the order cannot be edited by hand; empty where it can."""
-    if now.program is None:
-        return f"blocks are missing or stand twice, and only a complete order can be edited here: {now.faults[0]}"
-    if len(now.order) > edits.LARGEST_BY_HAND:
-        most = f"up to {edits.LARGEST_BY_HAND:,} can be drawn by hand"
-        return f"this order has {len(now.order):,} blocks, and {most}; use fewer microbatches"
-    return ""
+        raise Refusal("no_order_to_edit", {"reason": str(other[0])})
+    return simulate_order(design, now, session.errors)
 
 
 def _is_custom(design: Design) -> bool:

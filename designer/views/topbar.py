@@ -209,11 +209,11 @@ class TopBar(Canvas):
         self._session.replace(design, label)
         self._show()
 
-    def _import(self, file: str, design: Design, notes: Sequence[str]) -> None:
+    def _import(self, file: str, design: Design, notes: Sequence[Problem]) -> None:
         """Put a schedule into the open design; what it is saved as stays, as after any edit."""
         self._session.replace(design, f"import {file}")
         if notes:
-            self._tell(f"{file} is open", [{"where": "", "message": note} for note in notes], "notes")
+            self._tell(f"{file} is open", [{"where": "", "message": note.message} for note in notes], "notes")
 
     def _call_it(self, name: str, label: str) -> None:
         if name != self._session.design.name:

@@ -39,12 +39,12 @@ def _simulation(name: str, ranks: int, microbatches: int) -> Figures:
     from meshwave.engine.lowering.transfers import add_transfers
     from meshwave.engine.lowering.updates import add_updates
     from meshwave.engine.program.simulation import simulate
-    from meshwave.engine.program.verification import complete, verify
+    from meshwave.engine.program.verification import computation_problems, verify
     from meshwave.engine.schedules import Pipe, schedules
 
     def lowered() -> Program:
         compute = schedules[name]().program(Pipe(ranks, microbatches))
-        complete(compute, microbatches)
+        computation_problems(compute, microbatches)
         program = add_updates(add_transfers(compute), (1,) * ranks)
         verify(program)
         return program

@@ -190,7 +190,7 @@ def _import(options: argparse.Namespace) -> int:
     design, notes = load_schedule(options.file, _load(options.into) if options.into else None)
     _write(options.out, design.to_json().encode())
     for note in notes:
-        print(note, file=sys.stderr)
+        print(note.message, file=sys.stderr)
     return 0
 
 

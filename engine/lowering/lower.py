@@ -1,4 +1,4 @@
-"""Design to program, one file a pass."""
+"""Lower a design to its program: the schedule's computations, then transfers, then updates."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ import numpy as np
 from meshwave.engine.document import Design
 from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.problems import renaming
-from meshwave.engine.findings import DesignError
-from meshwave.engine.lowering.faults import as_problems
+from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.lowering.program_problems import as_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
 from meshwave.engine.lowering.transfers import Skips, add_transfers, onward_of, skips_of
 from meshwave.engine.lowering.updates import add_updates, sharers
 from meshwave.engine.program.program import Program
-from meshwave.engine.program.verification import complete, verify
+from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.schedules import Pipe
 
 __all__ = ["findings", "lower", "order", "priced_pipe", "with_messages"]
 
 
 def order(design: Design) -> Program:
-    """The computations of a design alone, as its schedule orders them; nothing is proved of them.
+    """Return the computations of a design alone, as its schedule orders them, without verification.
 
     Raises:
-        InputError: a hand-drawn cell is no action.
+        InputError: a hand-drawn cell is not an action.
     """
     pipeline = design.pipeline
     return _on_meshes(pipeline.program(priced_pipe(design)), pipeline.placement)
 
 
 def with_messages(computations: Program, design: Design) -> Program:
-    """A complete order of computations with the transfers and updates that it needs on the design's
-    meshes; whether it waits for ever is not asked."""
+    """Add the transfers and updates that a complete order of computations needs on the meshes of the design.
+
+    The program may still deadlock.
+    """
     handed = skips_of(design), onward_of(design)
     program = add_transfers(computations, *handed, batched=design.transfer.batched)
     return add_updates(program, sharers(design), clips=design.training.clip_norm is not None)
 
 
 def lower(design: Design) -> Program:
-    """What every rank does: the schedule's computations, then transfers, then updates.
+    """Return the program of a design: the schedule's computations, then transfers, then updates.
 
     Raises:
-        DesignError: a hand-drawn order is incomplete or waits for ever, with every problem.
+        DesignError: a hand-drawn order is incomplete or deadlocks, with every problem.
     """
     ordering = design.pipeline.model_copy(update={"stages": None, "recompute": "none"})  # what the order depends on
     try:
         clips, batched = design.training.clip_norm is not None, design.transfer.batched
         handed = skips_of(design), onward_of(design)
         return _lower(ordering, priced_pipe(design), handed, sharers(design), clips, batched)
-    except _Unsound as wrong:
-        raise DesignError(as_problems(design, wrong.faults)) from None
+    except _UnsoundOrder as error:
+        raise DesignError(as_problems(design, error.problems, error.order)) from None
 
 
 @lru_cache(maxsize=4)  # a changed cost needs no new program; a large one takes 200 MB
@@ -65,14 +67,14 @@ def _lower(
     batched: bool,
 ) -> Program:
     compute = _on_meshes(pipeline.program(pipe), pipeline.placement)
-    _refuse(complete(compute, pipe.microbatches))
+    _refuse(computation_problems(compute, pipe.microbatches), compute)
     program = add_updates(add_transfers(compute, *handed, batched=batched), copies, clips=clips)
-    _refuse(verify(program))
+    _refuse(verify(program), compute)
     return program
 
 
 def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
-    """Let each rank of the schedule's own placement be played by the mesh that the user chose."""
+    """Assign the ranks of the schedule's own placement to the meshes that the user chose."""
     if placement is None:
         return program
     names = renaming(program.placement[0].tolist(), placement)
@@ -94,14 +96,14 @@ def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
     )
 
 
-class _Unsound(Exception):
-    """An order that cannot run, with every fault in the words of the verifier."""
+class _UnsoundOrder(Exception):
+    """An order of computations that cannot run."""
 
-    def __init__(self, faults: list[str]) -> None:
+    def __init__(self, problems: list[Problem], order: Program) -> None:
         super().__init__()
-        self.faults = faults
+        self.problems, self.order = problems, order
 
 
-def _refuse(faults: list[str]) -> None:
-    if faults:
-        raise _Unsound(faults)
+def _refuse(problems: list[Problem], order: Program) -> None:
+    if problems:
+        raise _UnsoundOrder(problems, order)

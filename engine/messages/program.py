@@ -8,6 +8,16 @@ from typing import Any
 from meshwave.engine.messages import Message, fill
 
 
+def _unknown_action(cell: str, suggestion: str = "", **_: Any) -> str:
+    remedy = (
+        f"did you mean {suggestion}?"
+        if suggestion
+        else "write stage, kind and microbatch, such as 0F0 (forward), 0B0 (backward), 0I0 (input gradient) or 0W0 "
+        "(weight gradient)"
+    )
+    return f"{cell!r} is not an action; {remedy}"
+
+
 def _repeated_action(action: str, count: int, ranks: Sequence[int], **names: Any) -> str:
     where = fill(" ({ranks:rank})", ranks=ranks, **names) if len(ranks) > 1 else ""
     return fill(
@@ -38,10 +48,7 @@ def _unlisted(count: int | None = None) -> str:
 
 MESSAGES: dict[str, Message] = {
     # cells
-    "unknown_action": (
-        "{cell!r} is not an action; write stage, kind and microbatch, such as 0F0 (forward), 0B0 (backward), "
-        "0I0 (input gradient) or 0W0 (weight gradient)"
-    ),
+    "unknown_action": _unknown_action,
     "wrong_slot": "{cell!r} overlaps {first} with {second}; a slot holds a forward, then a backward",
     # lists of problems
     "unlisted_problems": _unlisted,

@@ -1,10 +1,4 @@
-"""Orders drawn by hand: move computations, see what follows, repeat a pattern, tell what differs.
-
-Everything works on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` gives them.
-A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Nothing is
-changed in place, and no order is refused for waiting for ever: :func:`simulate_order` tells, and
-:func:`meshwave.engine.program.deadlock_repair.repair` mends.
-"""
+"""The consequences of an order drawn by hand: its simulation, and how it differs from another one."""
 
 from __future__ import annotations
 
@@ -16,51 +10,51 @@ import numpy as np
 
 from meshwave.engine.costs import Costs, estimate, peak_memory
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.lower import with_messages
-from meshwave.engine.program.deadlock import Standstill, ring
-from meshwave.engine.program.order_edits import Floats, _starts
+from meshwave.engine.program.deadlock import Wait, deadlock_cycle
+from meshwave.engine.program.order_edits import Floats, computation_starts
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
-from meshwave.engine.program.verification import complete, verify
-
-# ---- what follows ----
+from meshwave.engine.program.verification import computation_problems, verify
 
 
 @dataclass(frozen=True, eq=False)
 class OrderOutcome:
-    """An order of computations and what becomes of it."""
+    """An order of computations and its simulation."""
 
     order: Program  # computations alone
     program: Program | None  # with transfers and updates; None where computations are missing
     costs: Costs | None
     timeline: Timeline | None  # None where the order cannot run
-    faults: list[str]  # why it cannot, in sentences
+    problems: list[Problem]  # why it cannot run
 
     @cached_property
-    def ring(self) -> list[Standstill]:
-        """The ranks that wait for each other for ever, and at what."""
-        return ring(self.program) if self.program is not None and self.timeline is None else []
+    def cycle(self) -> list[Wait]:
+        """The shortest cycle of ranks that wait for each other; empty without a deadlock."""
+        return deadlock_cycle(self.program) if self.program is not None and self.timeline is None else []
 
     @cached_property
     def peak_bytes(self) -> Floats | None:
-        """``[ranks]`` the most that a device of each holds; None where the order cannot run."""
+        """``[ranks]`` peak memory of a device of each; None where the order cannot run."""
         if self.timeline is None or self.program is None or self.costs is None:
             return None
         return peak_memory(self.program, self.costs).total_bytes
 
 
-def simulate_order(design: Design, order: Program, known: Sequence[str] = ()) -> OrderOutcome:
-    """Simulate an order of computations on the meshes and costs of a design, or say why it cannot run.
+def simulate_order(design: Design, order: Program, known: Sequence[Problem] = ()) -> OrderOutcome:
+    """Simulate an order of computations on the meshes and costs of a design, or find why it cannot run.
 
     Args:
-        known: why it cannot, where somebody has found out already; of a long order that takes a while.
+        design: the design that lends its meshes and costs.
+        order: the computations.
+        known: why it cannot run, if that is known already; a long order takes a while to verify.
 
     Raises:
         InputError: the cost model cannot price the design.
     """
-    if faults := complete(order, design.pipe.microbatches):
-        return OrderOutcome(order, None, None, None, faults)
+    if problems := computation_problems(order, design.pipe.microbatches):
+        return OrderOutcome(order, None, None, None, problems)
     program = with_messages(order, design)
     if len(program.graph.stuck):
         return OrderOutcome(order, program, None, None, list(known) or verify(program))
@@ -72,7 +66,7 @@ def simulate_order(design: Design, order: Program, known: Sequence[str] = ()) ->
 
 @dataclass(frozen=True, eq=False)
 class Consequences:
-    """What another order changes; seconds, or units where the costs are in units."""
+    """Changes by another order, in seconds or in units of cost."""
 
     delay: Floats  # [spans of the timeline before] how much later each computation starts, 0 for others
     makespan: tuple[float, float]  # before and after
@@ -81,30 +75,31 @@ class Consequences:
 
     @property
     def later(self) -> int:
-        """How many computations start later."""
-        return int((self.delay > self._same).sum())
+        """Number of computations that start later."""
+        return int((self.delay > self._tolerance).sum())
 
     @property
     def earlier(self) -> int:
-        return int((self.delay < -self._same).sum())
+        """Number of computations that start earlier."""
+        return int((self.delay < -self._tolerance).sum())
 
     @property
-    def _same(self) -> float:
-        """Starts that differ by rounding alone are the same."""
+    def _tolerance(self) -> float:
+        """Starts that differ by less are equal: the difference is rounding."""
         return 1e-9 * max(self.makespan)
 
 
 def find_consequences(before: OrderOutcome, after: OrderOutcome) -> Consequences:
-    """What becomes of a timeline where another order of the same stages can run.
+    """Compare the simulations of two orders of the same stages.
 
     Raises:
-        InputError: one of the two cannot run.
+        DesignError: one of the two cannot run.
     """
     was, now = before.timeline, after.timeline
     if was is None or now is None or before.peak_bytes is None or after.peak_bytes is None:
-        raise InputError((before.faults or after.faults)[0])
+        raise DesignError((before.problems or after.problems)[:1])
     own = np.flatnonzero(was.is_compute)
-    starts = _starts(now, after.order)[was.op[own], was.stage[own], was.microbatch[own]]
+    starts = computation_starts(now, after.order)[was.op[own], was.stage[own], was.microbatch[own]]
     delay = np.zeros(len(was))
     delay[own] = np.nan_to_num(starts - was.start[own])  # a backward that was split or joined has no other
     return Consequences(

@@ -1,10 +1,9 @@
-"""One thing a rank does, and the field's notation for it: ``2F0``, ``1RECV_F3``, ``STEP``.
+"""Actions of a rank and their notation: ``2F0``, ``1RECV_F3``, ``STEP``.
 
-The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND carries
-the stage whose output is sent, a RECV the stage that takes it in. A forward and a backward that
-overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``. Between neighbours that says who
-stands at the other end; tensors that skip stages on their way name it: ``0SEND_F1TO3`` and
-``3RECV_F1FROM0``.
+The notation is that of torch.distributed.pipelining: stage, kind, microbatch. A SEND names
+the stage whose output is sent, a RECV the stage that receives it. A forward and a backward that
+overlap share one slot and one cell: ``(0F3;7B1)OVERLAP_F_B``. Messages between neighbouring stages need no more;
+tensors that skip stages name the other end: ``0SEND_F1TO3`` and ``3RECV_F1FROM0``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 
 
 class Op(IntEnum):
-    """What an action does. The numbers are stored in programs and timelines: only append."""
+    """Kind of an action. The numbers are stored in programs and timelines: only append."""
 
     F = 0  # forward
     B = 1  # whole backward
@@ -34,6 +33,7 @@ class Op(IntEnum):
 
     @property
     def is_compute(self) -> bool:
+        """Whether it is a forward, a backward or half a backward."""
         return self <= Op.W
 
 
@@ -42,9 +42,9 @@ RECEIVES = (Op.RECV_F, Op.RECV_B)
 
 
 class Action(NamedTuple):
-    """An action of a rank; ``microbatch`` is -1 where none is meant, as is ``stage`` of STEP.
+    """An action of a rank; ``microbatch`` is -1 where there is none, as is ``stage`` of STEP.
 
-    ``fused`` is 1 for a backward that shares its slot with the forward that stands before it.
+    ``fused`` is 1 for a backward that shares its slot with the forward before it.
     ``other`` is the stage at the other end of a message that skips stages, -1 between neighbours.
     """
 
@@ -65,10 +65,10 @@ def _cell(op: int, stage: int, microbatch: int, other: int) -> str:
 
 NAMES = tuple(op.name for op in sorted(Op))
 _WORD = {Op.SEND_F: "TO", Op.SEND_B: "TO", Op.RECV_F: "FROM", Op.RECV_B: "FROM"}
-"""What stands before the other end of a message."""
+"""Word before the other end of a message."""
 
 
-def _maker(op: Op) -> Callable[[int, int], Action]:
+def _constructor(op: Op) -> Callable[[int, int], Action]:
     number, make = int(op), tuple.__new__  # schedules yield hundreds of thousands: skip the named tuple's own
 
     def action(stage: int, microbatch: int) -> Action:
@@ -77,35 +77,35 @@ def _maker(op: Op) -> Callable[[int, int], Action]:
     return action
 
 
-forward = _maker(Op.F)
-backward = _maker(Op.B)
-input_gradient = _maker(Op.I)
-weight_gradient = _maker(Op.W)
+forward = _constructor(Op.F)
+backward = _constructor(Op.B)
+input_gradient = _constructor(Op.I)
+weight_gradient = _constructor(Op.W)
 
 
 def overlapped(first: Action, second: Action) -> tuple[Action, Action]:
-    """A forward and a backward that run in one slot, and hide each other's waits."""
+    """Return a forward and a backward that share a slot and hide each other's waits."""
     return first, second._replace(fused=1)
 
 
-Carried = tuple[bool, int, int, int]
-"""Names a message: forward or not, the stages that it comes from and goes to, its microbatch."""
+MessageKey = tuple[bool, int, int, int]
+"""A message: whether it is an activation, its source and target stage, its microbatch."""
 
 
-def carried(message: Action) -> Carried:
-    """What a SEND sends and the RECV of it receives."""
+def message_key(message: Action) -> MessageKey:
+    """Return the key that a SEND and its RECV share."""
     op, stage, mb, _, other = message
     forward, sent = op in (Op.SEND_F, Op.RECV_F), op in SENDS
     end = other if other >= 0 else stage + (1 if forward == sent else -1)
     return forward, *((stage, end) if sent else (end, stage)), mb
 
 
-LONGEST_SHOWN = 60  # letters of a cell in a sentence
+LONGEST_CELL = 60  # characters of a cell in a message
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     text = text.strip()
-    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}...")
+    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
 
 
 _NOTATION = re.compile(
@@ -114,7 +114,11 @@ _NOTATION = re.compile(
 
 
 def parse_action(text: str) -> Action:
-    """Read ``2F0``; raise :class:`InputError` that says what a cell may look like."""
+    """Parse an action such as ``2F0``.
+
+    Raises:
+        Refusal: the text is not an action.
+    """
     match = _NOTATION.fullmatch(text.strip())
     if match:
         stage, name, microbatch, word, other = match.groups()
@@ -126,10 +130,7 @@ def parse_action(text: str) -> Action:
             and word in (None, _WORD.get(op))
         ):
             return Action(op, int(stage or -1), int(microbatch or -1), 0, int(other or -1))
-    raise InputError(
-        f"{_shown(text)} is no action; write stage, kind and microbatch, such as 0F0 (forward), "
-        "0B0 (backward), 0I0 (input gradient) or 0W0 (weight gradient)"
-    )
+    raise Refusal("unknown_action", {"cell": _shortened(text)})
 
 
 _SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
@@ -137,32 +138,32 @@ _SLOT = re.compile(r"\((.*);(.*)\)\s*OVERLAP_F_B")
 
 @lru_cache(maxsize=2**19)  # an edit of a long order reads all its cells again, and changes few
 def parse_cell(text: str) -> tuple[Action, ...]:
-    """Read one cell of an order: an action, or a forward and a backward that share a slot.
+    """Parse one cell of an order: an action, or a forward and a backward that share a slot.
 
     Raises:
-        InputError: it is neither; it says what a cell may look like.
+        Refusal: it is neither.
     """
     match = _SLOT.fullmatch(text.strip())
     if not match:
         return (parse_action(text),)
     first, second = (parse_action(part) for part in match.groups())
     if first.op != Op.F or second.op not in (Op.B, Op.I):
-        raise InputError(f"{_shown(text)} overlaps {first} with {second}; a slot holds a forward, then a backward")
+        raise Refusal("wrong_slot", {"cell": _shortened(text), "first": str(first), "second": str(second)})
     return overlapped(first, second)
 
 
 @lru_cache(maxsize=1024)  # an edit changes the order of one mesh, and all are read again
 def parse_cells(cells: tuple[str, ...]) -> tuple[Action, ...]:
-    """Read an order, cell by cell.
+    """Parse an order, cell by cell.
 
     Raises:
-        InputError: one of them is none.
+        Refusal: a cell is not an action.
     """
     return tuple([action for cell in cells for action in parse_cell(cell)])
 
 
 def format_cells(actions: Iterable[tuple[int, int, int, int, int]]) -> list[str]:
-    """Cells that :func:`parse_cell` reads, one a slot; of actions, or of their columns row by row."""
+    """Return the cells of actions, one per slot, as :func:`parse_cell` reads them."""
     cells: list[str] = []
     for op, stage, microbatch, fused, other in actions:
         cell = f"{stage if stage >= 0 else ''}{NAMES[op]}{microbatch if microbatch >= 0 else ''}"

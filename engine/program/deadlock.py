@@ -1,57 +1,71 @@
-"""Prove that a program is complete, that every message meets its other end, and that it ends."""
+"""Deadlocks: the shortest cycle of ranks that wait for each other, and the change that opens it."""
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwave.engine.program.action import Action, Op
+from meshwave.engine.findings import Problem
+from meshwave.engine.program.action import Action, Op, format_cells
 from meshwave.engine.program.program import Program
 
-# ---- deadlock ----
 
-
-class _Wait(NamedTuple):
-    """A rank that stands still for ever."""
+class _RowWait(NamedTuple):
+    """A rank in a deadlock."""
 
     rank: int
-    at: int  # the row that it stands at
+    at: int  # the row of its next action
     needs: int  # a row that has to run before that one, and cannot
 
 
-class Standstill(NamedTuple):
-    """A rank that waits for ever: the action that it stands at, and one that has to run before."""
+class Wait(NamedTuple):
+    """A rank in a deadlock: its next action, and one that has to run before."""
 
     rank: int
     at: Action
-    needs: Action  # of this rank, or of the next one of the ring
+    needs: Action  # of this rank, or of the next one of the cycle
 
 
-def ring(program: Program) -> list[Standstill]:
-    """The shortest ring of ranks that wait for each other, as :func:`verify` tells it; empty where none is.
+def deadlock_cycle(program: Program) -> list[Wait]:
+    """Return the shortest cycle of ranks that wait for each other, as :func:`verify` reports it; empty without one.
 
-    Each rank needs what the next one runs only after the action that it stands at itself.
+    Each rank needs what the next one runs only after its own next action.
     """
-    return [Standstill(wait.rank, program.row(wait.at), program.row(wait.needs)) for wait in _ring(program)]
+    return [Wait(wait.rank, program.row(wait.at), program.row(wait.needs)) for wait in _shortest_cycle(program)]
 
 
-def _deadlock(program: Program) -> list[str]:
-    """The shortest ring of ranks that wait for each other, and the move that opens it."""
-    found = _ring(program)
-    return [_told(program, found)] if found else []
+def deadlock_problems(program: Program) -> list[Problem]:
+    """Return the shortest cycle as a problem, with the change that opens it; empty without a deadlock."""
+    cycle = _shortest_cycle(program)
+    return [Problem("", "deadlock", _params(program, cycle))] if cycle else []
 
 
-def _ring(program: Program) -> list[_Wait]:
+def _params(program: Program, cycle: list[_RowWait]) -> dict[str, Any]:
+    def cell(row: int) -> str:
+        actions = [program.row(each) for each in range(row, row + 1 + program.doubled[row])]
+        return format_cells([actions[0]._replace(fused=0), *actions[1:]])[0]
+
+    first, last = cycle[0], cycle[-1]
+    params: dict[str, Any] = {
+        "action": str(program.row(first.at)),
+        "cycle": [{"rank": wait.rank, "at": cell(wait.at), "needs": cell(wait.needs)} for wait in cycle],
+    }
+    for row in (first.at, last.needs):
+        if program.doubled[row]:
+            return {**params, "split": cell(row)}
+    return {**params, "move": cell(first.at), "after": cell(last.needs)}
+
+
+def _shortest_cycle(program: Program) -> list[_RowWait]:
     waits = _waits(program)
-    rings = [ring for rank in waits if (ring := _shortest_ring(program, waits, rank))]
-    return _from_the_move(program, min(rings, key=len)) if rings else []
+    cycles = [cycle for rank in waits if (cycle := _shortest_cycle_from(program, waits, rank))]
+    return _from_the_change(program, min(cycles, key=len)) if cycles else []
 
 
-def _waits(program: Program) -> dict[int, list[_Wait]]:
-    """For each rank that stands still, the action it stands at and each that this one needs."""
+def _waits(program: Program) -> dict[int, list[_RowWait]]:
+    """Return, for each rank that is stuck, its next action with each that this one needs."""
     graph = program.graph
     stuck = np.zeros(len(program), np.bool_)
     stuck[graph.stuck] = True
@@ -59,17 +73,17 @@ def _waits(program: Program) -> dict[int, list[_Wait]]:
     ranks, first = np.unique(program.rank[rows], return_index=True)
     is_head = np.zeros(len(program), np.bool_)
     is_head[rows[first]] = True
-    waits: dict[int, list[_Wait]] = {rank: [] for rank in ranks.tolist()}
+    waits: dict[int, list[_RowWait]] = {rank: [] for rank in ranks.tolist()}
     source, target = graph.waits
     blocking = stuck[source] & is_head[target]  # what came before a head on its rank has run
     for needed, row in zip(source[blocking].tolist(), target[blocking].tolist(), strict=True):
         rank = int(program.rank[row])
-        waits[rank].append(_Wait(rank, row, needed))
+        waits[rank].append(_RowWait(rank, row, needed))
     return waits
 
 
-def _shortest_ring(program: Program, waits: dict[int, list[_Wait]], start: int) -> list[_Wait]:
-    """From ``start`` over the ranks that each one waits for back to it; empty if no way leads back."""
+def _shortest_cycle_from(program: Program, waits: dict[int, list[_RowWait]], start: int) -> list[_RowWait]:
+    """Return the shortest cycle through a rank; empty if there is none."""
     paths = deque([[wait] for wait in waits[start]])
     seen = set()
     while paths:
@@ -83,43 +97,25 @@ def _shortest_ring(program: Program, waits: dict[int, list[_Wait]], start: int) 
     return []
 
 
-def _from_the_move(program: Program, ring: list[_Wait]) -> list[_Wait]:
-    """The ring told from a rank that can run what the others wait for before what it stands at; if
-    slots of two are in it, from one of those, which is to be parted.
+def _from_the_change(program: Program, cycle: list[_RowWait]) -> list[_RowWait]:
+    """Start the cycle at the rank whose change opens it.
 
-    Of single actions there always is one: every action comes later in the step than those it needs, so that round the
-    ring not every rank can stand at something earlier than what is needed of it. As each such move
-    lets an earlier action go first, taking the advice again and again ends with a sound program.
+    That is a rank with a slot of two, which is to be split. Without one, it is a rank that can run what the others
+    wait for before its own next action. Such a rank exists: every action comes later in the step than those it needs,
+    so that not every rank of the cycle waits at something earlier than what is needed of it. As each such
+    move lets an earlier action go first, repeating it ends with a sound program.
     """
-    for first, wait in enumerate(ring):
-        if program.doubled[wait.at] or program.doubled[ring[first - 1].needs]:
-            return ring[first:] + ring[:first]
-    for first, wait in enumerate(ring):
-        if _depth(program, ring[first - 1].needs) < _depth(program, wait.at):
-            return ring[first:] + ring[:first]
+    for first, wait in enumerate(cycle):
+        if program.doubled[wait.at] or program.doubled[cycle[first - 1].needs]:
+            return cycle[first:] + cycle[:first]
+    for first, wait in enumerate(cycle):
+        if _depth(program, cycle[first - 1].needs) < _depth(program, wait.at):
+            return cycle[first:] + cycle[:first]
     raise AssertionError("what a computation needs comes before it")
 
 
 def _depth(program: Program, row: int) -> tuple[int, int]:
-    """How far down the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
+    """Return how late in the step an action is: stages up, stages down, then microbatches; inputs come earlier."""
     op, stage, mb, *_ = program.row(row)
     last = 2 * program.stages
     return {Op.F: stage, Op.W: last}.get(op, last - 1 - stage), mb
-
-
-def _told(program: Program, ring: list[_Wait]) -> str:
-    def name(row: int) -> str:
-        return " with ".join(str(program.row(each)) for each in range(row, row + 1 + program.doubled[row]))
-
-    first, last = ring[0], ring[-1]
-    told = f"rank {first.rank} waits for ever at {name(first.at)}: it needs {name(first.needs)} first"
-    for before, wait in pairwise(ring):
-        if before.needs != wait.at:
-            told += f", which rank {wait.rank} runs only after {name(wait.at)}"
-        told += f", and that needs {name(wait.needs)}"
-    if last.needs != first.at:
-        told += f", which rank {first.rank} runs only after {name(first.at)}"
-    for row in (first.at, last.needs):
-        if program.doubled[row]:
-            return f"{told}. Part {name(row)} into two"
-    return f"{told}. Move {name(first.at)} after {name(last.needs)}"

@@ -1,11 +1,10 @@
-"""Make an order that waits for ever legal again, by moving as few blocks as possible.
+"""Repair an order that deadlocks, by moving as few blocks as possible.
 
-Blocks that keep their order among themselves are *kept*. An order can be mended by moving the others,
-and by parting slots of two, exactly if what the kept ones ask for and what computations need of each
-other go together; where the others go then follows. Each ring of ranks that wait for each other
-names, by the two ends of each stretch of an order that it follows, blocks of which one has to move:
-trying each of them, with one more change allowed each time, finds the fewest changes (a bounded
-search tree, as for feedback vertex sets: Downey and Fellows, 2013, section 3.2).
+Blocks that keep their relative order are *kept*. Moving the others, and splitting slots of two, repairs an order
+exactly if the order of the kept ones is consistent with the dependencies of computations; the places of the others
+then follow. Each cycle of ranks that wait for each other names, by the two ends of each stretch of an order that it
+follows, blocks of which one has to move. Trying each of them, with one more change allowed each time, finds the
+fewest changes (a bounded search tree, as for feedback vertex sets: Downey and Fellows, 2013, section 3.2).
 """
 
 from __future__ import annotations
@@ -18,112 +17,105 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.messages import render
 from meshwave.engine.program.action import Action
 from meshwave.engine.program.program import Program
 
 Rows = NDArray[np.int64]
 
-EFFORT = 3_000_000
-"""Computations walked over before the search for the fewest changes is given up: a few seconds."""
+SEARCH_LIMIT = 3_000_000
+"""Computations that the search for the fewest changes visits at most: half a second."""
 MOST_WALKS = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Repair:
-    """A legal order near one that was not."""
+    """A sound order near one that deadlocks."""
 
     order: Program
-    moved: tuple[Action, ...]  # each stands, of the places that are legal, at the nearest
-    parted: tuple[Action, ...]  # forwards that shared a slot
+    moved: tuple[Action, ...]  # each to the nearest legal place
+    split: tuple[Action, ...]  # forwards that shared a slot
     is_smallest: bool  # it is proved that no fewer changes are enough
 
-    def words(self) -> str:
-        """What was done, in a sentence."""
-        if not self.moved and not self.parted:
-            return "Nothing had to move: the order can run"
-        done = [
-            f"{said} {', '.join(map(str, actions[:4]))}{f' and {len(actions) - 4} more' if len(actions) > 4 else ''}"
-            for said, actions in (("moved", self.moved), ("parted the slot of", self.parted))
-            if actions
-        ]
-        changes = len(self.moved) + len(self.parted)
-        sure = "the fewest changes that are enough" if self.is_smallest else "perhaps not the fewest changes"
-        told = " and ".join(done)
-        return f"{told[0].upper()}{told[1:]} ({'one change' if changes == 1 else f'{changes} changes'}, {sure})"
+    @property
+    def summary(self) -> str:
+        """The changes in one sentence."""
+        moved, split = ([str(action) for action in actions] for actions in (self.moved, self.split))
+        return render("order_repaired", {"moved": moved, "split": split, "is_smallest": self.is_smallest})
 
 
 def repair(order: Program) -> Repair:
-    """The smallest reordering of a complete order of computations that can run.
+    """Return the smallest reordering of a complete order of computations that can run.
 
-    Smallest is the fewest slots moved and slots parted; of several ways the one whose blocks go the
-    fewest places. That it is the fewest is proved unless the search would take seconds: then each
-    rank that stands still runs the nearest block that it can, and ``is_smallest`` is False.
+    The smallest one moves and splits the fewest slots; of several, the one whose blocks move the fewest places. It is
+    proved to be the smallest unless the search would take too long: then each stuck rank runs the nearest block
+    that it can, and ``is_smallest`` is False.
     """
     search = _Search(order)
     _, waiting = search.walk(_Changes(frozenset(), frozenset()))
     if not len(waiting):
         return Repair(order, (), (), is_smallest=True)
-    rough = search.pulled_ahead()
+    rough = search.run_out_of_turn()
     found, is_smallest = search.fewest(rough.changes.size)
-    best = min([search.placed(changes) for changes in found] or [rough], key=lambda way: way.distance)
+    best = min([search.place_moved(changes) for changes in found] or [rough], key=lambda way: way.distance)
     changes = best.changes
     return Repair(
         order=best.order,
         moved=tuple(order.row(row)._replace(fused=0) for row in sorted(changes.moved)),
-        parted=tuple(order.row(row) for row in sorted(changes.parted)),
+        split=tuple(order.row(row) for row in sorted(changes.split)),
         is_smallest=is_smallest,
     )
 
 
 class _Changes(NamedTuple):
-    """What is not as it was: slots by their first rows."""
+    """Slots that are moved or split, by their first rows."""
 
     moved: frozenset[int]
-    parted: frozenset[int]
+    split: frozenset[int]
 
     @property
     def size(self) -> int:
-        return len(self.moved) + len(self.parted)
+        return len(self.moved) + len(self.split)
 
 
 class _Placed(NamedTuple):
     changes: _Changes
     order: Program
-    distance: int  # places gone by all that were moved
+    distance: int  # sum of the places that slots move
 
 
 class _Search:
-    """The order that is to be mended, and what was tried."""
+    """The search for the fewest changes of an order."""
 
     def __init__(self, order: Program) -> None:
         self._order = order
         self._needs = _needs(order)
         self._needed_by = _needed_by(order)
-        self._left = max(20, min(MOST_WALKS, EFFORT // max(1, len(order))))  # walks
+        self._left = max(20, min(MOST_WALKS, SEARCH_LIMIT // max(1, len(order))))  # walks
 
     # ---- walking ----
 
     def walk(self, changes: _Changes) -> tuple[_Run, Rows]:
-        """Run what can run: the kept slots of each rank in their order, and what is moved whenever it can.
+        """Run what can run: the kept slots of each rank in their order, and moved slots as soon as they can.
 
-        Returns the numbers of the lines that stand still beside: ranks, then what is moved.
+        Returns the run and the numbers of the lines that are stuck: ranks, then moved slots.
         """
         self._left -= 1
         lines = [*self._chains(changes), *(np.array([row]) for row in sorted(changes.moved))]
-        run = _Run(lines, self._of_slots(self._needs, changes), len(self._order))
+        run = _Run(lines, self._slot_needs(self._needs, changes), len(self._order))
         return run, run.go()
 
     def _chains(self, changes: _Changes) -> list[Rows]:
-        """Per rank the slots that are kept, by their first rows."""
+        """Return the kept slots of each rank, by their first rows."""
         heads = ~self._order.fused
-        heads[[row + 1 for row in changes.parted]] = True
+        heads[[row + 1 for row in changes.split]] = True
         heads[list(changes.moved)] = False
         rows = np.flatnonzero(heads)
         return np.split(rows, np.searchsorted(rows, self._order.offsets[1:-1]))
 
-    def _of_slots(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
-        """What each slot needs, as slots: a slot of two needs what its second needs too."""
-        order = self._parted(changes)
+    def _slot_needs(self, needs: list[Rows], changes: _Changes) -> list[Rows]:
+        """Return the slots that each slot needs; a slot of two also needs what its second computation needs."""
+        order = self._with_split_slots(changes)
         if not order.fused.any():
             return needs
         slot = np.append(order.slot, -1)
@@ -133,21 +125,21 @@ class _Search:
     # ---- the fewest changes ----
 
     def fewest(self, most: int) -> tuple[list[_Changes], bool]:
-        """All ways with the fewest changes, up to ``most``; whether that many are proved to be the fewest.
+        """Return all repairs with the fewest changes, up to ``most``, and whether these are proved to be the fewest.
 
-        An empty list where the search was given up.
+        The list is empty if the search was given up.
         """
         for count in range(1, most + 1):
             tried: set[_Changes] = set()
-            found = list(self._ways(_Changes(frozenset(), frozenset()), count, tried))
+            found = list(self._repairs(_Changes(frozenset(), frozenset()), count, tried))
             if found:
                 return found, True
             if self._left <= 0:
-                return [], count == most  # fewer than that were tried, all of them
+                return [], count == most  # all smaller ones were tried
         return [], True
 
-    def _ways(self, changes: _Changes, more: int, tried: set[_Changes]) -> Iterator[_Changes]:
-        """Every mending set of changes that has ``changes`` and at most so many more."""
+    def _repairs(self, changes: _Changes, more: int, tried: set[_Changes]) -> Iterator[_Changes]:
+        """Return every repair that includes ``changes`` and at most ``more`` others."""
         if changes in tried or self._left <= 0:
             return
         tried.add(changes)
@@ -156,19 +148,19 @@ class _Search:
             yield changes
         elif more:
             for next_change in self._candidates(run, waiting, changes):
-                yield from self._ways(next_change, more - 1, tried)
+                yield from self._repairs(next_change, more - 1, tried)
 
     def _candidates(self, run: _Run, waiting: Rows, changes: _Changes) -> list[_Changes]:
-        """Changes of which every mending set has at least one, by a shortest ring."""
-        ring = _shortest_ring(run, waiting)
+        """Return changes of which every repair has at least one, from a shortest cycle."""
+        cycle = _shortest_cycle(run, waiting)
         found = []
-        for number, (at, _) in enumerate(ring):
-            needed = ring[number - 1][1]  # of the line of ``at``, where it stands at ``at`` or behind
+        for number, (at, _) in enumerate(cycle):
+            needed = cycle[number - 1][1]  # of the line of ``at``, at ``at`` or later
             for row in (at, needed):
                 if at != needed and row not in changes.moved:
                     found.append(changes._replace(moved=changes.moved | {row}))
                 if self._is_whole(row, changes):
-                    found.append(changes._replace(parted=changes.parted | {row}))
+                    found.append(changes._replace(split=changes.split | {row}))
         return list(dict.fromkeys(found))
 
     def _is_double(self, row: int) -> bool:
@@ -176,19 +168,21 @@ class _Search:
 
     # ---- some changes ----
 
-    def pulled_ahead(self, parted: frozenset[int] = frozenset()) -> _Placed:
-        """Let every rank run its order; whenever all stand still, follow what one waits for to a slot that
-        can run, and run the nearest of these out of its turn. Never wrong, and not always the least."""
-        changes = _Changes(frozenset(), parted)
-        chains, needs = self._chains(changes), self._of_slots(self._needs, changes)
+    def run_out_of_turn(self, split: frozenset[int] = frozenset()) -> _Placed:
+        """Run every order; when all ranks are stuck, run the nearest slot that can run out of turn.
+
+        The result is always sound, but not always the smallest repair.
+        """
+        changes = _Changes(frozenset(), split)
+        chains, needs = self._chains(changes), self._slot_needs(self._needs, changes)
         run = _Run(chains, needs, len(self._order))
-        pulled: list[tuple[int, int]] = []  # which slot, and the place in all chains of the slot that it ran before
+        pulled: list[tuple[int, int]] = []  # the slot, and the place in all chains of the slot that it ran before
         distance = 0
         while len(waiting := run.go()):
-            found = [self._first_that_can(run, needed) for needed in self._ring_of_some(run, waiting)]
+            found = [self._first_runnable(run, needed) for needed in self._needs_in_cycle(run, waiting)]
             runnable = [row for row, can in found if can]
-            if not runnable:  # slots of two stand in the way of each other
-                return self.pulled_ahead(parted | {next(row for row, _ in found)})
+            if not runnable:  # slots of two block each other
+                return self.run_out_of_turn(split | {next(row for row, _ in found)})
             row = min(runnable, key=run.ahead)
             distance += run.ahead(row)
             pulled.append((row, run.pull(row)))
@@ -200,19 +194,19 @@ class _Search:
         )
         joined = np.concatenate([rows[stays], out])[order]
         moved = changes._replace(moved=frozenset(out.tolist()))
-        return _Placed(moved, self._joined(joined, changes), distance)
+        return _Placed(moved, self._with_slots(joined, changes), distance)
 
-    def _ring_of_some(self, run: _Run, waiting: Rows) -> list[int]:
-        """What slots that stand still in a ring need of each other."""
-        line, ring = int(waiting[0]), {}
-        while line not in ring:
-            ring[line] = run.first_need(run.head(line))
-            line = run.line_of(ring[line])
-        needed = list(ring.values())
-        return needed[list(ring).index(line) :]
+    def _needs_in_cycle(self, run: _Run, waiting: Rows) -> list[int]:
+        """Return the slots that stuck slots of one cycle need of each other."""
+        line, cycle = int(waiting[0]), {}
+        while line not in cycle:
+            cycle[line] = run.first_need(run.head(line))
+            line = run.line_of(cycle[line])
+        needed = list(cycle.values())
+        return needed[list(cycle).index(line) :]
 
-    def _first_that_can(self, run: _Run, row: int) -> tuple[int, bool]:
-        """Follow what a slot needs to one that can run; or to a slot of two, if that leads back."""
+    def _first_runnable(self, run: _Run, row: int) -> tuple[int, bool]:
+        """Follow the needs of a slot to one that can run, or to a slot of two if they form a cycle."""
         passed = []
         while row not in passed:
             passed.append(row)
@@ -223,16 +217,16 @@ class _Search:
         return next(each for each in passed[passed.index(row) :] if self._is_double(each)), False
 
     def _is_whole(self, row: int, changes: _Changes) -> bool:
-        """Whether two share the slot of this row, still."""
-        return self._is_double(row) and row not in changes.parted
+        """Whether two computations still share the slot of this row."""
+        return self._is_double(row) and row not in changes.split
 
-    # ---- where what is moved goes ----
+    # ---- places of moved slots ----
 
-    def placed(self, changes: _Changes) -> _Placed:
-        """Put each moved slot to the nearest legal place among the kept ones, one after the other."""
+    def place_moved(self, changes: _Changes) -> _Placed:
+        """Put each moved slot, one after the other, at the nearest legal place among the kept ones."""
         chains, distance = self._chains(changes), 0
         loose = sorted(changes.moved)
-        needs, needed_by = (self._of_slots(each, changes) for each in (self._needs, self._needed_by))
+        needs, needed_by = (self._slot_needs(each, changes) for each in (self._needs, self._needed_by))
         rank_of = self._order.rank
         while loose:
             row = loose.pop(0)
@@ -247,20 +241,20 @@ class _Search:
             place = min(max(meant, low), high)
             distance += abs(place - meant)
             chains[rank] = np.insert(chain, place, row)
-        return _Placed(changes, self._joined(np.concatenate(chains), changes), distance)
+        return _Placed(changes, self._with_slots(np.concatenate(chains), changes), distance)
 
-    def _joined(self, slots: Rows, changes: _Changes) -> Program:
-        order = self._parted(changes)
+    def _with_slots(self, slots: Rows, changes: _Changes) -> Program:
+        order = self._with_split_slots(changes)
         return order.reordered(order.rows_of(slots))
 
-    def _parted(self, changes: _Changes) -> Program:
+    def _with_split_slots(self, changes: _Changes) -> Program:
         fused = self._order.fused.copy()
-        fused[[row + 1 for row in changes.parted]] = False
+        fused[[row + 1 for row in changes.split]] = False
         return replace(self._order, fused=fused)
 
 
 class _Run:
-    """Lines of slots of which each runs once all that it needs has run and those before it in its line."""
+    """Lines of slots; each slot runs once all that it needs, and all before it in its line, have run."""
 
     def __init__(self, lines: list[Rows], needs: list[Rows], size: int) -> None:
         lengths = np.array([len(line) for line in lines])
@@ -271,17 +265,17 @@ class _Run:
         self._needs = needs
         self._by_place = [np.append(need, -1)[self._rows] for need in needs]
         self.done = np.zeros(size + 1, np.bool_)
-        self.done[-1] = True  # what needs nothing needs row -1
+        self.done[-1] = True  # slots without needs need row -1
         self._place = np.full(size + 1, -1, np.int64)
         self._place[self._rows] = np.arange(len(self._rows))
 
     def go(self) -> Rows:
-        """Run all that can; the numbers of the lines that stand still."""
+        """Run all slots that can run; return the numbers of the lines that are stuck."""
         rows, done, ends = self._rows, self.done, self._ends
         while True:
             at = self._at
             ready = np.logical_and.reduce([done[need[at]] for need in self._by_place])
-            ready |= done[rows[at]]  # out of its turn
+            ready |= done[rows[at]]  # out of turn
             ready &= at < ends
             if not ready.any():
                 return np.flatnonzero(at < ends)
@@ -290,35 +284,37 @@ class _Run:
 
     @property
     def ran(self) -> Rows:
-        """``[lines]`` how many slots of each have run in their turn."""
+        """``[lines]`` number of slots of each that ran in turn."""
         return np.asarray(self._at - self._first)
 
     def head(self, line: int) -> int:
-        """The slot that a line stands at."""
+        """Return the next slot of a line."""
         return int(self._rows[self._at[line]])
 
     def line_of(self, row: int) -> int:
+        """Return the line of a slot."""
         return int(np.searchsorted(self._ends, self._place[row], side="right"))
 
     def unmet(self, row: int) -> list[int]:
-        """What a slot needs that has not run."""
+        """Return the slots that a slot needs and that have not run."""
         return sorted({need for each in self._needs if not self.done[need := int(each[row])]})
 
     def first_need(self, row: int) -> int:
+        """Return the first of these, -1 for none."""
         return next(iter(self.unmet(row)), -1)
 
     def ahead(self, row: int) -> int:
-        """How many places behind what its line stands at a slot is."""
+        """Return the places of a slot behind the next one of its line."""
         return int(self._place[row] - self._at[self.line_of(row)])
 
     def pull(self, row: int) -> int:
-        """Run a slot out of its turn; the place, in all lines, of what it runs before."""
+        """Run a slot out of turn; return the place, in all lines, of the slot that it runs before."""
         self.done[row] = True
         return int(self._at[self.line_of(row)])
 
 
 def _needs(order: Program) -> list[Rows]:
-    """What computations need of each other: two lists ``[rows]``, -1 for nothing."""
+    """Return the rows that each computation needs, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     input_, other = nothing, nothing.copy()
     _set(input_, table.forward[1:], table.forward[:-1])
@@ -330,7 +326,7 @@ def _needs(order: Program) -> list[Rows]:
 
 
 def _needed_by(order: Program) -> list[Rows]:
-    """The same the other way round."""
+    """Return the rows that need each computation, as two lists ``[rows]``; -1 for none."""
     table, nothing = order.tables, np.full(len(order), -1, np.int64)
     output, other = nothing, nothing.copy()
     _set(output, table.forward[:-1], table.forward[1:])
@@ -346,9 +342,8 @@ def _set(column: Rows, rows: Rows, values: Rows) -> None:
     column[rows[there]] = values[there]
 
 
-def _shortest_ring(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
-    """Lines that wait for each other in a ring: the slot that each stands at, and what this one needs of
-    the next line, where it stands at or behind what that line stands at."""
+def _shortest_cycle(run: _Run, waiting: Rows) -> list[tuple[int, int]]:
+    """Return a shortest cycle of lines: the next slot of each, and the slot of the next line that it needs."""
     waits = {line: [(run.head(line), need) for need in run.unmet(run.head(line))] for line in waiting.tolist()}
     best: list[tuple[int, int]] = []
     for start in waits:

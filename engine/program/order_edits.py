@@ -1,9 +1,8 @@
-"""Orders drawn by hand: move computations, see what follows, repeat a pattern, tell what differs.
+"""Edits of an order drawn by hand: move, split, join and overlap computations.
 
-Everything works on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` gives them.
-A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Nothing is
-changed in place, and no order is refused for waiting for ever: :func:`play` tells, and
-:func:`meshwave.engine.program.deadlock_repair.repair` mends.
+All edits work on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` returns them.
+A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Edits return a new order,
+which may deadlock: :func:`meshwave.engine.program.deadlock_repair.repair` makes it sound again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, from_columns
 from meshwave.engine.program.timeline import Timeline
@@ -27,31 +26,32 @@ COMPUTATIONS = 4  # F, B, I, W
 BACKWARDS = (Op.B, Op.I)
 
 
-def find(order: Program, actions: Iterable[Action]) -> Rows:
-    """The rows of some computations, ascending, each with the other half of its slot.
+def find_rows(order: Program, actions: Iterable[Action]) -> Rows:
+    """Return the rows of computations, ascending, each with the other one of its slot.
 
     Raises:
-        InputError: one of them is not in the order.
+        Refusal: one of them is not in the order.
     """
-    places = _places(order)
+    places = computation_rows(order)
     rows = []
     for action in actions:
         op, stage, mb, *_ = action
         known = 0 <= op < COMPUTATIONS and 0 <= stage < order.stages and 0 <= mb < order.microbatches
         if not known or places[op, stage, mb] < 0:
-            raise InputError(f"{action} is not in this order; choose a block that is")
+            raise Refusal("action_not_in_order", {"action": str(action)})
         rows.append(int(places[op, stage, mb]))
-    return _whole_slots(order, np.array(rows, np.int64))
+    return whole_slots(order, np.array(rows, np.int64))
 
 
-def _places(order: Program) -> Rows:
-    """``[4, stages, microbatches]`` the row of each computation, -1 where there is none."""
+def computation_rows(order: Program) -> Rows:
+    """Return the row of each computation as ``[4, stages, microbatches]``, -1 where there is none."""
     places = np.full((COMPUTATIONS, order.stages, order.microbatches), -1, np.int64)
     places[order.op, order.stage, order.microbatch] = np.arange(len(order))
     return places
 
 
-def _whole_slots(order: Program, rows: Rows) -> Rows:
+def whole_slots(order: Program, rows: Rows) -> Rows:
+    """Return the rows with the other one of their slots."""
     taken = np.zeros(len(order) + 1, np.bool_)
     taken[rows] = True
     taken[:-1] |= taken[1:] & order.doubled
@@ -59,8 +59,8 @@ def _whole_slots(order: Program, rows: Rows) -> Rows:
     return np.flatnonzero(taken)
 
 
-def _slots(order: Program, own: slice) -> Rows:
-    """The slots of a rank, by their first rows."""
+def slot_rows(order: Program, own: slice) -> Rows:
+    """Return the first row of each slot of a rank, whose rows are ``own``."""
     slots: Rows = np.flatnonzero(~order.fused[own]) + own.start
     return slots
 
@@ -68,40 +68,39 @@ def _slots(order: Program, own: slice) -> Rows:
 # ---- moving ----
 
 
-def move(order: Program, rows: Rows, before: int) -> Program:
-    """Take the slots of ``rows``, all of one rank, and put them before the slot of row ``before``.
+def move_blocks(order: Program, rows: Rows, before: int) -> Program:
+    """Move the slots of ``rows``, all of one rank, before the slot of row ``before``.
 
-    They stand together then, in the order that they had. ``before`` is a row of the same rank, or
+    They are adjacent afterwards, in the order that they had. ``before`` is a row of the same rank, or
     the number after its last row for the end of its order.
 
     Raises:
-        InputError: the blocks are of several ranks, or the place is of another one.
+        Refusal: the blocks belong to several ranks, or the place to another one.
     """
-    rows = _whole_slots(order, rows)
+    rows = whole_slots(order, rows)
     if not len(rows):
         return order
     own = order.rows(int(order.rank[rows[0]]))
     if rows[-1] >= own.stop:
-        raise InputError("these blocks are of several meshes; move those of one mesh at a time")
+        raise Refusal("blocks_of_several_meshes")
     if not own.start <= before <= own.stop:
-        raise InputError("a block stays on the mesh that holds its stage; move the stage to take it elsewhere")
+        raise Refusal("block_to_another_mesh")
     if before < own.stop:
         before = int(order.slot[before])
     rest = np.setdiff1d(np.arange(own.start, own.stop), rows, assume_unique=True)
     at = int(np.searchsorted(rest, before))
-    return _reordered(order, own, np.concatenate([rest[:at], rows, rest[at:]]))
+    return with_rank_order(order, own, np.concatenate([rest[:at], rows, rest[at:]]))
 
 
-def shift(order: Program, rows: Rows, by: int) -> Program:
-    """Move the slots of ``rows`` by so many places in the order of their ranks, back if negative.
+def shift_blocks(order: Program, rows: Rows, by: int) -> Program:
+    """Move the slots of ``rows`` by a number of places in the order of their ranks, back if negative.
 
-    What is not moved keeps its order, and those that are moved keep their distances, but where the
-    end of an order stops them.
+    The other slots keep their order. The moved ones keep their distances, except at an end of an order.
     """
-    rows = _whole_slots(order, rows)
+    rows = whole_slots(order, rows)
     for rank in np.unique(order.rank[rows]).tolist():
         own = order.rows(rank)
-        slots = _slots(order, own)
+        slots = slot_rows(order, own)
         chosen = np.isin(slots, rows)
         at, count = np.flatnonzero(chosen), len(slots)
         number = np.arange(len(at))
@@ -110,45 +109,43 @@ def shift(order: Program, rows: Rows, by: int) -> Program:
         free[to] = False
         shifted = np.empty_like(slots)
         shifted[to], shifted[free] = slots[chosen], slots[~chosen]
-        order = _reordered(order, own, order.rows_of(shifted))
+        order = with_rank_order(order, own, order.rows_of(shifted))
     return order
 
 
-def _reordered(order: Program, own: slice, rows: Rows) -> Program:
-    """The order with that of one rank replaced by ``rows``, a permutation of its own."""
+def with_rank_order(order: Program, own: slice, rows: Rows) -> Program:
+    """Return the order with that of one rank, whose rows are ``own``, replaced by a permutation of them."""
     new = np.arange(len(order))
     new[own] = rows
     return order.reordered(new)
 
 
 def move_stage(order: Program, timeline: Timeline, stage: int, rank: int, replica: int = 0) -> Program:
-    """Give a stage, of one replica of the model, to another rank.
+    """Move a stage of one replica of the model to another rank.
 
-    Its computations go where they are in ``timeline``, which is of this very order, among those of
-    the rank: what starts first goes first, and of what starts at once, what the other needs.
+    Its computations are merged with those of the rank by their start in ``timeline``, the simulation of this
+    order; of two that start at once, the one that the other needs comes first.
 
     Raises:
-        InputError: there is no such stage or rank, or a rank would be left with nothing to do.
+        Refusal: there is no such stage or rank, or a rank would have no computation left.
     """
     if not (0 <= stage < order.stages and 0 <= rank < order.ranks and 0 <= replica < order.replicas):
-        raise InputError(f"there are stages 0 to {order.stages - 1} and meshes 0 to {order.ranks - 1}; choose of these")
+        raise Refusal("unknown_stage_or_mesh", {"last_stage": order.stages - 1, "last_mesh": order.ranks - 1})
     home = int(order.placement[replica, stage])
     if rank == home:
         return order
     moved = (order.stage == stage) & (order.replica[order.microbatch] == replica)
     if (moved | (order.rank != home)).all():
-        raise InputError(
-            f"stage {stage} is all that mesh {timeline.meshes[home]} holds; a mesh needs a stage to compute"
-        )
-    start = _starts(timeline, order)[order.op, order.stage, order.microbatch]
+        raise Refusal("only_stage_of_mesh", {"stage": stage, "rank": home, "meshes": list(timeline.meshes)})
+    start = computation_starts(timeline, order)[order.op, order.stage, order.microbatch]
     level = np.empty(len(order))
     level[order.graph.nodes] = np.arange(len(order.graph.nodes))
     level[order.fused] = level[order.slot[order.fused]]
     new_rank = np.where(moved, rank, order.rank)
-    parted = order.fused & (moved != moved[order.slot])
+    is_split = order.fused & (moved != moved[order.slot])
     rows = np.lexsort((np.arange(len(order)), level, start, new_rank))
     columns = _columns(order)
-    columns[parted, 3] = 0
+    columns[is_split, 3] = 0
     placement = order.placement.copy()
     placement[replica, stage] = rank
     ends = np.searchsorted(new_rank[rows], np.arange(1, order.ranks))
@@ -159,8 +156,8 @@ def _columns(order: Program) -> Columns:
     return np.stack([order.op, order.stage, order.microbatch, order.fused], axis=1).astype(np.int32)
 
 
-def _starts(timeline: Timeline, order: Program) -> Floats:
-    """``[4, stages, microbatches]`` when each computation starts; not a number where there is none."""
+def computation_starts(timeline: Timeline, order: Program) -> Floats:
+    """Return the start of each computation as ``[4, stages, microbatches]``, NaN where there is none."""
     starts = np.full((COMPUTATIONS, order.stages, order.microbatches), np.nan)
     own = timeline.is_compute
     starts[timeline.op[own], timeline.stage[own], timeline.microbatch[own]] = timeline.start[own]
@@ -170,15 +167,15 @@ def _starts(timeline: Timeline, order: Program) -> Floats:
 # ---- halves and slots ----
 
 
-def split(order: Program, rows: Rows) -> Program:
-    """Part each whole backward of ``rows`` into its input gradient and, right after, its weight gradient.
+def split_backwards(order: Program, rows: Rows) -> Program:
+    """Split each whole backward of ``rows`` into its input gradient and, right after, its weight gradient.
 
     Raises:
-        InputError: there is no whole backward among them.
+        Refusal: there is no whole backward among them.
     """
     whole = rows[order.op[rows] == Op.B]
     if not len(whole):
-        raise InputError("none of these blocks is a whole backward (B); choose one to split it into I and W")
+        raise Refusal("no_whole_backward")
     columns = _columns(order)
     columns[whole, 0] = Op.I
     weights = columns[whole]
@@ -188,16 +185,16 @@ def split(order: Program, rows: Rows) -> Program:
     )
 
 
-def join(order: Program, rows: Rows) -> Program:
-    """Make whole backwards again of the halves among ``rows``: each stands where its input gradient stood.
+def join_backwards(order: Program, rows: Rows) -> Program:
+    """Join the halves of backwards among ``rows``; each whole backward takes the place of its input gradient.
 
     Raises:
-        InputError: there is no half among them.
+        Refusal: there is no half among them.
     """
     halves = rows[np.isin(order.op[rows], (Op.I, Op.W))]
     if not len(halves):
-        raise InputError("none of these blocks is half a backward (I or W); choose one to join it with the other half")
-    places, columns = _places(order), _columns(order)
+        raise Refusal("no_half_backward")
+    places, columns = computation_rows(order), _columns(order)
     inputs, weights = (np.unique(places[op, order.stage[halves], order.microbatch[halves]]) for op in (Op.I, Op.W))
     columns[inputs, 0] = Op.B
     kept = np.ones(len(order), np.bool_)
@@ -205,49 +202,49 @@ def join(order: Program, rows: Rows) -> Program:
     return _rebuilt(order, columns[kept], order.rank[kept])
 
 
-def fuse(order: Program, rows: Rows) -> Program:
-    """Put forwards and backwards of ``rows`` into one slot each, the first of a rank with its first and so on.
+def join_slots(order: Program, rows: Rows) -> Program:
+    """Put forwards and backwards of ``rows`` into shared slots: the first forward of a rank with its first backward etc.
 
-    A backward comes to where its forward stands.
+    A backward moves to its forward.
 
     Raises:
-        InputError: a rank has not as many backwards as forwards among them, or both are of one
+        Refusal: a rank does not have as many backwards as forwards among them, or both belong to one
             microbatch in one stage; or a block shares a slot already.
     """
     columns, at = _columns(order), np.arange(len(order), dtype=np.float64)
     double = order.fused | order.doubled
     if double[rows].any():
-        raise InputError(f"{order.row(int(rows[double[rows]][0]))} shares a slot already; part it first")
+        raise Refusal("slot_shared_already", {"action": str(order.row(int(rows[double[rows]][0])))})
     for rank in np.unique(order.rank[rows]).tolist():
         own = rows[order.rank[rows] == rank]
         first, second = own[order.op[own] == Op.F], own[np.isin(order.op[own], BACKWARDS)]
         if len(first) != len(second) or len(first) + len(second) != len(own):
-            raise InputError("a slot holds one forward and one backward (B or I); choose as many of each on a mesh")
+            raise Refusal("uneven_slot")
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
             a, b = order.row(one), order.row(other)
             if a[1:3] == b[1:3]:
-                raise InputError(f"{b} needs {a}, so that they cannot overlap; choose a backward of another microbatch")
+                raise Refusal("slot_of_one_microbatch", {"action": str(a), "backward": str(b)})
         at[second] = first + 0.5
         columns[second, 3] = 1
     new = np.argsort(at, kind="stable")
     return _rebuilt(order, columns[new], order.rank)  # nothing changes ranks
 
 
-def part(order: Program, rows: Rows) -> Program:
-    """Let the two of each slot of ``rows`` run one after the other.
+def split_slots(order: Program, rows: Rows) -> Program:
+    """Let the two computations of each slot of ``rows`` run one after the other.
 
     Raises:
-        InputError: none of them shares a slot.
+        Refusal: none of them shares a slot.
     """
     second = rows[order.fused[rows]]
     if not len(second):
-        raise InputError("none of these blocks shares a slot; choose two that overlap to part them")
+        raise Refusal("no_shared_slot")
     fused = order.fused.copy()
     fused[second] = False
     return replace(order, fused=fused)
 
 
 def _rebuilt(order: Program, columns: Columns, rank: NDArray[np.int32]) -> Program:
-    """The same stages on the same ranks with other computations; ``rank`` is that of each row, ascending."""
+    """Return an order of other computations of the same stages; ``rank`` is that of each row, ascending."""
     parts = np.split(columns, np.searchsorted(rank, np.arange(1, order.ranks)))
     return from_columns(parts, order.placement, order.replica)

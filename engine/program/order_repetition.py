@@ -1,10 +1,4 @@
-"""Orders drawn by hand: move computations, see what follows, repeat a pattern, tell what differs.
-
-Everything works on the computations of a program alone, as :func:`meshwave.engine.lowering.lower.order` gives them.
-A *slot* is one computation, or a forward and a backward that overlap; it moves as one. Nothing is
-changed in place, and no order is refused for waiting for ever: :func:`play` tells, and
-:func:`meshwave.engine.program.deadlock_repair.repair` mends.
-"""
+"""Steady states of an order drawn by hand, and edits that are repeated for other microbatches."""
 
 from __future__ import annotations
 
@@ -15,38 +9,36 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.errors import InputError
-from meshwave.engine.program.order_edits import Rows, _places, _reordered, _slots, _whole_slots
+from meshwave.engine.findings import Refusal
+from meshwave.engine.program.order_edits import Rows, computation_rows, slot_rows, whole_slots, with_rank_order
 from meshwave.engine.program.program import Program
-
-# ---- patterns ----
 
 
 @dataclass(frozen=True)
-class Steady:
-    """The part of a rank's order that repeats itself: ``period`` places on stands the same, ``step`` microbatches on."""
+class SteadyState:
+    """The part of a rank's order that repeats every ``period`` slots, each time ``step`` microbatches later."""
 
     rank: int
     period: int  # slots
     step: int  # microbatches
     first: int  # row
-    last: int  # row, of the last repetition
+    last: int  # row of the last repetition
 
 
-def steady(order: Program, rank: int) -> Steady | None:
-    """The steady state of a rank, None if nothing repeats itself.
+def find_steady_state(order: Program, rank: int) -> SteadyState | None:
+    """Return the steady state of a rank, None without one.
 
-    For each step in microbatches, what stands ``period`` places on is looked up for every slot; the
-    stretch is the one with the most slots that agree, over those that do not (a few may: an edit of
-    one block disturbs its neighbours). Of all steps the one with the best stretch wins.
+    For each step in microbatches, every slot is compared with the one ``period`` places later. A stretch is scored by
+    the slots that agree minus those that do not (a few do not: an edit of one block disturbs its neighbours).
+    The step with the best stretch wins.
     """
     own = order.rows(rank)
-    slots = _slots(order, own)
-    places = _places(order)
+    slots = slot_rows(order, own)
+    places = computation_rows(order)
     number = np.full(len(order) + 1, -1, np.int64)
     number[slots] = np.arange(len(slots))
     number[:-1][order.fused] = number[order.slot[order.fused]]
-    best: tuple[int, Steady] | None = None
+    best: tuple[int, SteadyState] | None = None
     for step in range(1, order.microbatches // 2 + 1):
         later = order.microbatch[slots] + step
         there = later < order.microbatches
@@ -57,12 +49,15 @@ def steady(order: Program, rank: int) -> Steady | None:
         period = int(np.bincount(gap[gap > 0]).argmax())
         score, first, last = _best_stretch(gap == period)
         if score >= period and (best is None or score > best[0]):
-            best = score, Steady(rank, period, step, int(slots[first]), int(slots[min(last + period, len(slots) - 1)]))
+            best = (
+                score,
+                SteadyState(rank, period, step, int(slots[first]), int(slots[min(last + period, len(slots) - 1)])),
+            )
     return best[1] if best else None
 
 
 def _best_stretch(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """The stretch with the most that agree over those that do not: by how many, its first and its last."""
+    """Return the score of the best stretch, its first and its last slot."""
     total = np.concatenate(([0], np.cumsum(np.where(agrees, 1, -1))))
     lowest = np.minimum.accumulate(total)
     end = int((total - lowest).argmax())
@@ -70,19 +65,19 @@ def _best_stretch(agrees: NDArray[np.bool_]) -> tuple[int, int, int]:
     return int(total[end] - total[start]), start, max(end - 1, start)
 
 
-def repetitions(order: Program, rows: Rows) -> list[int]:
-    """By how many microbatches the blocks of ``rows`` come again in the steady state of their ranks.
+def find_repetitions(order: Program, rows: Rows) -> list[int]:
+    """Return the offsets in microbatches at which blocks repeat in the steady state of their ranks.
 
     Raises:
-        InputError: a block is in no steady state.
+        Refusal: a block is in no steady state.
     """
     found: set[int] = set()
-    places = _places(order)
+    places = computation_rows(order)
     for rank in np.unique(order.rank[rows]).tolist():
-        own, state = rows[order.rank[rows] == rank], steady(order, rank)
+        own, state = rows[order.rank[rows] == rank], find_steady_state(order, rank)
         if state is None or not ((own >= state.first) & (own <= state.last)).any():
-            words = "the order of this mesh does not repeat itself" if state is None else "it stands outside"
-            raise InputError(f"{order.row(int(own[0]))} is in no steady state: {words}; repeat it for all microbatches")
+            params = {"action": str(order.row(int(own[0]))), "has_steady_state": state is not None}
+            raise Refusal("no_steady_state", params)
         op, stage, mb = (column[own] for column in (order.op, order.stage, order.microbatch))
         count = order.microbatches // state.step
         for by in (state.step * number for number in range(-count, count + 1) if number):
@@ -94,15 +89,15 @@ def repetitions(order: Program, rows: Rows) -> list[int]:
     return sorted(found, key=abs)
 
 
-def repeat(order: Program, rows: Rows, shifts: Iterable[int] | None = None) -> Program:
-    """Put the same blocks of other microbatches as the blocks of ``rows`` stand.
+def repeat_blocks(order: Program, rows: Rows, shifts: Iterable[int] | None = None) -> Program:
+    """Arrange the same blocks of other microbatches as those of ``rows``.
 
-    Blocks of ``rows`` that stand together have their place by a neighbour: the block before them, or
-    the one after them where that before is of their own kind. The same blocks ``by`` microbatches on
-    are put beside the same neighbour ``by`` microbatches on, for each ``by`` of ``shifts``: all
-    microbatches, if not given. What has no such neighbour stays where it is.
+    Adjacent blocks of ``rows`` are placed by a neighbour: the block before them, or the one after them if the one
+    before is of their own kind. The same blocks ``by`` microbatches later are put next to the same neighbour ``by``
+    microbatches later, for each ``by`` of ``shifts``; by default for all microbatches. Blocks without such a
+    neighbour stay.
     """
-    rows = _whole_slots(order, rows)
+    rows = whole_slots(order, rows)
     every = range(1, order.microbatches)
     shifts = [*every, *(-by for by in every)] if shifts is None else sorted(shifts, key=lambda by: (by < 0, abs(by)))
     for rank in np.unique(order.rank[rows]).tolist():
@@ -111,27 +106,27 @@ def repeat(order: Program, rows: Rows, shifts: Iterable[int] | None = None) -> P
         for group in _groups(order, rows[order.rank[rows] == rank]):
             for by in shifts:
                 chain.repeat(group, by)
-        order = _reordered(order, own, chain.rows())
+        order = with_rank_order(order, own, chain.rows())
     return order
 
 
 def _groups(order: Program, rows: Rows) -> list[list[int]]:
-    """Slots that stand together, by their first rows."""
+    """Return groups of adjacent slots, by their first rows."""
     cuts = np.flatnonzero(np.diff(rows) > 1) + 1
     return [[row for row in part.tolist() if not order.fused[row]] for part in np.split(rows, cuts)]
 
 
 class _Chain:
-    """The slots of one rank as a linked list, in which blocks are put beside others."""
+    """The slots of one rank as a linked list."""
 
     def __init__(self, order: Program, own: slice) -> None:
-        self._order, self._own, self._places = order, own, _places(order)
-        slots = _slots(order, own).tolist()
+        self._order, self._own, self.computation_rows = order, own, computation_rows(order)
+        slots = slot_rows(order, own).tolist()
         self._after = dict(pairwise([-1, *slots, -1]))  # -1 is both ends
         self._before = {after: before for before, after in pairwise([-1, *slots, -1])}
 
     def repeat(self, group: list[int], by: int) -> None:
-        """Put what ``group`` is, ``by`` microbatches on, as the group stands."""
+        """Move the same blocks ``by`` microbatches later next to the neighbour of the group, ``by`` microbatches later."""
         moved = [image for row in group if (image := self._image(row, by)) >= 0]
         before, after = (self._image(row, by) for row in self._neighbours(group))
         if before >= 0 and before not in moved:
@@ -140,10 +135,10 @@ class _Chain:
             self._put(moved, lambda: self._before[after])
 
     def _neighbours(self, group: list[int]) -> tuple[int, int]:
-        """The slots beside a group by which its place is told, -1 for none.
+        """Return the slots next to a group that define its place, -1 for none.
 
-        A neighbour that is of the same kind as one of the group is left out where the other is not:
-        to follow one's own kind, microbatch by microbatch, would gather all of them in one place.
+        A neighbour of the same kind as one of the group is left out if the other one is of another kind:
+        following its own kind, microbatch by microbatch, would gather all of them in one place.
         """
         before, after = self._before[group[0]], self._after[group[-1]]
         kinds = {self._kind(row) for row in group}
@@ -156,18 +151,18 @@ class _Chain:
         return int(self._order.op[row]), int(self._order.stage[row])
 
     def _image(self, row: int, by: int) -> int:
-        """The slot of this rank with the same block of another microbatch; -1 if there is none."""
+        """Return the slot of this rank with the same block of another microbatch; -1 if there is none."""
         if row < 0:
             return -1
         op, stage, mb, *_ = self._order.row(row)
         if not 0 <= mb + by < self._order.microbatches:
             return -1
-        there = int(self._places[op, stage, mb + by])
+        there = int(self.computation_rows[op, stage, mb + by])
         inside = self._own.start <= there < self._own.stop
         return int(self._order.slot[there]) if inside else -1
 
     def _put(self, rows: list[int], find_anchor: Callable[[], int]) -> None:
-        """Take slots out and put them after another, which is found when they are out."""
+        """Remove slots and insert them after another, which is looked up once they are removed."""
         for row in rows:
             before, after = self._before[row], self._after[row]
             self._after[before], self._before[after] = after, before
@@ -179,6 +174,7 @@ class _Chain:
             anchor = row
 
     def rows(self) -> Rows:
+        """Return the rows of the rank in their new order."""
         slots, row = [], self._after[-1]
         while row >= 0:
             slots.append(row)

@@ -9,172 +9,175 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshwave.engine.program._messages import Mask, Rows, _channel_orders, _first, _messages, _where
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.program.deadlock import _deadlock
+from meshwave.engine.program.deadlock import deadlock_problems
+from meshwave.engine.program.message_checks import (
+    Mask,
+    Rows,
+    channel_problems,
+    first_problems,
+    message_problems,
+    problem,
+    true_places,
+)
 from meshwave.engine.program.program import Program
 
 
-def verify(program: Program) -> list[str]:
-    """Everything that is wrong with a program, in sentences; an empty list for a sound one.
+def verify(program: Program) -> list[Problem]:
+    """Return everything that is wrong with a program; an empty list for a sound one.
 
-    Checked: every computation stands once, on its stage's rank; every tensor that changes ranks
-    is sent after it is made and received before it is taken; per pair of ranks receives are posted
-    in the order of the sends (NCCL knows no tags); gradients are reduced and weights updated once
-    they are complete, replicas in one order; and no rank waits for ever.
+    Every computation occurs once, on the rank of its stage; every tensor that changes ranks is sent
+    after it is produced and received before it is consumed; per pair of ranks receives are posted in
+    the order of the sends (NCCL has no tags); gradients are reduced and weights updated once they are
+    complete, replicas in one order; and there is no deadlock.
     """
     return (
-        complete(program, program.microbatches)
-        or _messages(program)
-        or _channel_orders(program) + _updates(program)
-        or _deadlock(program)
+        computation_problems(program, program.microbatches)
+        or message_problems(program)
+        or channel_problems(program) + _update_problems(program)
+        or deadlock_problems(program)
     )
 
 
 # ---- computations ----
 
 
-def complete(program: Program, microbatches: int) -> list[str]:
-    """Is every computation there, once, on its stage's rank? What adding transfers relies on."""
+def computation_problems(program: Program, microbatches: int) -> list[Problem]:
+    """Check that every computation occurs once, on the rank of its stage, which adding transfers relies on."""
     if not program.stages:
-        return ["there is not a single computation; give every mesh its actions, such as 0F0 0B0"]
-    if faults := list(_first(_outside(program, microbatches))):
-        return faults
+        return [problem("no_computations")]
+    if found := list(first_problems(_out_of_range(program, microbatches))):
+        return found
     forward, backward, inputs, weights = counts = [_count(program, op, microbatches) for op in (Op.F, Op.B, Op.I, Op.W)]
     kinds = [
-        _slots(program),
+        _slot_problems(program),
         _missing(Op.F, forward == 0),
         _missing(Op.B, (backward + inputs + weights) == 0),
         *(_repeated(program, op, count) for op, count in zip((Op.F, Op.B, Op.I, Op.W), counts, strict=True)),
-        _halves(backward, inputs, weights),
+        _half_problems(backward, inputs, weights),
     ]
-    return [fault for kind in kinds for fault in _first(kind)] or list(_first(_homes(program)))
+    return [each for kind in kinds for each in first_problems(kind)] or list(first_problems(_rank_problems(program)))
 
 
-def _outside(program: Program, microbatches: int) -> Iterator[str]:
-    """Actions of a stage or a microbatch that is not there."""
-    of_stage, of_microbatch = program.op != Op.STEP, program.op < Op.REDUCE_GRAD
-    for row in np.flatnonzero(of_stage & ((program.stage < 0) | (program.stage >= program.stages))).tolist():
-        yield f"{program.row(row)} is of no stage: there are {program.stages} (0 to {program.stages - 1}); remove it"
-    beyond = (program.microbatch < 0) | (program.microbatch >= microbatches)
-    for row in np.flatnonzero(of_microbatch & beyond).tolist():
-        yield f"{program.row(row)} is of no microbatch: there are {microbatches} (0 to {microbatches - 1}); remove it"
+def _out_of_range(program: Program, microbatches: int) -> Iterator[Problem]:
+    """Return actions of a stage or a microbatch that does not exist."""
+    has_stage, has_microbatch = program.op != Op.STEP, program.op < Op.REDUCE_GRAD
+    for row in np.flatnonzero(has_stage & ((program.stage < 0) | (program.stage >= program.stages))).tolist():
+        action = program.row(row)
+        yield problem("unknown_stage", action=action, stage=action.stage, stages=program.stages)
+    outside = (program.microbatch < 0) | (program.microbatch >= microbatches)
+    for row in np.flatnonzero(has_microbatch & outside).tolist():
+        action = program.row(row)
+        yield problem("unknown_microbatch", action=action, microbatch=action.microbatch, microbatches=microbatches)
 
 
-def _slots(program: Program) -> Iterator[str]:
-    """A slot of two is a forward and a backward of one rank, and not of the same microbatch in the same stage."""
+def _slot_problems(program: Program) -> Iterator[Problem]:
+    """Check that a slot of two holds a forward and a backward of one rank, and not of one microbatch in one stage."""
     for row in np.flatnonzero(program.fused).tolist():
         second = program.row(row)
         if row in program.offsets or program.op[row - 1] != Op.F or second.op not in (Op.B, Op.I):
-            yield f"{second} overlaps with no forward before it; a slot holds a forward, then a backward"
+            yield problem("slot_without_forward", action=second)
         elif program.row(row - 1)[1:3] == second[1:3]:
-            yield f"{program.row(row - 1)} and {second} cannot overlap: the backward needs that forward; part them"
+            yield problem("slot_of_one_microbatch", action=program.row(row - 1), backward=second)
 
 
 def _count(program: Program, op: Op, microbatches: int) -> Rows:
-    """``[stages, microbatches]`` how often each action of one kind stands."""
+    """Return how often each action of one kind occurs, as ``[stages, microbatches]``."""
     shape, rows = (program.stages, microbatches), program.op == op
     place = program.stage[rows].astype(np.int64) * microbatches + program.microbatch[rows]
     return np.bincount(place, minlength=math.prod(shape)).reshape(shape)
 
 
-def _missing(op: Op, absent: Mask) -> Iterator[str]:
-    for stage, mb in _where(absent):
-        yield f"{Action(op, stage, mb)} is missing; every stage runs every microbatch forward and backward"
+def _missing(op: Op, absent: Mask) -> Iterator[Problem]:
+    for stage, mb in true_places(absent):
+        yield problem("missing_action", action=Action(op, stage, mb))
 
 
-def _repeated(program: Program, op: Op, count: Rows) -> Iterator[str]:
-    for stage, mb in _where(count > 1):
+def _repeated(program: Program, op: Op, count: Rows) -> Iterator[Problem]:
+    for stage, mb in true_places(count > 1):
         rows = np.flatnonzero((program.op == op) & (program.stage == stage) & (program.microbatch == mb))
         ranks = np.unique(program.rank[rows]).tolist()
-        where = f" ({_ranks(ranks)})" if len(ranks) > 1 else ""
-        yield f"{Action(op, stage, mb)} stands {len(rows)} times{where}; keep one"
+        yield problem("repeated_action", action=Action(op, stage, mb), count=len(rows), ranks=ranks)
 
 
-def _ranks(ranks: list[int]) -> str:
-    """``ranks 0, 1 and 3``"""
-    *before, last = ranks
-    return f"ranks {', '.join(map(str, before))} and {last}"
+def _half_problems(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[Problem]:
+    for stage, mb in true_places((backward > 0) & (inputs + weights > 0)):
+        half = Action(Op.I if inputs[stage, mb] else Op.W, stage, mb)
+        yield problem("backward_and_half", action=Action(Op.B, stage, mb), half=half, stage=stage)
+    for stage, mb in true_places((backward == 0) & (inputs != weights) & (inputs * weights == 0)):
+        present, missing = (Op.I, Op.W) if inputs[stage, mb] else (Op.W, Op.I)
+        yield problem("missing_half", action=Action(missing, stage, mb), half=Action(present, stage, mb))
 
 
-def _halves(backward: Rows, inputs: Rows, weights: Rows) -> Iterator[str]:
-    for s, mb in _where((backward > 0) & (inputs + weights > 0)):
-        yield f"stage {s} runs {s}B{mb} and also a half of it; use either B, or I and W"
-    for s, mb in _where((backward == 0) & (inputs != weights) & (inputs * weights == 0)):
-        there, missing = (Op.I, Op.W) if inputs[s, mb] else (Op.W, Op.I)
-        yield f"{Action(missing, s, mb)} is missing; {Action(there, s, mb)} is only half of the backward"
-
-
-def _homes(program: Program) -> Iterator[str]:
+def _rank_problems(program: Program) -> Iterator[Problem]:
+    """Return computations on another rank than that of their stage, and ranks without any."""
     compute = np.flatnonzero(program.is_compute)
     home = program.placement[program.replica[program.microbatch[compute]], program.stage[compute]]
     for at in np.flatnonzero(home != program.rank[compute]).tolist():
-        row = compute[at]
-        yield (
-            f"{program.row(row)} is on rank {program.rank[row]}, but rank {home[at]} holds stage {program.stage[row]} "
-            f"of microbatch {program.microbatch[row]}; a stage's forward and backward belong on one rank"
-        )
+        action, rank = program.row(compute[at]), int(program.rank[compute[at]])
+        place = {"stage": action.stage, "microbatch": action.microbatch}
+        yield problem("wrong_rank", action=action, rank=rank, home=int(home[at]), **place)
     for rank in np.flatnonzero(np.bincount(program.rank[compute], minlength=program.ranks) == 0).tolist():
-        yield f"rank {rank} computes nothing; give it actions such as 0F0 0B0, or take its mesh away"
+        yield problem("idle_rank", rank=rank)
 
 
 # ---- updates ----
 
 
-def _updates(program: Program) -> list[str]:
-    """Gradients are reduced and weights updated once, when they are complete.
+def _update_problems(program: Program) -> list[Problem]:
+    """Check that gradients are reduced and weights updated once, when they are complete.
 
-    A program without any of these is not that far yet: nothing is said of it.
+    A program without any reduction or step has no updates yet: it passes.
     """
     if not (program.op >= Op.REDUCE_GRAD).any():
         return []
     rows = np.flatnonzero(program.op == Op.REDUCE_GRAD)
     reduces = [program.stage[rows[program.rank[rows] == rank]].tolist() for rank in range(program.ranks)]
+    ranks = range(program.ranks)
     return (
-        [fault for rank in range(program.ranks) for fault in (*_steps(program, rank), *_reduces(program, rank))]
-        or list(_replicas(program, reduces))
+        [each for rank in ranks for each in (*_step_problems(program, rank), *_reduction_problems(program, rank))]
+        or list(_missing_reductions(program, reduces))
         or _reduction_orders(program, reduces)
     )
 
 
-def _steps(program: Program, rank: int) -> Iterator[str]:
+def _step_problems(program: Program, rank: int) -> Iterator[Problem]:
     rows = program.rows(rank)
     steps = np.flatnonzero(program.op[rows] == Op.STEP) + rows.start
     if len(steps) != 1:
-        yield f"rank {rank} has {len(steps) or 'no'} STEP{'s' if len(steps) else ''}; it needs one, at its end"
+        yield problem("step_count", rank=rank, count=len(steps))
     elif steps[0] != rows.stop - 1:
-        yield f"rank {rank} runs STEP before {program.row(rows.stop - 1)}; move STEP to its end"
+        yield problem("early_step", rank=rank, action=program.row(rows.stop - 1))
 
 
-def _reduces(program: Program, rank: int) -> Iterator[str]:
-    """A stage's gradients are reduced after its last backward, on a rank that holds it, once."""
-    rows, held, seen = program.rows(rank), program.stages_of(rank), set()
+def _reduction_problems(program: Program, rank: int) -> Iterator[Problem]:
+    """Check that gradients of a stage are reduced once, on a rank that holds it, after its last backward."""
+    rows, stages, seen = program.rows(rank), program.stages_of(rank), set()
     for row in np.flatnonzero(program.op[rows] == Op.REDUCE_GRAD) + rows.start:
         reduce, later = program.row(row), slice(row, rows.stop)
         late = np.flatnonzero(program.is_compute[later] & (program.stage[later] == reduce.stage))
-        if reduce.stage not in held:
-            yield f"rank {rank} runs {reduce}, but holds no copy of stage {reduce.stage}; remove it"
+        if reduce.stage not in stages:
+            yield problem("unknown_reduction", rank=rank, action=reduce, stage=reduce.stage)
         elif reduce.stage in seen:
-            yield f"rank {rank} runs {reduce} more than once; keep one"
+            yield problem("repeated_reduction", rank=rank, action=reduce)
         elif len(late):
-            yield f"rank {rank} runs {reduce} before {program.row(row + late[-1])}; move it after"
+            yield problem("early_reduction", rank=rank, action=reduce, computation=program.row(row + late[-1]))
         seen.add(reduce.stage)
 
 
-def _replicas(program: Program, reduces: list[list[int]]) -> Iterator[str]:
-    """All ranks that hold a copy of a stage reduce its gradients, or the copies drift apart."""
+def _missing_reductions(program: Program, reduces: list[list[int]]) -> Iterator[Problem]:
+    """Check that all ranks with a copy of a stage reduce its gradients; otherwise the copies diverge."""
     for stage in range(program.stages):
         holders = program.ranks_of(stage)
         for rank in holders:
             if len(holders) > 1 and stage not in reduces[rank]:
-                yield (
-                    f"rank {rank} never runs {Action(Op.REDUCE_GRAD, stage)}, and stage {stage} has copies on "
-                    f"{_ranks(holders)}; add it after the stage's last backward"
-                )
+                reduce = Action(Op.REDUCE_GRAD, stage)
+                yield problem("missing_reduction", rank=rank, action=reduce, stage=stage, ranks=list(holders))
 
 
-def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[str]:
-    """There is one order of all shared reductions that every rank follows, so that nobody waits in a ring."""
+def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[Problem]:
+    """Check that one order of all shared reductions fits every rank; otherwise ranks wait for each other."""
     shared = {stage for stage in range(program.stages) if len(program.ranks_of(stage)) > 1}
     sorter: TopologicalSorter[int] = TopologicalSorter()
     orders = [[stage for stage in stages if stage in shared] for stages in reduces]
@@ -186,8 +189,5 @@ def _reduction_orders(program: Program, reduces: list[list[int]]) -> list[str]:
     except CycleError as error:
         before, after = error.args[1][:2]
         rank = next(rank for rank, stages in enumerate(orders) if (before, after) in pairwise(stages))
-        return [
-            f"rank {rank} reduces stage {before} before stage {after}, and ranks that it shares them with wait for "
-            "each other in another order; reduce shared stages in ascending order on every rank"
-        ]
+        return [problem("reduction_order", rank=rank, before=before, after=after)]
     return []

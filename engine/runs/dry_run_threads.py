@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwave.engine.program.action import RECEIVES, SENDS, Action, Op, carried
+from meshwave.engine.program.action import RECEIVES, SENDS, Action, Op, message_key
 from meshwave.engine.runs.dry_run import LOOK_NS, Device, Int64s, Stopped, Waits, come_first, note_starts
 from meshwave.engine.runs.live_links import LiveLinks
 
@@ -164,7 +164,7 @@ class _Player:
         if op in SENDS:
             due = self._device.send(self._waits[row])
             coming = Coming(due, self._all.flow(self._first + row))
-            self._inboxes[self._peers[row]].put(carried(self._actions[row]), coming)
+            self._inboxes[self._peers[row]].put(message_key(self._actions[row]), coming)
             self._start[row] = self._device.free_ns
         elif op == Op.REDUCE_GRAD:
             self._reduce(row)
@@ -178,7 +178,7 @@ class _Player:
         stood = self._device.clear_to_send()
         for each in slot:
             for receive in self._incoming[each]:
-                coming, late = self._inboxes[self._rank].take(carried(self._actions[receive]))
+                coming, late = self._inboxes[self._rank].take(message_key(self._actions[receive]))
                 came = time.perf_counter_ns() if late else 0
                 due = coming.due_ns if coming.flow < 0 else self._device.wait_for(coming.flow)
                 there = self._device.hold(max(due, came))
@@ -244,7 +244,7 @@ def _incoming(actions: list[Action]) -> list[list[int]]:
     receives = defaultdict(list)
     for row, action in enumerate(actions):
         if action.op in RECEIVES:
-            forward, _, stage, mb = carried(action)
+            forward, _, stage, mb = message_key(action)
             receives[forward, stage, mb].append(row)
     takes = (Op.F, Op.B, Op.I)
     return [receives[a.op == Op.F, a.stage, a.microbatch] if a.op in takes else [] for a in actions]

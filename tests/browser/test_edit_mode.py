@@ -207,7 +207,7 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
     editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
     found = editor.facts()["preview"]
-    assert found["fault"].startswith("mesh m1 waits for ever at 1B2")
+    assert found["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert "1B2" in found["ring"]
     editor.says("Dropped here it is a draft")
     editor.drop()
@@ -288,7 +288,7 @@ def test_this_is_repeated_and_the_differences_are_marked(editor: Editor) -> None
     assert all(order.index(f"3F{mb}") == order.index(f"3B{mb - 1}") - 1 for mb in range(2, 7))
     editor.button("Differences").click()
     editor.until(lambda facts: facts["moved"])
-    editor.says("Against 1F1B: ")
+    editor.says("Compared with 1F1B: ")
     editor.press("v")
     editor.until(lambda facts: not facts["moved"])
 

@@ -488,7 +488,7 @@ def test_a_wrong_schedule_is_shown_with_an_arrow_under_its_cell(shell: Shell) ->
 
     trouble = shell.page.get_by_role("alert")
     expect(trouble).to_contain_text("wrong.csv was not opened")
-    expect(trouble).to_contain_text("row 3, column 4 (D3)'2X1' is no action; did you mean 2B1?")
+    expect(trouble).to_contain_text("row 3, column 4 (D3)'2X1' is not an action; did you mean 2B1?")
     shown = trouble.locator("pre")
     assert shown.inner_text().splitlines() == ["2F0,2F1,2B0,2X1", "            ^^^"]
     assert shell.session.design is before

@@ -265,11 +265,11 @@ def test_a_deadlock_found_beside_the_page_is_a_problem_of_the_design(
     held.let_go()
 
     page.session.edit(
-        "pipeline", {"schedule": "custom", "microbatches": 1, "actions": actions}, "an order that waits for ever"
+        "pipeline", {"schedule": "custom", "microbatches": 1, "actions": actions}, "an order that deadlocks"
     )
     page.until(lambda: not page.session.is_computing)
 
-    assert page.session.errors[0].code == "program"
+    assert page.session.errors[0].code == "deadlock"
     assert page.session.progress == {}
 
 

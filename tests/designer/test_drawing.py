@@ -118,7 +118,7 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
     page.edit("move", [B, 1, 2], before=[F, 1, 0])
 
     state = next(message for message in page.heard if message["told"] == "state")
-    assert state["fault"].startswith("mesh m1 waits for ever at 1B2")
+    assert state["fault"].startswith("deadlock: mesh m1 waits at 1B2")
     assert state["ring"][0]["at"] == [B, 1, 2]
     assert page.session.stale
     assert page.session.prediction.design.pipeline.schedule == "1f1b"
@@ -129,7 +129,7 @@ def test_an_order_that_waits_is_a_draft_that_is_repaired_in_one_step() -> None:
 
     told = page.ask("repair")
 
-    assert told["words"] == "Moved 1B2 (one change, the fewest changes that are enough)"
+    assert told["words"] == "Moved 1B2 (1 change, the fewest possible)"
     assert not page.session.stale
     page.session.undo()
     assert page.session.stale  # the draft
@@ -145,7 +145,7 @@ def test_differences_are_told_against_the_schedule_that_one_started_from() -> No
     state = page.ask("differences", on=True)
 
     assert start_of(page.session).pipeline.schedule == "1f1b"
-    assert state["difference"]["words"] == "Against 1F1B: 1 block earlier, 1 backward split"
+    assert state["difference"]["words"] == "Compared with 1F1B: 1 block earlier, 1 backward split"
     assert len(state["difference"]["blocks"]) == 1
     assert state["difference"]["changed"] == [[B, 0, 5]]
     page.session.edit("pipeline.microbatches", 6, "the same")
@@ -158,7 +158,7 @@ def test_an_opened_custom_order_is_what_one_started_from() -> None:
 
     state = page.ask("differences", on=True)
 
-    assert state["difference"]["words"].startswith("Against the order you started from: 1 block")
+    assert state["difference"]["words"].startswith("Compared with the order you started from: 1 block")
 
 
 def test_an_order_that_misses_blocks_is_not_edited() -> None:
@@ -168,7 +168,7 @@ def test_an_order_that_misses_blocks_is_not_edited() -> None:
     )
 
     assert "only a complete order can be edited here" in page.ask("turn", on=True)["refused"]
-    assert page.ask("repair")["words"].startswith("only an order that has all its blocks")
+    assert page.ask("repair")["words"].startswith("only a complete order")
 
 
 def test_a_design_with_other_problems_is_not_edited() -> None:
@@ -185,7 +185,7 @@ def test_a_stage_goes_to_another_mesh_where_its_mesh_keeps_one() -> None:
     assert page.session.prediction.program.placement.tolist() == [[0, 1, 1, 1]]
     assert not page.session.stale
     assert page.session.history[0] == "move stage 2 to mesh m1: Interleaved 1F1B becomes custom"
-    with pytest.raises(InputError, match="stage 0 is all that mesh m0 holds"):
+    with pytest.raises(InputError, match="stage 0 is the only one of mesh m0"):
         page.drawing.move_stage(0, 1, 0)
 
 
@@ -206,7 +206,7 @@ def test_a_stage_on_its_way_is_played_and_nothing_is_edited() -> None:
     assert page.session.prediction.timeline.makespan == tried.timeline.makespan, "it comes as it was shown"
     assert page.session.prediction.timeline.digest == told["digest"]
     assert page.heard[-1] == {"type": "order", "told": "trial"}, "what was said of it goes"
-    with pytest.raises(InputError, match="stage 0 is all that mesh m0 holds"):
+    with pytest.raises(InputError, match="stage 0 is the only one of mesh m0"):
         page.drawing.try_stage(0, 1, 0)
 
 
@@ -214,7 +214,7 @@ def test_a_stage_that_leaves_a_shared_slot_says_so() -> None:
     page = Page(schedule="dualpipe-v", ranks=2, microbatches=8)
     _, told = page.drawing.try_stage(1, 0, 0)
 
-    assert re.fullmatch(r"move stage 1 to mesh m0; \d+ slots are parted", told["label"])
+    assert re.fullmatch(r"move stage 1 to mesh m0; \d+ slots are split", told["label"])
 
 
 def test_what_another_version_of_the_page_asks_is_refused() -> None:
@@ -222,7 +222,9 @@ def test_what_another_version_of_the_page_asks_is_refused() -> None:
 
 
 def test_a_defect_of_ours_is_told_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwave.designer.state.order_edits.complete", lambda order, microbatches: {}["defect"])
+    monkeypatch.setattr(
+        "meshwave.designer.state.order_edits.computation_problems", lambda order, microbatches: {}["defect"]
+    )
 
     assert Page().ask("repair")["words"].startswith("That went wrong inside Meshwave")
     assert "KeyError" in capsys.readouterr().err

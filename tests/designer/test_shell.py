@@ -635,7 +635,7 @@ def test_a_schedule_with_errors_is_told_at_its_cells_and_changes_nothing(
     assert told["lines"] == [
         {
             "where": "row 2, column 2 (B2)",
-            "message": "'1X0' is no action; did you mean 1B0?\n    1F0,1X0\n        ^^^",
+            "message": "'1X0' is not an action; did you mean 1B0?\n    1F0,1X0\n        ^^^",
         }
     ]
     assert session.design is before
@@ -649,7 +649,7 @@ def test_what_a_schedule_changes_beside_the_order_is_told(
     bar._handle_msg({"type": "open", "file": "x.csv", "text": "0F0,0B0\n1F0,1B0"})
 
     (told,) = said.of("notes")
-    assert [line["message"] for line in told["lines"]] == ["2 meshes of one device each replace the 4 there were"]
+    assert [line["message"] for line in told["lines"]] == ["2 meshes of one device each replaced the 4 of the design"]
     assert session.design.ranks == 2
 
 
@@ -662,7 +662,7 @@ def test_a_schedule_larger_than_the_cluster_opens_as_a_design_of_its_own(
     bar._handle_msg({"type": "open", "file": "twenty.csv", "text": text})
 
     assert (session.design.name, session.design.ranks) == ("twenty", 20)
-    assert "undo goes back" in said.of("notes")[0]["lines"][0]["message"]
+    assert "undo restores" in said.of("notes")[0]["lines"][0]["message"]
     session.undo()
     assert session.design is before
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.program.action import RECEIVES, SENDS, Action, Carried, Op, carried
+from meshwave.engine.program.action import RECEIVES, SENDS, Action, MessageKey, Op, message_key
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.recording.spans import Spans, Track
 
@@ -45,7 +45,7 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
     shown = ~np.isin(spans["op"], RECEIVES)
     spans, rank, fused, other = spans[shown], rank[shown], fused[shown], other[shown]
     sends = _messages(spans, other, SENDS)
-    end, awaited = spans["end_ns"].copy(), dict[int, Carried]()
+    end, awaited = spans["end_ns"].copy(), dict[int, MessageKey]()
     for row, message in sends.items():
         if message in taken:
             posted, end[row], waited = (int(taken[message][column]) for column in ("start_ns", "end_ns", "wait_ns"))
@@ -70,12 +70,12 @@ def joined(tracks: Sequence[Track], step: int) -> Timeline:
     )
 
 
-def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, Carried]:
+def _messages(spans: Spans, other: NDArray[np.int32], ops: Sequence[Op]) -> dict[int, MessageKey]:
     """What the actions of some kinds send or receive, by their rows."""
     columns = (spans["op"], spans["stage"], spans["microbatch"], other)
     rows = np.flatnonzero(np.isin(spans["op"], ops))
     found = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
-    return {row: carried(Action(Op(op), stage, mb, 0, end)) for row, op, stage, mb, end in found}
+    return {row: message_key(Action(Op(op), stage, mb, 0, end)) for row, op, stage, mb, end in found}
 
 
 def _causes(
@@ -83,8 +83,8 @@ def _causes(
     rank: NDArray[np.int32],
     end: Int64s,
     fused: NDArray[np.bool_],
-    sends: Mapping[int, Carried],
-    awaited: Mapping[int, Carried],
+    sends: Mapping[int, MessageKey],
+    awaited: Mapping[int, MessageKey],
     scale: float,
 ) -> Int64s:
     """[spans] what each waited for: what its rank stood still for, of transfers one of those that were ``awaited``, or
@@ -111,7 +111,7 @@ def _causes(
     return cause
 
 
-def _last_for_each(sends: Mapping[int, Carried], end: Int64s) -> dict[tuple[bool, int, int], int]:
+def _last_for_each(sends: Mapping[int, MessageKey], end: Int64s) -> dict[tuple[bool, int, int], int]:
     """The transfer that came last of those to each computation: forward or not, its stage and its microbatch."""
     last: dict[tuple[bool, int, int], int] = {}
     for row, (forward, _, taker, mb) in sends.items():

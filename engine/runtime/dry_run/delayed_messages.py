@@ -16,7 +16,7 @@ from torch import Tensor
 from meshwave.engine.costs.collective_flows import reduction_rings
 from meshwave.engine.costs.device_sizes import sizes
 from meshwave.engine.document import Design
-from meshwave.engine.program.action import Action, Op, carried
+from meshwave.engine.program.action import Action, Op, message_key
 from meshwave.engine.runs.dry_run import Device, Waits
 from meshwave.engine.runs.live_links import LiveLinks
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
@@ -89,7 +89,7 @@ class DelayedCommunicator:
         self._rank, self._lane = layout.rank(world.process), layout.lane(world.process)
         ends = (program.rank == self._rank) | (program.peer == self._rank)
         rows = np.flatnonzero(program.is_send & ends).tolist()
-        self._row = {(int(program.rank[row]), carried(program.row(row))): row for row in rows}
+        self._row = {(int(program.rank[row]), message_key(program.row(row))): row for row in rows}
         self._takes = {name: int(waits.ns[row]) for name, row in self._row.items()}
         self._flow = {name: -1 if real else waits.flow(row) for name, row in self._row.items()}
 
@@ -120,7 +120,7 @@ class DelayedCommunicator:
 
 
 def _name(made: Action) -> tuple[bool, int, int, int]:
-    """What :func:`carried` says of the message that carries something."""
+    """Key of a message, see :func:`message_key`."""
     onward = 1 if made.op == Op.F else -1
     return made.op == Op.F, made.stage, made.other if made.other >= 0 else made.stage + onward, made.microbatch
 

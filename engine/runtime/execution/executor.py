@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.errors import RunError
-from meshwave.engine.program.action import RECEIVES, Action, Op, backward, carried, format_cells, forward
+from meshwave.engine.program.action import RECEIVES, Action, Op, backward, format_cells, forward, message_key
 from meshwave.engine.runtime.communication.communicator import PendingTensor
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
@@ -346,5 +346,5 @@ class Executor:
 def _carried(message: Action) -> tuple[Action, int]:
     """What a SEND or RECV carries, by the action that made it and, where it skips stages, the stage that takes
     it; and that stage."""
-    onward, source, target, mb = carried(message)
+    onward, source, target, mb = message_key(message)
     return Action(Op.F if onward else Op.B, source, mb, 0, target if message.other >= 0 else -1), target

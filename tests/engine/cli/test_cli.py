@@ -162,7 +162,7 @@ def test_check_finds_a_drawn_order_that_waits_for_ever(meshwave: Command, write:
     status, out, _ = meshwave("check", write(made))
 
     assert status == 2
-    assert out.startswith("pipeline.actions[0][0]: mesh m0 waits for ever at 0B0: it needs 0F0 first")
+    assert out.startswith("pipeline.actions[0][0]: deadlock: mesh m0 waits at 0B0, which needs 0F0")
 
 
 # ---- program ----
@@ -422,7 +422,7 @@ def test_import_tells_what_it_changed(meshwave: Command, write: Callable[..., Pa
 
     status, out, err = meshwave("import", path, "--into", "02-two-waves", "--out", tmp_path / "y.json")
 
-    assert (status, out, err) == (0, "", "2 meshes of one device each replace the 4 there were\n")
+    assert (status, out, err) == (0, "", "2 meshes of one device each replaced the 4 of the design\n")
 
 
 def test_import_shows_what_is_wrong_in_the_file(meshwave: Command, write: Callable[..., Path], tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_import_shows_what_is_wrong_in_the_file(meshwave: Command, write: Callab
 
     assert (status, out) == (2, "")
     assert err.splitlines() == [
-        "row 2, column 2 (B2): '1X0' is no action; did you mean 1B0?",
+        "row 2, column 2 (B2): '1X0' is not an action; did you mean 1B0?",
         "    1F0,1X0",
         "        ^^^",
     ]

@@ -441,7 +441,7 @@ ACTIONS = [
     (
         pipeline(schedule="custom", microbatches=1, actions=[["0F0", "0G0"], [], [], []]),
         "pipeline.actions[0][1]",
-        "'0G0' is no action; write stage, kind and microbatch, such as 0F0 (forward), 0B0 (backward), "
+        "'0G0' is not an action; write stage, kind and microbatch, such as 0F0 (forward), 0B0 (backward), "
         "0I0 (input gradient) or 0W0 (weight gradient)",
     ),
     (

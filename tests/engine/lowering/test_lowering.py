@@ -239,7 +239,7 @@ def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize(
-    ("actions", "where", "told"),
+    ("actions", "where", "message"),
     [
         (
             [["0F0", "0F1", "0B0"]],
@@ -249,27 +249,27 @@ def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None
         (
             [["0B0", "0F0", "0F1", "0B1"]],
             "[0][0]",
-            "mesh m0 waits for ever at 0B0: it needs 0F0 first, which mesh m0 runs only after 0B0. Move 0B0 after 0F0",
+            "deadlock: mesh m0 waits at 0B0, which needs 0F0; mesh m0 runs 0F0 only after 0B0. Move 0B0 after 0F0",
         ),
         (
             [["0F0", "0F1", "0B0", "0B1"], ["1F1", "1B1", "1B0", "1F0"]],
             "[1][2]",
-            "mesh m1 waits for ever at 1B0: it needs 1F0 first, which mesh m1 runs only after 1B0. Move 1B0 after 1F0",
+            "deadlock: mesh m1 waits at 1B0, which needs 1F0; mesh m1 runs 1F0 only after 1B0. Move 1B0 after 1F0",
         ),
         (
             [["0F0", "0B0", "0F1", "0B1"], []],
             "[1]",
-            "mesh m1 computes nothing; give it actions such as 0F0 0B0, or take its mesh away",
+            "mesh m1 computes nothing; give it actions such as 0F0 0B0, or remove its mesh",
         ),
         (
             [["0F0", "0B0", "0F1", "0B1", "0F1"], ["1F0", "1B0", "1F1", "1B1"]],
             "[0][4]",
-            "0F1 stands 2 times; keep one",
+            "0F1 occurs 2 times; keep one",
         ),
         (
             [["0F0", "0B0", "0F1", "0B1"], ["0F1", "1F0", "1B0", "1F1", "1B1"]],
             "[1][0]",
-            "0F1 stands 2 times (meshes m0 and m1); keep one",
+            "0F1 occurs 2 times (meshes m0 and m1); keep one",
         ),
         (
             [["0F0", "(0F1;0B0)OVERLAP_F_B"], ["1F0", "1B0", "1F1", "1B1"]],
@@ -280,13 +280,13 @@ def test_a_placement_that_is_no_renaming_is_refused(data: st.DataObject) -> None
             [["0F0", "0F1", "0B0"], ["0B1", "1F0", "1B0", "1F1", "1B1"]],
             "[0][1]",
             "0F1 is on mesh m0, but mesh m1 holds stage 0 of microbatch 1; "
-            "a stage's forward and backward belong on one rank",
+            "a stage runs forward and backward of a microbatch on one rank",
         ),
-        ([[], []], "", "there is not a single computation; give every mesh its actions, such as 0F0 0B0"),
+        ([[], []], "", "the program has no computations; give every mesh its actions, such as 0F0 0B0"),
     ],
 )
-def test_a_drawn_order_that_cannot_run_is_refused_at_its_cell_with_meshes_by_their_names(
-    actions: list[list[str]], where: str, told: str
+def test_an_order_that_cannot_run_is_refused_at_its_cell_with_names_of_meshes(
+    actions: list[list[str]], where: str, message: str
 ) -> None:
     drawn = Drawn({"schedule": "custom", "microbatches": 2, "actions": actions}, len(actions))
 
@@ -294,7 +294,7 @@ def test_a_drawn_order_that_cannot_run_is_refused_at_its_cell_with_meshes_by_the
         lower(drawn.design())
 
     found = [(problem.where, problem.message) for problem in refused.value.problems]
-    assert found[0] == (f"pipeline.actions{where}", told)
+    assert found[0] == (f"pipeline.actions{where}", message)
 
 
 def test_the_number_of_devices_in_a_mesh_does_not_change_the_order() -> None:

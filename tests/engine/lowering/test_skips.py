@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from meshwave.engine.costs import estimate, layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.document.model import nested_skips
+from meshwave.engine.findings import Problem
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.transfers import add_transfers, between_stages, skips_of
 from meshwave.engine.program.action import Op
@@ -157,7 +158,7 @@ def test_only_a_u_transformer_has_skips() -> None:
     assert [nested_skips(layers) for layers in (1, 2, 5)] == [(), ((0, 1),), ((0, 4), (1, 3))]
 
 
-# ---- what the verifier says ----
+# ---- verification ----
 
 SOUND = """
     0RECV_B0 0RECV_B0FROM2 0F0 0SEND_F0 0SEND_F0TO2 0B0
@@ -174,56 +175,61 @@ def test_a_program_with_a_skip_is_sound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "sentence"),
+    ("was", "now", "code", "params"),
     [
         (
             "0SEND_F0TO2 ",
             "",
-            "2RECV_F0FROM0 waits for ever: nobody runs 0SEND_F0TO2",
+            "missing_send",
+            {"action": "2RECV_F0FROM0", "send": "0SEND_F0TO2"},
         ),
         (
             "2RECV_F0FROM0 ",
             "",
-            "0SEND_F0TO2 is never received: its other end needs 2RECV_F0FROM0",
+            "missing_receive",
+            {"action": "0SEND_F0TO2", "receive": "2RECV_F0FROM0"},
         ),
         (
             "2B0 2SEND_B0 2SEND_B0TO0",
             "2SEND_B0TO0 2B0 2SEND_B0",
-            "rank 2 runs 2SEND_B0TO0 before 2B0 has made the tensor; move it after",
+            "early_send",
+            {"rank": 2, "action": "2SEND_B0TO0", "computation": "2B0"},
         ),
         (
             "2RECV_F0FROM0 2RECV_F0 2F0",
             "2RECV_F0 2F0 2RECV_F0FROM0",
-            "rank 2 runs 2F0 before 2RECV_F0FROM0; move the receive before it",
+            "late_receive",
+            {"rank": 2, "action": "2RECV_F0FROM0", "computation": "2F0"},
         ),
         (
             "1SEND_F0 1B0",
             "1SEND_F0 1SEND_F0TO0 1B0",
-            "1SEND_F0TO0 has no other end: no tensor skips between these stages; remove it",
+            "unknown_skip",
+            {"action": "1SEND_F0TO0"},
         ),
     ],
 )
-def test_each_fault_is_told_by_its_other_end(was: str, now: str, sentence: str) -> None:
+def test_each_problem_of_a_skip_names_both_ends(was: str, now: str, code: str, params: dict[str, Any]) -> None:
     assert was in SOUND
     program = replace(parse_program(SOUND.replace(was, now)), skips=FROM_FIRST_TO_LAST)
 
-    assert verify(program) == [sentence]
+    assert verify(program) == [Problem("", code, params)]
 
 
 @pytest.mark.parametrize("stray", ["0SEND_F0TO9", "1SEND_B0TO2", "2SEND_F0TO0", "0RECV_B0FROM1", "1SEND_F0TO1"])
-def test_a_message_between_stages_that_nothing_skips_is_told(stray: str) -> None:
+def test_a_message_along_an_unknown_skip_is_reported(stray: str) -> None:
     program = parse_program(SOUND.replace("0B0\n", f"{stray} 0B0\n", 1))
 
-    assert verify(program) == [f"{stray} has no other end: no tensor skips between these stages; remove it"]
+    assert verify(program) == [Problem("", "unknown_skip", {"action": stray})]
 
 
-def test_a_skip_that_is_never_sent_is_told() -> None:
+def test_a_skip_that_is_never_sent_is_reported() -> None:
     plain = add_transfers(parse_program("0F0 0B0\n1F0 1B0\n2F0 2B0"))
-    told = verify(replace(plain, skips=FROM_FIRST_TO_LAST))
+    found = verify(replace(plain, skips=FROM_FIRST_TO_LAST))
 
-    assert told == [
-        "the tensor from stage 0 to stage 2 of microbatch 0 is never sent; add 0SEND_F0TO2 and 2RECV_F0FROM0",
-        "the tensor from stage 2 to stage 0 of microbatch 0 is never sent; add 2SEND_B0TO0 and 0RECV_B0FROM2",
+    assert [(each.code, each.params["action"], each.params["receive"]) for each in found] == [
+        ("missing_message", "0SEND_F0TO2", "2RECV_F0FROM0"),
+        ("missing_message", "2SEND_B0TO0", "0RECV_B0FROM2"),
     ]
 
 
@@ -237,7 +243,5 @@ def test_messages_of_a_pair_are_received_in_the_order_of_their_sends() -> None:
 
     orders[1][at], orders[1][after] = orders[1][after], orders[1][at]
 
-    assert verify(parse_program(orders)) == [
-        "rank 0 sends 0SEND_F0 to rank 1, which expects 3RECV_F0FROM0 at that place; receives from one rank must "
-        "stand in the order of its sends"
-    ]
+    params = {"action": "0SEND_F0", "receive": "3RECV_F0FROM0", "rank": 0, "peer": 1}
+    assert verify(parse_program(orders)) == [Problem("", "receive_order", params)]

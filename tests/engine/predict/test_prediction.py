@@ -254,6 +254,6 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
 def test_a_drawn_order_that_waits_for_ever_is_a_problem_of_the_design() -> None:
     drawn = Drawn({"schedule": "custom", "microbatches": 1, "actions": [["0B0", "0F0"]]}, 1)
 
-    with pytest.raises(DesignError, match="mesh m0 waits for ever at 0B0"):
+    with pytest.raises(DesignError, match="deadlock: mesh m0 waits at 0B0"):
         predict(drawn.design())
     assert [problem.where for problem in check_design(drawn.design())] == ["pipeline.actions[0][0]"]

@@ -75,9 +75,9 @@ def test_reads_every_kind(text: str, action: tuple[int, int, int]) -> None:
         "0F1234567",
     ],
 )
-def test_says_what_a_cell_may_look_like(text: str) -> None:
+def test_a_wrong_cell_is_refused_with_the_notation(text: str) -> None:
     with pytest.raises(
-        InputError, match=r"is no action; write stage, kind and microbatch, such as 0F0 \(forward\)"
+        InputError, match=r"is not an action; write stage, kind and microbatch, such as 0F0 \(forward\)"
     ) as refused:
         parse_action(text)
 
@@ -116,5 +116,5 @@ def test_a_slot_holds_a_forward_then_a_backward(text: str) -> None:
 
 
 def test_a_slot_of_something_else_says_what_a_cell_may_look_like() -> None:
-    with pytest.raises(InputError, match="'0X0' is no action"):
+    with pytest.raises(InputError, match="'0X0' is not an action"):
         parse_cell("(0X0;0B0)OVERLAP_F_B")

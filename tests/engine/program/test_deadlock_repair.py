@@ -12,10 +12,10 @@ from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program import deadlock_repair as module
 from meshwave.engine.program.action import Action
 from meshwave.engine.program.deadlock_repair import repair
-from meshwave.engine.program.order_difference import difference
-from meshwave.engine.program.order_edits import move, part, shift
+from meshwave.engine.program.order_difference import compare_orders
+from meshwave.engine.program.order_edits import move_blocks, shift_blocks, split_slots
 from meshwave.engine.program.program import Program, parse_program
-from meshwave.engine.program.verification import complete, verify
+from meshwave.engine.program.verification import computation_problems, verify
 from tests._strategies import compute_programs
 
 
@@ -26,12 +26,12 @@ def scrambled(draw: st.DrawFn, most: int = 4, **sizes: int) -> Program:
     for _ in range(draw(st.integers(1, most))):
         row = draw(st.integers(0, len(order) - 1))
         own = order.rows(int(order.rank[row]))
-        order = move(order, np.array([row]), draw(st.integers(own.start, own.stop)))
+        order = move_blocks(order, np.array([row]), draw(st.integers(own.start, own.stop)))
     return order
 
 
 def runs(order: Program) -> bool:
-    return not complete(order, order.microbatches) and verify(add_transfers(order)) == []
+    return not computation_problems(order, order.microbatches) and verify(add_transfers(order)) == []
 
 
 @given(order=compute_programs(slots=True))
@@ -39,8 +39,8 @@ def test_a_sound_order_is_left_alone(order: Program) -> None:
     found = repair(order)
 
     assert found.order == order
-    assert (found.moved, found.parted, found.is_smallest) == ((), (), True)
-    assert found.words() == "Nothing had to move: the order can run"
+    assert (found.moved, found.split, found.is_smallest) == ((), (), True)
+    assert found.summary == "The order can run; nothing had to move"
 
 
 @given(order=scrambled())
@@ -48,16 +48,16 @@ def test_a_repaired_order_can_run_and_differs_by_what_it_says(order: Program) ->
     found = repair(order)
 
     assert runs(found.order)
-    rows = [row for row in range(len(order)) if order.row(row)._replace(fused=0) in found.parted]
-    parted = part(order, np.array(rows) + 1) if rows else order
-    told = difference(parted, found.order)
+    rows = [row for row in range(len(order)) if order.row(row)._replace(fused=0) in found.split]
+    split = split_slots(order, np.array(rows) + 1) if rows else order
+    told = compare_orders(split, found.order)
     assert len({moved.action[:3] for moved in told.moved}) <= 2 * len(found.moved)  # a slot of two counts once
-    assert told.fused == told.parted == ()
+    assert told.overlapped == told.separated == ()
 
 
 @given(order=scrambled())
 def test_without_the_search_it_can_run_too(order: Program) -> None:
-    assert runs(module._Search(order).pulled_ahead().order)
+    assert runs(module._Search(order).run_out_of_turn().order)
 
 
 @settings(max_examples=60)
@@ -66,25 +66,25 @@ def test_no_smaller_change_is_enough(order: Program) -> None:
     found = repair(order)
 
     assert found.is_smallest
-    assert len(found.moved) + len(found.parted) == fewest_changes(order)
+    assert len(found.moved) + len(found.split) == fewest_changes(order)
 
 
 def fewest_changes(order: Program) -> int:
-    """By trying all: which slots are parted, which are moved, and then every place for them."""
+    """By trying all: which slots are split, which are moved, and then every place for them."""
     search = module._Search(order)
     doubles = [row for row in range(len(order)) if search._is_double(row)]
     for count in range(len(order)):
         for parts in range(count + 1):
-            for parted in combinations(doubles, parts):
-                heads = [row for row in range(len(order)) if not order.fused[row] or row - 1 in parted]
-                if any(can_run(order, set(moved), set(parted)) for moved in combinations(heads, count - parts)):
+            for split in combinations(doubles, parts):
+                heads = [row for row in range(len(order)) if not order.fused[row] or row - 1 in split]
+                if any(can_run(order, set(moved), set(split)) for moved in combinations(heads, count - parts)):
                     return count
     raise AssertionError("all can be moved")
 
 
-def can_run(order: Program, moved: set[int], parted: set[int]) -> bool:
+def can_run(order: Program, moved: set[int], split: set[int]) -> bool:
     """Whether the rest, in its order, asks for nothing that contradicts what computations need of each other."""
-    slot = {row: row - bool(order.fused[row] and row - 1 not in parted) for row in range(len(order))}
+    slot = {row: row - bool(order.fused[row] and row - 1 not in split) for row in range(len(order))}
     after: dict[int, set[int]] = {head: set() for head in slot.values()}
     for needs in module._needs(order):
         for row, need in enumerate(needs.tolist()):
@@ -107,12 +107,12 @@ def test_a_block_goes_to_the_nearest_place_where_it_can_run() -> None:
         0F0 0F1 0F2 0B2 0B0 0B1
         1F0 1F1 1F2 1B2 1B0 1B1
     """)
-    wrong = move(order, np.array([3]), 0)  # 0B2 stands first
+    wrong = move_blocks(order, np.array([3]), 0)  # 0B2 stands first
 
     found = repair(wrong)
 
     assert [str(action) for action in found.order.actions(0)] == ["0F0", "0F1", "0F2", "0B2", "0B0", "0B1"]
-    assert found.words() == "Moved 0B2 (one change, the fewest changes that are enough)"
+    assert found.summary == "Moved 0B2 (1 change, the fewest possible)"
 
 
 def test_slots_that_need_each_other_are_parted() -> None:
@@ -139,7 +139,7 @@ def test_a_large_order_is_mended_in_no_time() -> None:
         for r in range(ranks)
     ]  # fmt: skip
     order = parse_program(rows)
-    wrong = shift(order, np.array([int(order.offsets[3]) + 120]), -9)
+    wrong = shift_blocks(order, np.array([int(order.offsets[3]) + 120]), -9)
 
     found = repair(wrong)
 

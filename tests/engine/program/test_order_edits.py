@@ -13,11 +13,20 @@ from meshwave.engine.lowering.lower import lower, order
 from meshwave.engine.predict.order_consequences import find_consequences, simulate_order
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op, backward, forward, input_gradient
-from meshwave.engine.program.order_difference import difference
-from meshwave.engine.program.order_edits import find, fuse, join, move, move_stage, part, shift, split
-from meshwave.engine.program.order_repetition import repeat, repetitions, steady
+from meshwave.engine.program.order_difference import compare_orders
+from meshwave.engine.program.order_edits import (
+    find_rows,
+    join_backwards,
+    join_slots,
+    move_blocks,
+    move_stage,
+    shift_blocks,
+    split_backwards,
+    split_slots,
+)
+from meshwave.engine.program.order_repetition import find_repetitions, find_steady_state, repeat_blocks
 from meshwave.engine.program.program import Program, format_program, parse_program
-from meshwave.engine.program.verification import complete
+from meshwave.engine.program.verification import computation_problems
 from tests._strategies import compute_programs, document
 
 orders = compute_programs(slots=True)
@@ -38,16 +47,16 @@ def design(schedule: str = "1f1b", ranks: int = 3, microbatches: int = 8, **sect
 def test_a_move_and_the_way_back_leave_the_order_as_it_was(program: Program, data: st.DataObject) -> None:
     row = data.draw(st.integers(0, len(program) - 1))
     own = program.rows(int(program.rank[row]))
-    taken = find(program, [program.row(row)])
+    taken = find_rows(program, [program.row(row)])
     after = int(taken[-1]) + 1
     follower = program.row(after) if after < own.stop else None
 
-    there = move(program, taken, data.draw(st.integers(own.start, own.stop)))
-    back = own.stop if follower is None else int(find(there, [follower])[0])
+    there = move_blocks(program, taken, data.draw(st.integers(own.start, own.stop)))
+    back = own.stop if follower is None else int(find_rows(there, [follower])[0])
 
-    assert move(there, find(there, [program.row(row)]), back) == program
-    assert not complete(there, there.microbatches)
-    assert difference(program, there).is_none == (there == program)
+    assert move_blocks(there, find_rows(there, [program.row(row)]), back) == program
+    assert not computation_problems(there, there.microbatches)
+    assert compare_orders(program, there).is_empty == (there == program)
 
 
 @given(program=orders, data=st.data())
@@ -56,10 +65,10 @@ def test_blocks_stand_together_before_the_one_that_was_chosen(program: Program, 
     own = program.rows(rank)
     rows = np.array(data.draw(st.lists(st.integers(own.start, own.stop - 1), min_size=1, unique=True)))
     before = data.draw(st.integers(own.start, own.stop - 1))
-    actions = [program.row(row) for row in find(program, [program.row(row) for row in rows])]
+    actions = [program.row(row) for row in find_rows(program, [program.row(row) for row in rows])]
     assume(program.row(before) not in actions)
 
-    moved = move(program, rows, before)
+    moved = move_blocks(program, rows, before)
 
     told = moved.actions(rank)
     at = told.index(actions[0])
@@ -78,7 +87,7 @@ def test_a_shift_moves_one_block_by_places_and_no_further_than_the_end(
     slots = [r for r in range(own.start, own.stop) if not program.fused[r]]
     at = slots.index(row)
 
-    moved = shift(program, np.array([row]), by)
+    moved = shift_blocks(program, np.array([row]), by)
 
     left = [program.row(r) for r in slots if r != row]
     place = min(max(at + by, 0), len(left))
@@ -89,19 +98,25 @@ def test_a_shift_moves_one_block_by_places_and_no_further_than_the_end(
 def test_a_move_stays_on_its_mesh() -> None:
     program = parse_program("0F0 0B0\n1F0 1B0")
     with pytest.raises(InputError, match="stays on the mesh"):
-        move(program, np.array([0]), 3)
+        move_blocks(program, np.array([0]), 3)
     with pytest.raises(InputError, match="several meshes"):
-        move(program, np.array([0, 2]), 1)
+        move_blocks(program, np.array([0, 2]), 1)
     with pytest.raises(InputError, match="0F7 is not in this order"):
-        find(program, [forward(0, 7)])
+        find_rows(program, [forward(0, 7)])
 
 
 def test_a_slot_moves_as_one() -> None:
     program = parse_program([["0F0", "0F1", "(0F2;0B0)OVERLAP_F_B", "0B1", "0B2"]])
 
-    assert cells(move(program, find(program, [backward(0, 0)]), 0)) == "(0F2;0B0)OVERLAP_F_B 0F0 0F1 0B1 0B2"
-    assert cells(shift(program, find(program, [forward(0, 2)]), 1)) == "0F0 0F1 0B1 (0F2;0B0)OVERLAP_F_B 0B2"
-    assert cells(move(program, find(program, [backward(0, 2)]), 3)) == "0F0 0F1 0B2 (0F2;0B0)OVERLAP_F_B 0B1"
+    assert (
+        cells(move_blocks(program, find_rows(program, [backward(0, 0)]), 0)) == "(0F2;0B0)OVERLAP_F_B 0F0 0F1 0B1 0B2"
+    )
+    assert (
+        cells(shift_blocks(program, find_rows(program, [forward(0, 2)]), 1)) == "0F0 0F1 0B1 (0F2;0B0)OVERLAP_F_B 0B2"
+    )
+    assert (
+        cells(move_blocks(program, find_rows(program, [backward(0, 2)]), 3)) == "0F0 0F1 0B2 (0F2;0B0)OVERLAP_F_B 0B1"
+    )
 
 
 @given(program=orders, data=st.data())
@@ -128,7 +143,7 @@ def test_a_stage_moves_with_all_its_blocks_and_the_order_can_still_run(program: 
         return
 
     assert moved.placement[0, stage] == rank
-    assert simulate_order(drawn, moved).faults == []
+    assert simulate_order(drawn, moved).problems == []
 
 
 # ---- halves and slots ----
@@ -139,32 +154,32 @@ def test_splitting_and_joining_lead_back(program: Program) -> None:
     whole = np.flatnonzero(program.op == Op.B)
     assume(len(whole))
 
-    halves = split(program, whole)
+    halves = split_backwards(program, whole)
     rows = np.flatnonzero(halves.op == Op.I)
-    back = join(halves, np.array([row for row in rows if halves.row(row + 1).op == Op.W]))
+    back = join_backwards(halves, np.array([row for row in rows if halves.row(row + 1).op == Op.W]))
 
-    assert not complete(halves, program.microbatches)
+    assert not computation_problems(halves, program.microbatches)
     assert not (halves.op == Op.B).any()
-    assert not complete(back, program.microbatches)
+    assert not computation_problems(back, program.microbatches)
     if not (program.op == Op.I).any():
         assert back == program
 
 
 def test_a_forward_and_a_backward_share_a_slot_and_part_again() -> None:
     program = parse_program("0F0 0F1 0B0 0B1")
-    together = fuse(program, find(program, [forward(0, 1), backward(0, 0)]))
+    together = join_slots(program, find_rows(program, [forward(0, 1), backward(0, 0)]))
 
     assert cells(together) == "0F0 (0F1;0B0)OVERLAP_F_B 0B1"
-    assert part(together, find(together, [forward(0, 1)])) == program
+    assert split_slots(together, find_rows(together, [forward(0, 1)])) == program
     with pytest.raises(InputError, match="shares a slot already"):
-        fuse(together, find(together, [forward(0, 1)]))
+        join_slots(together, find_rows(together, [forward(0, 1)]))
     with pytest.raises(InputError, match="cannot overlap"):
-        fuse(program, find(program, [forward(0, 1), backward(0, 1)]))
+        join_slots(program, find_rows(program, [forward(0, 1), backward(0, 1)]))
     with pytest.raises(InputError, match="one forward and one backward"):
-        fuse(program, find(program, [forward(0, 1), forward(0, 0)]))
-    for wrong in (split, part):
+        join_slots(program, find_rows(program, [forward(0, 1), forward(0, 0)]))
+    for wrong in (split_backwards, split_slots):
         with pytest.raises(InputError, match="none of these"):
-            wrong(program, find(program, [forward(0, 0)]))
+            wrong(program, find_rows(program, [forward(0, 0)]))
 
 
 # ---- what follows ----
@@ -188,7 +203,7 @@ def test_consequences_are_those_of_the_simulator() -> None:
     before = simulate_order(drawn, order(drawn))
     # rank 2 takes a forward in more before its first backward
     later = simulate_order(
-        drawn, move(before.order, find(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1)
+        drawn, move_blocks(before.order, find_rows(before.order, [forward(2, 1)]), int(before.order.offsets[2]) + 1)
     )
 
     found = find_consequences(before, later)
@@ -205,12 +220,12 @@ def test_consequences_are_those_of_the_simulator() -> None:
 def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
     drawn = design(ranks=2, microbatches=2)
     program = order(drawn)
-    wrong = simulate_order(drawn, move(program, find(program, [backward(0, 0)]), 0))
+    wrong = simulate_order(drawn, move_blocks(program, find_rows(program, [backward(0, 0)]), 0))
 
     assert wrong.timeline is None
-    assert wrong.faults[0].startswith("rank 0 waits for ever at 0B0")
-    assert (wrong.ring[0].rank, str(wrong.ring[0].at)) == (0, "0B0")
-    with pytest.raises(InputError, match="waits for ever"):
+    assert (wrong.problems[0].code, wrong.problems[0].params["action"]) == ("deadlock", "0B0")
+    assert (wrong.cycle[0].rank, str(wrong.cycle[0].at)) == (0, "0B0")
+    with pytest.raises(InputError, match="deadlock"):
         find_consequences(simulate_order(drawn, program), wrong)
 
 
@@ -221,9 +236,9 @@ def test_an_order_that_waits_for_ever_says_who_waits_for_whom() -> None:
 def test_what_repeats_stays_complete_and_on_its_rank(program: Program, data: st.DataObject) -> None:
     rows = np.array(data.draw(st.lists(st.integers(0, len(program) - 1), min_size=1, max_size=3, unique=True)))
 
-    again = repeat(program, np.sort(rows))
+    again = repeat_blocks(program, np.sort(rows))
 
-    assert not complete(again, program.microbatches)
+    assert not computation_problems(again, program.microbatches)
     assert (again.placement == program.placement).all()
     for rank in range(program.ranks):
         assert sorted(again.actions(rank)) == sorted(program.actions(rank))
@@ -231,17 +246,19 @@ def test_what_repeats_stays_complete_and_on_its_rank(program: Program, data: st.
 
 def test_repeating_what_stands_everywhere_changes_nothing() -> None:
     program = order(design(ranks=2, microbatches=6))
-    once = repeat(program, find(program, [backward(0, 2)]))  # it follows 0F3, and so do all others theirs
+    once = repeat_blocks(program, find_rows(program, [backward(0, 2)]))  # it follows 0F3, and so do all others theirs
 
     assert cells(once) == cells(program)
 
 
 def test_this_is_repeated_for_all_microbatches() -> None:
     program = parse_program("0F0 0F1 0F2 0F3 0I0 0W0 0I1 0W1 0I2 0W2 0I3 0W3")
-    edited = move(program, find(program, [Action(Op.W, 0, 1)]), int(find(program, [input_gradient(0, 3)])[0]))
+    edited = move_blocks(
+        program, find_rows(program, [Action(Op.W, 0, 1)]), int(find_rows(program, [input_gradient(0, 3)])[0])
+    )
     assert cells(edited) == "0F0 0F1 0F2 0F3 0I0 0W0 0I1 0I2 0W2 0W1 0I3 0W3"
 
-    again = repeat(edited, find(edited, [Action(Op.W, 0, 1)]))
+    again = repeat_blocks(edited, find_rows(edited, [Action(Op.W, 0, 1)]))
 
     assert cells(again) == "0F0 0F1 0F2 0F3 0I0 0I1 0W0 0I2 0W2 0W1 0I3 0W3"  # W before the I of two on
 
@@ -249,14 +266,14 @@ def test_this_is_repeated_for_all_microbatches() -> None:
 def test_the_steady_state_of_1f1b_is_one_forward_one_backward() -> None:
     program = order(design(ranks=4, microbatches=12))
     for rank in range(4):
-        found = steady(program, rank)
+        found = find_steady_state(program, rank)
         assert found is not None
         assert (found.period, found.step) == (2, 1)
 
 
 def test_the_steady_state_of_interleaved_comes_again_after_a_group() -> None:
     drawn = parse_design(document({"schedule": "interleaved-1f1b", "microbatches": 24, "chunks": 2}, 2))
-    found = steady(order(drawn), 0)
+    found = find_steady_state(order(drawn), 0)
 
     assert found is not None
     assert (found.period, found.step) == (8, 2)
@@ -264,10 +281,10 @@ def test_the_steady_state_of_interleaved_comes_again_after_a_group() -> None:
 
 def test_an_edit_is_applied_to_all_repetitions_and_to_nothing_else() -> None:
     program = order(design(ranks=3, microbatches=10))
-    edited = shift(program, find(program, [forward(0, 6)]), -1)  # before the backward that it followed
-    shifts = repetitions(edited, find(edited, [forward(0, 6)]))
+    edited = shift_blocks(program, find_rows(program, [forward(0, 6)]), -1)  # before the backward that it followed
+    shifts = find_repetitions(edited, find_rows(edited, [forward(0, 6)]))
 
-    everywhere = repeat(edited, find(edited, [forward(0, 6)]), shifts)
+    everywhere = repeat_blocks(edited, find_rows(edited, [forward(0, 6)]), shifts)
 
     assert 1 in shifts and -1 in shifts
     assert cells(program).startswith("0F0 0F1 0F2 0B0 0F3 0B1 0F4 0B2 0F5 0B3 0F6")
@@ -281,9 +298,9 @@ def test_an_edit_is_applied_to_all_repetitions_and_to_nothing_else() -> None:
 def test_what_never_repeats_has_no_steady_state() -> None:
     program = parse_program("0F0 0B0")
 
-    assert steady(program, 0) is None
+    assert find_steady_state(program, 0) is None
     with pytest.raises(InputError, match="no steady state"):
-        repetitions(program, find(program, [forward(0, 0)]))
+        find_repetitions(program, find_rows(program, [forward(0, 0)]))
 
 
 # ---- differences ----
@@ -291,15 +308,15 @@ def test_what_never_repeats_has_no_steady_state() -> None:
 
 @given(program=orders)
 def test_an_order_does_not_differ_from_itself(program: Program) -> None:
-    assert difference(program, program).is_none
+    assert compare_orders(program, program).is_empty
 
 
 @given(program=orders, data=st.data(), by=st.integers(1, 5))
 def test_one_block_moved_is_one_difference(program: Program, data: st.DataObject, by: int) -> None:
     row = data.draw(st.integers(0, len(program) - 1))
-    moved = shift(program, np.array([row]), by)
+    moved = shift_blocks(program, np.array([row]), by)
 
-    told = difference(program, moved)
+    told = compare_orders(program, moved)
 
     slots = {(m.action.stage, m.action.microbatch) for m in told.moved}
     assert len(told.moved) <= 2  # the two of a slot
@@ -308,12 +325,15 @@ def test_one_block_moved_is_one_difference(program: Program, data: st.DataObject
 
 def test_differences_in_words() -> None:
     program = order(design(ranks=2, microbatches=4))
-    moved = move(program, find(program, [forward(0, 3)]), 0)
-    halves = split(moved, find(moved, [backward(1, 0)]))
+    moved = move_blocks(program, find_rows(program, [forward(0, 3)]), 0)
+    halves = split_backwards(moved, find_rows(moved, [backward(1, 0)]))
 
     names = ("A", "B")
-    assert difference(program, moved).words(names, "1F1B") == "Against 1F1B: 1 block earlier on A"
-    assert difference(program, halves).words(names, "1F1B") == "Against 1F1B: 1 block earlier, 1 backward split"
-    assert difference(program, program).words(names, "1F1B") == "The same order as 1F1B"
-    with pytest.raises(InputError, match="nothing|no blocks"):
-        difference(program, parse_program("0F0 0B0"))
+    assert compare_orders(program, moved).summary(names, "1F1B") == "Compared with 1F1B: 1 block earlier on A"
+    assert (
+        compare_orders(program, halves).summary(names, "1F1B")
+        == "Compared with 1F1B: 1 block earlier, 1 backward split"
+    )
+    assert compare_orders(program, program).summary(names, "1F1B") == "Same order as 1F1B"
+    with pytest.raises(InputError, match="no blocks"):
+        compare_orders(program, parse_program("0F0 0B0"))

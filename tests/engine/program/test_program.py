@@ -106,7 +106,7 @@ def test_an_empty_program_has_no_stages() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"actions": [["0G0"]]}, "'0G0' is no action; write stage, kind and microbatch"),
+        ({"actions": [["0G0"]]}, "'0G0' is not an action; write stage, kind and microbatch"),
         ({"actions": 5}, "the program is damaged: actions: input should be a valid list; launch the design again"),
         ({"placement": [["x"]]}, "the program is damaged: placement.0.0: input should be a valid integer"),
         ({"placement": [[0], [0, 1]]}, "the program is damaged: placement and onward are of different"),
@@ -130,5 +130,5 @@ def test_a_program_without_its_actions_is_told() -> None:
 
 
 def test_a_bad_cell_is_named() -> None:
-    with pytest.raises(InputError, match="'0G0' is no action"):
+    with pytest.raises(InputError, match="'0G0' is not an action"):
         parse_program("0F0 0G0")

@@ -37,14 +37,15 @@ def test_what_a_slot_saves_shortens_it() -> None:
 def test_a_backward_does_not_overlap_with_the_forward_that_it_needs() -> None:
     (fault,) = verify(parse_program("(0F0;0B0)OVERLAP_F_B"))
 
-    assert fault == "0F0 and 0B0 cannot overlap: the backward needs that forward; part them"
+    assert (fault.code, fault.params) == ("slot_of_one_microbatch", {"action": "0F0", "backward": "0B0"})
 
 
-def test_slots_of_two_ranks_that_wait_for_each_other_are_to_be_parted() -> None:
+def test_slots_of_two_ranks_that_wait_for_each_other_are_to_be_split() -> None:
     """Each backward needs the other rank's forward, which shares the slot of the other backward."""
     program = add_transfers(parse_program("0F0 (0F1;0B0)OVERLAP_F_B 0B1\n(1F0;1B1)OVERLAP_F_B 1F1 1B0"))
 
     (fault,) = verify(program)
 
-    assert "Part " in fault
-    assert "into two" in fault
+    assert fault.code == "deadlock"
+    assert fault.params["split"] in ("(0F1;0B0)OVERLAP_F_B", "(1F0;1B1)OVERLAP_F_B")
+    assert fault.message.endswith(f". Split the slot {fault.params['split']}")

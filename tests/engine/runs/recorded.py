@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshwave.engine.experts import LAYER_OPS, StepOp
 from meshwave.engine.predict.prediction import Prediction
-from meshwave.engine.program.action import RECEIVES, Op, carried
+from meshwave.engine.program.action import RECEIVES, Op, message_key
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Source
 from meshwave.engine.runs.recording import STEP, Recorder, StepsRecorder, Way, read_recording
@@ -59,13 +59,13 @@ def _columns(
         wait[row] = start[row] - free[rank]
         free[rank] = end[row]
     wait[program.fused] = wait[np.flatnonzero(program.fused) - 1]
-    sent = {carried(program.row(row)): end[row] for row in program.senders[0].tolist()}
+    sent = {message_key(program.row(row)): end[row] for row in program.senders[0].tolist()}
     asked = start - wait  # by each computation, for one input after the other: what its neighbour made comes first
     received = np.flatnonzero(np.isin(program.op, RECEIVES))
     for row in received[np.argsort(program.other[received], kind="stable")].tolist():
         table = program.tables.forward if program.op[row] == Op.RECV_F else program.tables.backward
         taker = table[program.stage[row], program.microbatch[row]]
-        wait[row] = max(sent[carried(program.row(row))] - asked[taker], asking_s)
+        wait[row] = max(sent[message_key(program.row(row))] - asked[taker], asking_s)
         end[row] = asked[taker] = asked[taker] + wait[row]
     return start, end, wait
 

@@ -1,0 +1,40 @@
+"""Messages about schedules in CSV files of torch.distributed.pipelining."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+
+MESSAGES: dict[str, Message] = {
+    "csv_not_text": "{file} is not text; save the schedule as CSV in UTF-8",
+    "csv_malformed": "the file is not a CSV: {reason}",
+    "csv_size": "the file has about {cells:,} cells, and up to {most:,} are read; use fewer microbatches",
+    "csv_empty": "the file is empty; give every rank a row such as 0F0,0B0",
+    "csv_gap": (
+        "{cell} names {part} {number}, but no cell names {part} {missing}; number every {part} from 0 without gaps"
+    ),
+    "csv_idle_row": "row {row} computes nothing, and every row is a rank; add actions to it or remove it",
+    "csv_table_size": (
+        "{stages} stages x {microbatches} microbatches are too many: their product can be up to {most:,}"
+    ),
+    "csv_stray": (
+        "{action} is in row {row}, and other actions of stage {stage} are in row {home}; "
+        "a stage runs forward and backward of a microbatch in one row"
+    ),
+    "csv_devices": (
+        "the schedule has {rows} rows, one per mesh, and the cluster of {name!r} has {devices} "
+        "{devices:plural|device|devices}; add nodes to it, or import the schedule into a new design"
+    ),
+    # remarks
+    "csv_new_design": (
+        "the schedule has {rows} rows, one per mesh, and the cluster of {name!r} has {devices} "
+        "{devices:plural|device|devices}: it was imported into a new design; undo restores {name!r}"
+    ),
+    "csv_meshes_replaced": "{meshes} {meshes:plural|mesh|meshes} of one device each replaced the {before} of the design",
+    "csv_layers_added": "the model now has {layers} layers instead of {before}, one per stage",
+    "csv_without_reduction": (
+        "{stages:plural|stage|stages} {stages:list} had no REDUCE_GRAD: torch would not divide their gradients by the "
+        "number of microbatches. Here they are divided; export the design for a file with REDUCE_GRAD"
+    ),
+    "csv_empty_cells": "torch refuses empty cells in a file with messages, such as {cell}; they were dropped",
+    "csv_replicas": "stage {stage} is in rows {rows:list}, so it has replicas; torch itself would refuse the file",
+}

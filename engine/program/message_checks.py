@@ -1,0 +1,202 @@
+"""Check that every message of a program has both ends, each in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwave.engine.findings import Problem
+from meshwave.engine.program.action import Action, Op
+from meshwave.engine.program.program import Program
+
+MOST_LISTED = 8
+"""Problems of one kind that are listed."""
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+def true_places(mask: Mask) -> Iterator[tuple[int, int]]:
+    """Return the row and column of every true entry."""
+    yield from zip(*(places.tolist() for places in np.nonzero(mask)), strict=True)
+
+
+def problem(code: str, **params: Any) -> Problem:
+    """Return a problem of a program; actions among its parameters become text."""
+    texts = {name: str(value) if isinstance(value, Action) else value for name, value in params.items()}
+    return Problem("", code, texts)
+
+
+def first_problems(found: Iterable[Problem]) -> Iterator[Problem]:
+    """Return the first problems of one kind, and one that says that there are more."""
+    found = iter(found)
+    yield from islice(found, MOST_LISTED)
+    if next(found, None):
+        yield Problem("", "unlisted_problems", {})
+
+
+# ---- messages ----
+
+
+class _Hops(NamedTuple):
+    """All messages of one direction, between neighbouring stages or along skips."""
+
+    send_op: Op
+    recv_op: Op
+    source: Rows  # [hops] the stage that makes the tensor
+    target: Rows  # [hops] the stage that receives it
+    producer: Rows  # [hops, microbatches] the row of the computation that produces it
+    consumer: Rows  # [hops, microbatches]
+    is_skip: bool  # each end names the stage of the other
+
+    def ends(self, hop: int, mb: int) -> tuple[Action, Action]:
+        """Return the SEND and the RECV of a message."""
+        source, target = int(self.source[hop]), int(self.target[hop])
+        others = (target, source) if self.is_skip else (-1, -1)
+        return Action(self.send_op, source, mb, 0, others[0]), Action(self.recv_op, target, mb, 0, others[1])
+
+    def rows(self, program: Program, op: Op) -> tuple[Rows, Rows]:
+        """Return the rows of all actions of one kind, SEND or RECV, and the hop of each; -1 for another direction."""
+        rows = np.flatnonzero((program.op == op) & ((program.other >= 0) == self.is_skip))
+        ends = (self.source, self.target) if op == self.send_op else (self.target, self.source)
+        if not self.is_skip:
+            hop = program.stage[rows] - int(ends[0][0]) if len(ends[0]) else np.full(len(rows), -1)
+            return rows, np.where((hop >= 0) & (hop < len(ends[0])), hop, -1)
+        known = {pair: hop for hop, pair in enumerate(zip(*(end.tolist() for end in ends), strict=True))}
+        pairs = zip(program.stage[rows].tolist(), program.other[rows].tolist(), strict=True)
+        return rows, np.array([known.get(pair, -1) for pair in pairs], np.int64)
+
+
+def message_problems(program: Program) -> list[Problem]:
+    """Check that every hop between ranks has one send, after its producer, and one receive, before its consumer."""
+    directions = [*_neighbour_hops(program), *_skip_hops(program)]
+    found = [each for hops in directions for each in first_problems(_unmatched(program, hops))]
+    found += first_problems(_without_other_end(program, directions))
+    return found or [each for hops in directions for each in first_problems(_misplaced(program, hops))]
+
+
+def _neighbour_hops(program: Program) -> list[_Hops]:
+    table, stage = program.tables, np.arange(program.stages)
+    return [
+        _Hops(Op.SEND_F, Op.RECV_F, stage[:-1], stage[1:], table.forward[:-1], table.forward[1:], False),
+        _Hops(Op.SEND_B, Op.RECV_B, stage[1:], stage[:-1], table.backward[1:], table.backward[:-1], False),
+    ]
+
+
+def _skip_hops(program: Program) -> list[_Hops]:
+    """Return the tensors that skip stages, and their gradients."""
+    if not program.skips.size and not (program.other >= 0).any():
+        return []
+    table, pairs = program.tables, np.array(program.beyond, np.int64).reshape(-1, 2)
+    low, high = pairs.T
+    return [
+        _Hops(Op.SEND_F, Op.RECV_F, low, high, table.forward[low], table.forward[high], True),
+        _Hops(Op.SEND_B, Op.RECV_B, high, low, table.backward[high], table.backward[low], True),
+    ]
+
+
+def _unmatched(program: Program, hops: _Hops) -> Iterator[Problem]:
+    across = program.rank[hops.producer] != program.rank[hops.consumer]
+    sent, received = (_count_hops(program, hops, op) for op in (hops.send_op, hops.recv_op))
+    for hop, mb in true_places((sent != across) | (received != across)):
+        send, recv = hops.ends(hop, mb)
+        match bool(across[hop, mb]), int(sent[hop, mb]), int(received[hop, mb]):
+            case False, sends, _:
+                yield problem("unnecessary_message", action=send if sends else recv)
+            case True, 0, 0:
+                ends = {"source": send.stage, "target": recv.stage, "microbatch": mb}
+                yield problem("missing_message", action=send, receive=recv, **ends)
+            case True, 1, 0:
+                yield problem("missing_receive", action=send, receive=recv)
+            case True, 0, 1:
+                yield problem("missing_send", action=recv, send=send)
+            case _, sends, receives:
+                yield problem("repeated_message", action=send, sends=sends, receive=recv, receives=receives)
+
+
+def _count_hops(program: Program, hops: _Hops, op: Op) -> Rows:
+    """Return how often the SEND or RECV of each message occurs, as ``[hops, microbatches]``."""
+    rows, hop = hops.rows(program, op)
+    place = (hop * program.microbatches + program.microbatch[rows])[hop >= 0]
+    return np.bincount(place, minlength=hops.producer.size).reshape(hops.producer.shape)
+
+
+def _without_other_end(program: Program, directions: list[_Hops]) -> Iterator[Problem]:
+    """Return messages to stages that do not exist, and those along skips that the program does not have."""
+    for hops in directions:
+        for op in (hops.send_op, hops.recv_op) if hops.is_skip else ():
+            rows, hop = hops.rows(program, op)
+            for row in rows[hop < 0].tolist():
+                yield problem("unknown_skip", action=program.row(row))
+    for ops, stage, code in (
+        ((Op.RECV_F, Op.SEND_B), 0, "message_of_first_stage"),
+        ((Op.SEND_F, Op.RECV_B), program.stages - 1, "message_of_last_stage"),
+    ):
+        ends = np.isin(program.op, ops) & (program.stage == stage) & (program.other < 0)
+        for row in np.flatnonzero(ends).tolist():
+            yield problem(code, action=program.row(row))
+
+
+def _misplaced(program: Program, hops: _Hops) -> Iterator[Problem]:
+    """Return ends of messages on the wrong rank, naming the wrong rank, or on the wrong side of a computation."""
+    send, recv = (_rows(program, hops, op) for op in (hops.send_op, hops.recv_op))
+    rank, peer = program.rank, program.peer
+    sender, receiver = rank[hops.producer], rank[hops.consumer]
+    across = sender != receiver
+    for end, computed, other in ((send, hops.producer, receiver), (recv, hops.consumer, sender)):
+        for at in true_places(across & (rank[end] != rank[computed])):
+            action, computation = program.row(end[at]), program.row(computed[at])
+            ranks = {"rank": int(rank[end[at]]), "home": int(rank[computed[at]])}
+            yield problem("message_on_wrong_rank", action=action, computation=computation, **ranks)
+        for at in true_places(across & (rank[end] == rank[computed]) & (peer[end] != other)):
+            row = end[at]
+            ranks = {"rank": int(rank[row]), "peer": int(peer[row]), "expected": int(other[at])}
+            yield problem("wrong_peer", action=program.row(row), **ranks)
+    for code, end, computed, wrong in (
+        ("early_send", send, hops.producer, across & (sender == rank[send]) & (send < hops.producer)),
+        ("late_receive", recv, hops.consumer, across & (receiver == rank[recv]) & (recv > hops.consumer)),
+    ):
+        for at in true_places(wrong):
+            action, computation = program.row(end[at]), program.row(computed[at])
+            yield problem(code, rank=int(rank[computed[at]]), action=action, computation=computation)
+
+
+def _rows(program: Program, hops: _Hops, op: Op) -> Rows:
+    """Return the row of the SEND or RECV of each message as ``[hops, microbatches]``, -1 where there is none."""
+    table = np.full(hops.producer.shape, -1, np.int64)
+    rows, hop = hops.rows(program, op)
+    table[hop, program.microbatch[rows]] = rows  # all belong to a hop: the others were reported before
+    return table
+
+
+def channel_problems(program: Program) -> list[Problem]:
+    """Check that, per directed pair of ranks, receives have the order of the sends."""
+    sends = np.flatnonzero(program.is_send)
+    recvs = np.flatnonzero((program.op == Op.RECV_F) | (program.op == Op.RECV_B))
+    ranks = np.int64(program.ranks)
+    sent_on = program.rank[sends] * ranks + program.peer[sends]
+    received_on = program.peer[recvs] * ranks + program.rank[recvs]
+    sends = sends[np.argsort(sent_on, kind="stable")]
+    recvs = recvs[np.argsort(received_on, kind="stable")]
+    backward, skipping = program.op[sends] == Op.SEND_B, program.other[sends] >= 0
+    expected = np.where(skipping, program.other[sends], program.stage[sends] + np.where(backward, -1, 1))
+    matches = (
+        (program.op[recvs] == np.where(backward, Op.RECV_B, Op.RECV_F))
+        & (program.stage[recvs] == expected)
+        & (program.microbatch[recvs] == program.microbatch[sends])
+        & (program.other[recvs] == np.where(skipping, program.stage[sends], -1))
+    )
+    return [
+        problem(
+            "receive_order",
+            action=program.row(sends[at]),
+            receive=program.row(recvs[at]),
+            rank=int(program.rank[sends[at]]),
+            peer=int(program.peer[sends[at]]),
+        )
+        for at in np.flatnonzero(~matches)[:1].tolist()
+    ]
