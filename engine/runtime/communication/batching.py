@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from meshwave.engine.program.acknowledgements import messages_of
-from meshwave.engine.program.action import Action, Op, carried
+from meshwave.engine.program.action import Action, Op, message_key
 from meshwave.engine.program.program import Program
 from meshwave.engine.runtime.device.accelerator import record_event, use_stream
 
@@ -89,7 +89,7 @@ def message_producer(message: Action) -> tuple[Action, int]:
 
     The action names the consumer as its ``other`` stage where the tensor skips stages.
     """
-    is_forward, source, target, mb = carried(message)
+    is_forward, source, target, mb = message_key(message)
     return Action(Op.F if is_forward else Op.B, source, mb, 0, target if message.other >= 0 else -1), target
 
 
