@@ -68,10 +68,10 @@ def eager_length() -> int:
 def basis() -> str:
     """Say what is fitted and assumed."""
     return (
-        f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It stands "
-        "for the bytes that a layer keeps of a sequence: attention is fused here and keeps no scores, dropout is off; "
-        f"with both, {eager_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
-        "no recomputation, M = P microbatches of B sequences, nothing for kernels, NCCL and fragmentation."
+        f"Fitted: one number, the sequence length of {fitted_length()} tokens, to one variance, that of 1F1B. It represents "
+        "the bytes that a layer keeps of a sequence: attention here is fused and keeps no scores, and dropout is off; "
+        f"with unfused attention and dropout, {eager_length()} tokens keep as much. Assumed: fp32, AdamW without sharding, "
+        "no recomputation, M = P microbatches of B sequences, no memory for kernels, NCCL and fragmentation."
     )
 
 
@@ -146,14 +146,14 @@ def exhausted() -> Table:
 
 
 def right() -> str:
-    """Say of how many experiments it is right whether they fit."""
+    """Return a sentence on how many experiments are predicted correctly to fit or not to fit."""
     cells = [(model, layout, who, fit) for (model, layout), bars in printed_fits().items() for who, fit in bars.items()]
     counts = [
         f"{sum(fits(model, layout, stands.get(who, who)) == fit for model, layout, who, fit in cells)} of {len(cells)} "
         f"with {reading}"
         for reading, stands in READINGS.items()
     ]
-    return f"Whether an experiment runs out of memory is right for {', for '.join(counts)}"
+    return f"Whether an experiment runs out of memory is predicted correctly for {', and for '.join(counts)}"
 
 
 def _names(fitting: Mapping[str, bool]) -> str:

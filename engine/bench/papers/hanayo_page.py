@@ -17,29 +17,29 @@ from meshwave.engine.bench.papers.table import WIDTH, Grid, Row, Table, differs
 BEGIN, END = "<!-- Hanayo, computed: scripts/papers_page.py -->", "<!-- Hanayo, end -->"
 
 CLUSTERS = """\
-Bars are speed-ups over GPipe, errors medians. *Data sheets*: a roofline on links and devices as they are sold, through
-designs of D data-parallel pipelines whose gradients are reduced; nothing is fitted. *T_C fitted*: unit costs, one number
-for each cluster and P. Assumed throughout, since the paper prints none of it: fp32 on CUDA cores where 16 bit is not
-said, 256 tokens, half of the peak, as many microbatches of B sequences as a pipeline has devices, AdamW, no
-recomputation, pipelines on consecutive GPUs. Chimera-wave, the paper's baseline, is one wave over half of the devices
-in twice as many pipelines (figure 5); one wave over all devices, the other reading, has rows of its own. Gain of the
-best number of waves over it, in percent:"""
+Bars are speed-ups over GPipe; errors are medians. *Data sheets*: a roofline with the links and devices as sold, for designs
+of D data-parallel pipelines whose gradients are reduced; nothing is fitted. *T_C fitted*: unit costs with one number per
+cluster and P. The paper states none of the following, which is assumed throughout: fp32 on CUDA cores unless 16 bit is
+stated, 256 tokens, half of the peak, as many microbatches of B sequences as a pipeline has devices, AdamW, no recomputation,
+pipelines on consecutive GPUs. Chimera-wave, the paper's baseline, is one wave over half of the devices in twice as many
+pipelines (figure 5); one wave over all devices, the other reading, has rows of its own. Gain of the best number of waves
+over Chimera-wave, in percent:"""
 
 THROUGHPUT = """\
-**What a printed sequence/s counts.** On the same GPUs the printed throughput follows D: two pipelines of four devices
-have twice the throughput of one of eight, four of eight twice that of two of sixteen. In sequences/s no schedule can do
-so. The figures agree where a step counts D B sequences, though each of its P microbatches has B of them: an own reading,
-which one bar contradicts (GPT, two waves, P=16). **Precision**: V100 and A100 are as far apart as their fp32 peaks. From
-a roofline of tensor cores to the printed figure, two waves on 8 GPUs of TACC:"""
+**What a printed sequence/s counts.** On the same GPUs, the printed throughput is proportional to D: two pipelines of four
+devices have twice the throughput of one of eight, and four of eight twice that of two of sixteen. No schedule can achieve
+that in sequences/s. The figures agree if a step counts D B sequences, although each of its P microbatches has B of them.
+That is our reading; one bar contradicts it (GPT, two waves, P=16). **Precision**: the ratio of V100 to A100 is that of their
+fp32 peaks. From a roofline of tensor cores to the printed figure, for two waves on 8 GPUs of TACC:"""
 
 SCALING = """\
-**Scaling and search** on TACC, by data sheets. The printed steps lose nothing to the reduction of gradients; ours lose
-what their bytes take through one NIC for three GPUs. A roofline has no kernels and launches, which the strong scaling
-of the paper shows. Percent of 8 GPUs:"""
+**Scaling and search** on TACC, by data sheets. The printed steps lose nothing to the reduction of gradients; the predicted
+steps lose the time of its bytes through one NIC for three GPUs. A roofline contains no kernel launches, which the strong
+scaling of the paper shows. Percent of 8 GPUs:"""
 
 MEMORY = """\
-**Memory** on 32 GPUs of 40 GB. One number is fitted to one variance, the sequence length to that of 1F1B; it stands for
-the bytes that a layer keeps, which attention that is not fused reaches with fewer tokens. Variance of GB over devices:"""
+**Memory** on 32 GPUs of 40 GB. One number is fitted to one variance: the sequence length to that of 1F1B. It represents the
+bytes that a layer keeps, which unfused attention reaches with fewer tokens. Variance of GB over devices:"""
 
 
 def section() -> str:
@@ -58,7 +58,7 @@ def section() -> str:
         SCALING,
         _by_basis(hanayo_scaling.weak_scaling(), "H-2"),
         _by_basis(hanayo_scaling.strong_scaling()),
-        f"Of the configurations (D, P, W) that win the search on 32 GPUs, {_winning(winners)}.",
+        f"Configurations (D, P, W) that win the search on 32 GPUs: {_winning(winners)}.",
         MEMORY,
         _by_basis(hanayo_memory.variances()),
         f"{hanayo_memory.right()}. {hanayo_memory.basis()}",

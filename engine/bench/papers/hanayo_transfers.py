@@ -65,11 +65,11 @@ def verdict() -> str:
     found = {model: exposed("chimera", 8, model) for model in get_args(UnitTransferModel)}
     others = ", ".join(f"{found[model]:g} with {model}" for model in found if model != PAPERS_MODEL)
     return (
-        f"**Cross-communication.** Figure 3(c) waits for 22 T_C in Chimera on 8 devices. The transfer model {PAPERS_MODEL} "
-        f"gives {found[PAPERS_MODEL]:g} ({others}) and leaves the other drawings of figure 3 as printed: two opposite "
-        "transfers that are on their way at once share the link of their ranks. `transfer.batched` issues a send and a "
-        "receive that stand next to each other with `batch_isend_irecv`, priced by the model batched: the next "
-        "computations of both ranks wait for both, and its two directions do not share a rate."
+        f"**Cross-communication.** Figure 3(c) shows 22 T_C on the critical path of Chimera on 8 devices. The transfer model "
+        f"{PAPERS_MODEL} gives {found[PAPERS_MODEL]:g} ({others}) and leaves the other drawings of figure 3 unchanged: two "
+        "opposite transfers at the same time share the link of their ranks. `transfer.batched` issues a send and a receive "
+        "that are next to each other with `batch_isend_irecv`, priced by the model batched: the next actions of both ranks "
+        "wait for both transfers, and the two directions do not share a rate."
     )
 
 
