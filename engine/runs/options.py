@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from meshwave.engine.frozen import Part
+from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.units import quantity
 
@@ -37,6 +38,8 @@ class Options(Part):
     """Wait instead of computing."""
     hosts: Hosts | None = None
     """Spread the processes over emulated hosts."""
+    checkpoints: Checkpoints | None = None
+    """Write checkpoints; null: none."""
 
     @property
     def is_plain(self) -> bool:

@@ -12,6 +12,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
 from meshwave.engine.run_files import RunFile, read_document
+from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import ASKED, Rehearsal
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
@@ -27,6 +28,7 @@ class Job:
     text: Path = DEFAULT_TEXT
     rehearsal: Rehearsal | None = None  # wait instead of computing
     shaped: bool = False  # the links are emulated
+    checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
         _refuse(self.design, self.program, ASKED if self.rehearsal else None)
@@ -43,6 +45,7 @@ class Job:
 
 class _Options(RunFile):
     rehearse: Rehearsal | None = None
+    checkpoints: Checkpoints | None = None
     hosts: dict[str, object] | None = None
 
 
@@ -68,6 +71,7 @@ def read_job(folder: Path) -> Job:
         text if text.is_file() else DEFAULT_TEXT,
         options.rehearse,
         options.hosts is not None,
+        options.checkpoints,
     )
 
 

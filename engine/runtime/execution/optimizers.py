@@ -30,7 +30,15 @@ class Optimizer(ABC):
     @property
     def state(self) -> list[Tensor]:
         """What it keeps from step to step besides the weights."""
-        return []
+        return [tensor for moment in self.moments.values() for tensor in moment]
+
+    @property
+    def moments(self) -> dict[str, list[Tensor]]:
+        """What it keeps of each weight from step to step, by name, in the order of the weights."""
+        return {}
+
+    def resume(self, steps: int) -> None:  # noqa: B027  most count no steps
+        """Go on after ``steps`` steps."""
 
     @abstractmethod
     def _follow(self, gradients: list[Tensor]) -> None: ...
@@ -57,7 +65,15 @@ class AdamW(Optimizer):
 
     @property
     def state(self) -> list[Tensor]:
-        return [*self._mean, *self._square, *self._steps]
+        return [*super().state, *self._steps]
+
+    @property
+    def moments(self) -> dict[str, list[Tensor]]:
+        return {"mean": self._mean, "square": self._square}
+
+    def resume(self, steps: int) -> None:
+        torch._foreach_zero_(self._steps)
+        torch._foreach_add_(self._steps, steps)
 
     def _follow(self, gradients: list[Tensor]) -> None:
         """One kernel touches each number once, where one operation after the other takes six times as long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part, load
 from meshwave.engine.runtime.execution.data import Batches
 from meshwave.engine.runtime.execution.executor import Executor, Measured
 from meshwave.engine.runtime.execution.job import Job
@@ -126,6 +128,23 @@ class Trainer:
     def held(self) -> dict[str, list[Tensor]]:
         """What is there also between two steps, by what it is for."""
         return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
+
+    def state(self) -> dict[str, Part]:
+        """The parts of the training state that this process holds: weights, and what the optimizer keeps of them."""
+        named = (pair for module in self._modules.values() for pair in module.named_parameters())
+        weights = {f"{WEIGHTS}{name}": Part(weight.detach(), weight_shard(weight)) for name, weight in named}
+        moments = {name: Part(kept, weight_shard(weight)) for name, weight, kept in self._update.named_moments()}
+        return {**weights, **moments}
+
+    def resume(self, folder: Path) -> int:
+        """Load a checkpoint and return the number of steps that it is after.
+
+        Raises:
+            RunError: a file is missing or damaged, or the checkpoint is of another model.
+        """
+        steps = load(folder, self.state())
+        self._update.resume(steps)
+        return steps
 
     def routed(self) -> dict[int, list[float]]:
         """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.route_counts`."""

@@ -69,6 +69,16 @@ class Update:
         """What the optimizer keeps from step to step."""
         return self._optimizer.state
 
+    def named_moments(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
+        """Yield what the optimizer keeps of each weight: its name in the whole training state, the weight, the tensor."""
+        for moment, tensors in self._optimizer.moments.items():
+            for (name, parameter), tensor in zip(self._named, tensors, strict=True):
+                yield f"{moment}/{name}", parameter, tensor
+
+    def resume(self, steps: int) -> None:
+        """Let the optimizer go on after ``steps`` steps."""
+        self._optimizer.resume(steps)
+
     def reduce(self, stage: int) -> None:
         """Start to sum the gradients of ``stage`` over all who hold it."""
         for members, weights in self._shared[stage].items():

@@ -27,6 +27,7 @@ from meshwave.engine.families import model_families
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import parse_program
 from meshwave.engine.runtime.communication.world import join_run
+from meshwave.engine.runtime.execution import checkpoint
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.trainer import Trainer
 from meshwave.engine.runtime.processes import worker
@@ -115,6 +116,7 @@ def _warm_up() -> None:
     """Import what is imported when somebody looks, once for all: processes that fork find it."""
     torch.set_num_threads(1)
     tuple(family.stage_builder() for family in model_families.values()), tuple(cost_models)
+    checkpoint.prepare()
     np.unique([0])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at

@@ -1,0 +1,102 @@
+"""Checkpoints of a run as its folder holds them; :mod:`meshwave.engine.runtime.execution.checkpoint` writes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.frozen import Part
+from meshwave.engine.run_files import RunFile, read_document
+
+FOLDER = "checkpoints"
+MANIFEST = "checkpoint.json"
+FORMAT = "meshwave-checkpoint/1"
+
+
+class Checkpoints(Part):
+    """When a run writes checkpoints."""
+
+    every_steps: PositiveInt | None = None
+    """Steps from one checkpoint to the next; null: only one at the end."""
+    every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Seconds from one checkpoint to the next."""
+    keep: PositiveInt = 2
+    """The newest checkpoints that are kept."""
+
+
+class Checkpoint(RunFile):
+    """The manifest of a checkpoint."""
+
+    format: str = FORMAT
+    steps: NonNegativeInt = 0
+    """Steps of training that the state is after."""
+    model: dict[str, Any]
+    optimizer: str
+    files: dict[str, str] = {}
+    """The SHA-256 of each file."""
+
+    @classmethod
+    def for_design(cls, design: Design) -> Checkpoint:
+        """Return the manifest of the checkpoints of a run of ``design``, before its first step."""
+        return cls(model=design.model.model_dump(mode="json"), optimizer=design.training.optimizer)
+
+    def of_step(self, steps: int, files: dict[str, str]) -> Checkpoint:
+        """Return the manifest of one checkpoint."""
+        return self.model_copy(update={"steps": steps, "files": files})
+
+
+def step_folder(checkpoints: Path, steps: int) -> Path:
+    """Return the folder of the checkpoint after ``steps`` steps; its name sorts by the number."""
+    return checkpoints / f"step-{steps:09d}"
+
+
+def complete_checkpoints(run_folder: Path) -> list[Path]:
+    """Return the folders of the complete checkpoints of a run, oldest first."""
+    return sorted((run_folder / FOLDER).glob("step-*[0-9]"))
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        RunError: the folder is not a complete checkpoint.
+        RunFolderError: the manifest is damaged.
+    """
+    found = read_document(folder / MANIFEST, Checkpoint)
+    if found is None:
+        raise RunError(f"{folder.name} is not a complete checkpoint: it has no {MANIFEST}")
+    return found
+
+
+def bring_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:
+    """Link the newest checkpoint of a run into the folder of another, which starts from it.
+
+    Files are linked where the file system can, and copied elsewhere: the first run may be deleted.
+
+    Raises:
+        InputError: the run has no checkpoint.
+    """
+    found: Sequence[Path] = complete_checkpoints(source_run)
+    if not found:
+        raise InputError(f"run {source_run.name} has no checkpoint; launch it with --checkpoint-every to write some")
+    target = target_run / FOLDER / found[-1].name
+    unfinished = target.with_suffix(".tmp")
+    unfinished.mkdir(mode=0o700, parents=True)
+    for path in found[-1].iterdir():
+        _link(path, unfinished / path.name)
+    unfinished.rename(target)
+    return read_checkpoint(target)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, target)

@@ -1,0 +1,251 @@
+"""Checkpoints: the state of a training run on disk, from which any layout of the same model goes on.
+
+A checkpoint is a folder of torch.distributed.checkpoint, ``checkpoints/step-N`` of the run folder. Each process writes
+the parts that it holds, at most once among its copies, in a thread beside training. The folder gets its name when all
+parts are on disk with their checksums, so that a folder of that name is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from meshwave.engine.errors import RunError
+from meshwave.engine.run_files import write_document
+from meshwave.engine.runs.checkpoints import MANIFEST, Checkpoint, read_checkpoint, step_folder
+from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint import FileSystemReader
+
+WEIGHTS = "weights/"
+"""Before the name of a weight in the whole training state."""
+TIMEOUT = timedelta(minutes=30)
+"""The longest that one process waits until the others have written their parts."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a whole tensor that a process holds; torch.distributed.checkpoint calls its methods."""
+
+    tensor: Tensor
+    shard: WeightShard | None = None  # None: the whole tensor
+
+    @property
+    def whole_size(self) -> torch.Size:
+        """The size of the whole tensor."""
+        return torch.Size(self.shard.whole_shape(self.tensor.shape)) if self.shard else self.tensor.shape
+
+    def pieces(self) -> Iterator[tuple[torch.Size, Tensor]]:
+        """Yield each contiguous piece of the whole tensor with its offsets in it."""
+        offsets = [0] * self.tensor.dim()
+        if self.shard is None:
+            yield torch.Size(offsets), self.tensor
+            return
+        start = 0
+        for piece in self.shard.pieces:
+            offsets[self.shard.dim] = piece.start
+            if len(piece):
+                yield torch.Size(offsets), self.tensor.narrow(self.shard.dim, start, len(piece))
+            start += len(piece)
+
+    def piece_at(self, offsets: torch.Size) -> Tensor:
+        """Return the piece that starts at these offsets of the whole tensor."""
+        return next(piece for start, piece in self.pieces() if start == offsets)
+
+    def staged(self) -> Part:
+        """Return a copy in the memory of the host, which training does not change."""
+        return Part(self.tensor.detach().to("cpu", copy=True), self.shard)
+
+    def size(self) -> torch.Size:
+        """Return the size of the whole tensor, for the check of a checkpoint that is loaded."""
+        return self.whole_size
+
+    def __create_chunk_list__(self) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+        return [ChunkStorageMetadata(offsets, piece.size()) for offsets, piece in self.pieces()]
+
+    def __create_write_items__(self, name: str, part: Part) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+        properties = TensorProperties.create_from_tensor(self.tensor)
+        return [
+            WriteItem(
+                MetadataIndex(name, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.whole_size),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+
+State = Mapping[str, Part]
+"""The parts that a process holds, by their names in the whole training state."""
+
+
+def prepare() -> None:
+    """Import torch.distributed.checkpoint, which takes a second, before the first checkpoint needs it."""
+
+
+class Checkpointer:
+    """Writes checkpoints of a run beside its training.
+
+    All processes of a run make one, and call :meth:`save` after the same steps.
+    """
+
+    def __init__(self, folder: Path, about: Checkpoint, state: State, keep: int) -> None:
+        """Write to ``folder``; ``about`` describes the run, and the newest ``keep`` checkpoints are kept."""
+        self._folder, self._about, self._state, self._keep = folder, about, state, keep
+        self._process, self._size = dist.get_rank(), dist.get_world_size()
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)  # its thread must not meet those of training
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, steps: int) -> None:
+        """Start to write the state after ``steps`` steps of training.
+
+        Raises:
+            OSError: the checkpoint before could not be written.
+        """
+        self.wait()
+        staged = {name: part.staged() for name, part in self._state.items()}
+        self._pending = self._pool.submit(self._write, steps, staged)
+
+    def wait(self) -> None:
+        """Wait until all that was started is on disk.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def close(self) -> None:
+        """Wait for the last checkpoint and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def _write(self, steps: int, staged: State) -> None:
+        from torch.distributed.checkpoint import FileSystemWriter, save
+
+        target = step_folder(self._folder, steps)
+        if target.exists():  # the run goes on from this one
+            return
+        unfinished = target.with_suffix(".tmp")
+        writer = FileSystemWriter(unfinished, single_file_per_rank=True, sync_files=True, overwrite=True)
+        save(dict(staged), storage_writer=writer, planner=_save_planner(), process_group=self._group)
+        files = self._checksums(unfinished)
+        if self._process == 0:
+            write_document(unfinished / MANIFEST, self._about.of_step(steps, files).model_dump())
+            unfinished.rename(target)
+            self._remove_old()
+
+    def _checksums(self, folder: Path) -> dict[str, str]:
+        """Return the checksum of each file, which all processes compute together."""
+        own = {path.name: checksum(path) for path in share_of_files(folder, self._process, self._size)}
+        found: list[dict[str, str]] = [{}] * self._size
+        dist.all_gather_object(found, own, group=self._group)
+        return {name: value for part in found for name, value in part.items()}
+
+    def _remove_old(self) -> None:
+        complete = sorted(self._folder.glob("step-*[0-9]"))
+        for folder in complete[: -self._keep]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def load(folder: Path, state: State) -> int:
+    """Load the state of a checkpoint into the parts of this process and return its number of steps.
+
+    All processes of a run call it together.
+
+    Raises:
+        RunError: a file of the checkpoint is missing or damaged, or the checkpoint is of another model.
+    """
+    from torch.distributed.checkpoint import FileSystemReader
+
+    found = read_checkpoint(folder)
+    for path in share_of_files(folder, dist.get_rank(), dist.get_world_size()):
+        if found.files.get(path.name) != checksum(path):
+            raise RunError(f"{path.name} of checkpoint {folder.name} is damaged; resume from an earlier checkpoint")
+    _read(FileSystemReader(folder), state, folder)
+    return found.steps
+
+
+def read_whole_state(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield each whole tensor of a checkpoint with its name; one process is enough.
+
+    Raises:
+        RunError: the checkpoint is damaged.
+    """
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    reader = FileSystemReader(folder)
+    for name, data in reader.read_metadata().state_dict_metadata.items():
+        if isinstance(data, TensorStorageMetadata):
+            part = Part(torch.empty(data.size, dtype=data.properties.dtype))
+            _read(reader, {name: part}, folder, alone=True)
+            yield name, part.tensor
+
+
+def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool = False) -> None:
+    from torch.distributed.checkpoint import CheckpointException
+    from torch.distributed.checkpoint import load as load_parts
+
+    try:
+        load_parts(dict(state), storage_reader=reader, planner=_load_planner(), no_dist=alone)
+    except (Exception, CheckpointException) as error:  # torch's own is not an Exception
+        raise RunError(f"cannot load checkpoint {folder.name}: {error}") from error
+
+
+def share_of_files(folder: Path, process: int, processes: int) -> list[Path]:
+    """Return the files of a checkpoint whose checksums are a process's to compute."""
+    return sorted(path for path in folder.iterdir() if path.name != MANIFEST)[process::processes]
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _save_planner() -> Any:
+    from torch.distributed.checkpoint import DefaultSavePlanner
+
+    class Planner(DefaultSavePlanner):
+        def lookup_object(self, index: Any) -> Tensor:
+            part: Part = self.state_dict[index.fqn]
+            return part.piece_at(index.offset)
+
+    return Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+
+def _load_planner() -> Any:
+    from torch.distributed.checkpoint import DefaultLoadPlanner
+
+    class Planner(DefaultLoadPlanner):
+        def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+            # The base class would replace what it does not know, such as a part.
+            self.state_dict = self.original_state_dict = state_dict
+            self.metadata, self.is_coordinator = metadata, is_coordinator
+
+        def lookup_tensor(self, index: Any) -> Tensor:
+            part: Part = self.state_dict[index.fqn]
+            return part.piece_at(index.offset).detach()
+
+    return Planner(flatten_state_dict=False, flatten_sharded_tensors=False)

@@ -1,0 +1,159 @@
+"""Checkpoints: a run goes on to the bit, and on another layout of the same model to the same loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.document import parse_design
+from meshwave.engine.runs.checkpoints import bring_checkpoint, complete_checkpoints, read_checkpoint
+
+Document = dict[str, Any]
+Outcomes = list[dict[str, Any]]
+
+MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
+
+
+@pytest.fixture
+def train(crew: Any) -> Callable[..., Outcomes]:
+    """Train a design up to a step in a folder, from its newest checkpoint if it has one."""
+
+    def train(document: Document, folder: Path, until: int, **more: Any) -> Outcomes:
+        folder.mkdir(exist_ok=True)
+        size = sum(len(mesh.devices) for mesh in parse_design(document).meshes)
+        argument = {"document": document, "folder": str(folder), "until": until, **more}
+        found: Outcomes = crew.call("tests.engine.runtime.checkpoint_works:train", size, argument)
+        broken = [outcome for outcome in found if not isinstance(outcome, dict)]
+        assert not broken, broken
+        return found
+
+    return train
+
+
+def assert_same_bits(one: Outcomes, other: Outcomes) -> None:
+    for before, after in zip(one, other, strict=True):
+        for name, weight in before["parameters"].items():
+            np.testing.assert_array_equal(weight, after["parameters"][name], err_msg=name)
+
+
+@pytest.mark.parametrize("interrupted", [1, 3])
+@pytest.mark.parametrize(
+    ("pipeline", "axes"),
+    [
+        ({"schedule": "1f1b", "microbatches": 4}, {"dp": 2, "tp": 1}),
+        ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, {"dp": 1, "tp": 2}),
+        ({"schedule": "chimera", "microbatches": 4}, {"dp": 1, "tp": 1}),
+    ],
+    ids=["1f1b", "hanayo", "chimera"],
+)
+def test_a_run_that_was_interrupted_goes_on_to_the_bit(
+    pipeline: Document, axes: dict[str, int], interrupted: int, train: Any, draw: Any, tmp_path: Path
+) -> None:
+    document = draw(pipeline, layers=9, steps=5, clip_norm=0.5, **axes)
+    whole = train(document, tmp_path / "whole", 5)
+
+    before = train(document, tmp_path / "cut", interrupted)
+    after = train(document, tmp_path / "cut", 5)
+
+    assert after[0]["first"] == interrupted
+    assert before[0]["losses"] + after[0]["losses"] == whole[0]["losses"]
+    assert_same_bits(after, whole)
+
+
+LAYOUTS = {
+    "1f1b": {"pipeline": {"schedule": "1f1b", "microbatches": 4}, "pp": 2, "dp": 1, "tp": 1},
+    "hanayo": {"pipeline": {"schedule": "hanayo", "waves": 2, "microbatches": 4}, "pp": 2, "dp": 1, "tp": 1},
+    "tp": {"pipeline": {"schedule": "zb-h1", "microbatches": 4}, "pp": 2, "dp": 1, "tp": 2},
+    "three uneven cuts": {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "pp": 1, "dp": 1, "tp": 3},
+    "dp": {"pipeline": {"schedule": "chimera", "microbatches": 2}, "pp": 2, "dp": 2, "tp": 1},
+    "one": {"pipeline": {"schedule": "gpipe", "microbatches": 4}, "pp": 1, "dp": 1, "tp": 1},
+}
+PAIRS = [
+    ("1f1b", "hanayo"),
+    ("hanayo", "tp"),
+    ("tp", "three uneven cuts"),
+    ("three uneven cuts", "dp"),
+    ("dp", "1f1b"),
+    ("tp", "one"),
+]
+
+
+def laid_out(draw: Any, layout: Document, **others: Any) -> Document:
+    document: Document = draw(**layout, **{"layers": 9, "steps": 4, **others})
+    document["model"] |= {"hidden": 12, "heads": 6, "ffn": 30}
+    return document
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a_run_goes_on_under_another_layout(first: str, second: str, train: Any, draw: Any, tmp_path: Path) -> None:
+    documents = [laid_out(draw, LAYOUTS[name]) for name in (first, second)]
+    rows = [parse_design(document).sequences_per_step for document in documents]
+    assert rows[0] == rows[1], "both take the same sequences in a step"
+    whole = train(documents[0], tmp_path / "whole", 4)
+
+    train(documents[0], tmp_path / "cut", 2)
+    after = train(documents[1], tmp_path / "cut", 4)
+
+    np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-9)
+
+
+def test_experts_go_on_under_another_placement(train: Any, draw: Any, tmp_path: Path) -> None:
+    documents = []
+    for experts in ({"schedule": "parm-s1", "ep": 2, "esp": 2}, {"schedule": "ppmoe", "ep": 2, "esp": 1}):
+        document = draw({"schedule": "1f1b", "microbatches": 4}, pp=1, dp=2, tp=2, steps=4)
+        document["model"]["moe"] = MOE
+        document["experts"] = experts
+        documents.append(document)
+    whole = train(documents[0], tmp_path / "whole", 4)
+
+    train(documents[0], tmp_path / "cut", 2)
+    after = train(documents[1], tmp_path / "cut", 4)
+
+    np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=1e-6)
+
+
+def test_another_precision_goes_on_from_the_same_weights(train: Any, draw: Any, tmp_path: Path) -> None:
+    fine, coarse = (laid_out(draw, LAYOUTS["1f1b"], precision=precision) for precision in ("fp64", "fp32"))
+    whole = train(fine, tmp_path / "whole", 4)
+
+    train(fine, tmp_path / "cut", 2)
+    after = train(coarse, tmp_path / "cut", 4)
+
+    np.testing.assert_allclose(after[0]["losses"], whole[0]["losses"][2:], rtol=2e-5)
+
+
+def test_the_newest_checkpoints_are_kept_and_each_names_its_files(train: Any, draw: Any, tmp_path: Path) -> None:
+    train(laid_out(draw, LAYOUTS["1f1b"]), tmp_path, 4, keep=2)
+
+    found = complete_checkpoints(tmp_path)
+    assert [folder.name for folder in found] == ["step-000000003", "step-000000004"]
+    manifest = read_checkpoint(found[-1])
+    assert manifest.steps == 4
+    assert manifest.files.keys() == {path.name for path in found[-1].iterdir()} - {"checkpoint.json"}
+    assert not list((tmp_path / "checkpoints").glob("*.tmp"))
+
+
+def test_a_damaged_file_is_found(crew: Any, train: Any, draw: Any, tmp_path: Path) -> None:
+    document = laid_out(draw, LAYOUTS["1f1b"])
+    train(document, tmp_path, 2)
+    part = next(complete_checkpoints(tmp_path)[-1].glob("__1_*"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+
+    argument = {"document": document, "folder": str(tmp_path), "until": 4}
+    found = crew.call("tests.engine.runtime.checkpoint_works:train", 2, argument)
+
+    assert any("is damaged; resume from an earlier checkpoint" in str(outcome) for outcome in found)
+
+
+def test_a_checkpoint_is_brought_to_another_run(train: Any, draw: Any, tmp_path: Path) -> None:
+    document = laid_out(draw, LAYOUTS["1f1b"])
+    train(document, tmp_path / "first", 2)
+
+    assert bring_checkpoint(tmp_path / "first", tmp_path / "second").steps == 2
+    assert train(document, tmp_path / "second", 4)[0]["first"] == 2
