@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, step_time
 from meshwave.engine.runs.accuracy import Comparison
+from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Lengths, Rehearsal, TooLongError, long_time, shortened, waited
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
 from meshwave.engine.runs.launchers import launchers, settled, usual_launcher
@@ -74,6 +76,8 @@ def _run(design: Design, options: argparse.Namespace) -> int:
     prediction = predict(design)
     _warn_of_another_machine(design, how)
     with closing(Record()) as record, closing(launchers[chosen](record)) as launcher:
+        if options.resume is not None:
+            how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
         if how.rehearse:
@@ -120,6 +124,31 @@ def _foretold(prediction: Prediction, how: Options) -> str:
     return f"a step should take {long_time(step_s)}{together}"
 
 
+TIME_UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def checkpoints_asked(options: argparse.Namespace) -> Checkpoints | None:
+    """Return when the command line asks for checkpoints; None if it does not.
+
+    Raises:
+        InputError: an option needs another one, or cannot be read.
+    """
+    every, keep = options.checkpoint_every, options.keep_checkpoints
+    if every is None:
+        if keep is not None:
+            raise InputError("--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every")
+        return None
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(TIME_UNITS_S)})?", every)
+    if found is None or not float(found[1]) or (found[2] is None and "." in found[1]):
+        raise InputError(f"--checkpoint-every {every}: use a number of steps, such as 50, or a time, such as 10min")
+    if keep is not None and keep < 1:
+        raise InputError(f"--keep-checkpoints {keep}: keep at least 1")
+    more = {} if keep is None else {"keep": keep}
+    if found[2] is None:
+        return Checkpoints(every_steps=int(found[1]), **more)
+    return Checkpoints(every_s=float(found[1]) * TIME_UNITS_S[found[2]], **more)
+
+
 def asked(design: Design, options: argparse.Namespace) -> Options:
     """What the command line asks for besides the design.
 
@@ -130,11 +159,14 @@ def asked(design: Design, options: argparse.Namespace) -> Options:
         raise InputError("--scale stretches the time of a rehearsal; add --rehearse")
     if options.hosts is None and (options.inter_bandwidth is not None or options.intra_bandwidth is not None):
         raise InputError("--inter-bandwidth and --intra-bandwidth are of emulated hosts; say how many with --hosts N")
+    if options.rehearse and (options.checkpoint_every is not None or options.resume is not None):
+        raise InputError("a dry run has no state; leave out --checkpoint-every and --resume, or --rehearse")
     links = options.intra_bandwidth, options.inter_bandwidth
     try:
         return Options(
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
             hosts=None if options.hosts is None else drawn(design, options.hosts, *links),
+            checkpoints=checkpoints_asked(options),
         )
     except ValidationError as error:
         given = {"nodes": options.hosts, **vars(options)}

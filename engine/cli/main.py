@@ -108,6 +108,15 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     run.add_argument(
         "--scale", type=float, metavar="X", help="stretch the modelled time X times; default: as it stays true here"
     )
+    run.add_argument(
+        "--checkpoint-every",
+        metavar="N|TIME",
+        help="write a checkpoint every N steps, or every so often, such as 10min",
+    )
+    run.add_argument("--keep-checkpoints", type=int, metavar="K", help="the newest checkpoints to keep; default: 2")
+    run.add_argument(
+        "--resume", metavar="RUN", help="start from the newest checkpoint of a run, also of another design"
+    )
     run.add_argument("--hosts", type=int, metavar="N", help="spread the processes over N emulated hosts")
     run.add_argument(
         "--inter-bandwidth", type=float, metavar="B", help="bytes/s between the hosts; default: the design's"

@@ -12,10 +12,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.findings import Problem
 from meshwave.engine.frozen import Part
 from meshwave.engine.run_files import RunFile, read_document
 
 FOLDER = "checkpoints"
+WEIGHTS_FILE = "weights.safetensors"
 MANIFEST = "checkpoint.json"
 FORMAT = "meshwave-checkpoint/1"
 
@@ -73,6 +75,32 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if found is None:
         raise RunError(f"{folder.name} is not a complete checkpoint: it has no {MANIFEST}")
     return found
+
+
+def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
+    """Return why a design cannot start from the newest checkpoint of a run.
+
+    Schedule, meshes, axes, experts on devices and precision may differ; model and optimizer may not.
+
+    Raises:
+        RunError: the checkpoint is damaged.
+    """
+    found = complete_checkpoints(run_folder)
+    if not found:
+        return [Problem("", "checkpoint_missing", {"run": run_folder.name})]
+    saved, own = read_checkpoint(found[-1]), Checkpoint.for_design(design)
+    differing = [key for key in saved.model.keys() | own.model.keys() if saved.model.get(key) != own.model.get(key)]
+    problems = [
+        Problem(f"model.{key}", "checkpoint_of_another_model", {"key": key, "run": run_folder.name})
+        for key in sorted(differing)
+    ]
+    if saved.optimizer != own.optimizer:
+        params = {"optimizer": saved.optimizer, "run": run_folder.name}
+        problems.append(Problem("training.optimizer", "checkpoint_of_another_optimizer", params))
+    if design.training.steps <= saved.steps:
+        params = {"steps": design.training.steps, "done": saved.steps, "run": run_folder.name}
+        problems.append(Problem("training.steps", "checkpoint_is_later", params))
+    return problems
 
 
 def bring_checkpoint(source_run: Path, target_run: Path) -> Checkpoint:

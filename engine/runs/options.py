@@ -40,6 +40,8 @@ class Options(Part):
     """Spread the processes over emulated hosts."""
     checkpoints: Checkpoints | None = None
     """Write checkpoints; null: none."""
+    resume: str | None = None
+    """The id of the run whose newest checkpoint this one starts from."""
 
     @property
     def is_plain(self) -> bool:
@@ -48,7 +50,8 @@ class Options(Part):
     @property
     def words(self) -> str:
         """``rehearsal, time x 40; on 2 emulated hosts``; nothing for plain training."""
-        return "; ".join(part.words for part in (self.rehearse, self.hosts) if part is not None)
+        parts = [part.words for part in (self.rehearse, self.hosts) if part is not None]
+        return "; ".join([*parts, *([f"resumes run {self.resume}"] if self.resume else [])])
 
 
 PLAIN = Options()

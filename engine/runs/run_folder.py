@@ -18,6 +18,7 @@ from meshwave.engine.findings import DesignError
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.program import Program, ProgramFile, to_json
 from meshwave.engine.run_files import RunFolderError, damaged, read_document
+from meshwave.engine.runs.checkpoints import bring_checkpoint
 from meshwave.engine.runs.options import PLAIN, Options
 
 LARGEST_COPY_BYTES = 64_000_000
@@ -94,7 +95,8 @@ def write_bundle(
     ``design`` is as it is run, and ``drawn`` as it was launched where that is another one.
 
     Raises:
-        InputError: the design trains on a text of the user's and ``data`` is no readable file.
+        InputError: the design trains on a text of the user's and ``data`` is no readable file, or the run to resume
+            has no checkpoint.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     drawn = drawn or design
@@ -104,6 +106,8 @@ def write_bundle(
     write_private(folder / "program.json", json.dumps({**to_json(program), "layers": list(layers)}) + "\n")
     if not options.is_plain:
         write_private(folder / "options.json", options.model_dump_json(indent=2) + "\n")
+    if options.resume is not None:
+        bring_checkpoint(folder.with_name(options.resume), folder)
     if data is not None:
         _bring(data, folder / "data.txt")
     elif design.training.data is not None and options.rehearse is None:

@@ -20,6 +20,7 @@ from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.program.program import Program
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
+from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, usual_scale, waited
 from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
 from meshwave.engine.runs.options import PLAIN, Options
@@ -140,7 +141,8 @@ class Launcher(ABC):
         can = self.probe()
         if not can.can_launch:
             raise RunError(can.why_not)
-        if found := self.refusals(design, options, peak_memory(program, estimate(design, program)), data):
+        resumed = resume_problems(design, self.record.folder(options.resume)) if options.resume else []
+        if found := resumed + self.refusals(design, options, peak_memory(program, estimate(design, program)), data):
             raise DesignError(found)
         as_run, options = settled(design, program, layers, options)
         self.see_that_it_can(as_run, design, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -186,8 +186,8 @@ def load(folder: Path, state: State) -> int:
     return found.steps
 
 
-def read_whole_state(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield each whole tensor of a checkpoint with its name; one process is enough.
+def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each whole tensor of a checkpoint whose name is wanted, with its name; one process is enough.
 
     Raises:
         RunError: the checkpoint is damaged.
@@ -197,7 +197,7 @@ def read_whole_state(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
     reader = FileSystemReader(folder)
     for name, data in reader.read_metadata().state_dict_metadata.items():
-        if isinstance(data, TensorStorageMetadata):
+        if isinstance(data, TensorStorageMetadata) and wants(name):
             part = Part(torch.empty(data.size, dtype=data.properties.dtype))
             _read(reader, {name: part}, folder, alone=True)
             yield name, part.tensor

@@ -146,6 +146,10 @@ class Trainer:
         self._update.resume(steps)
         return steps
 
+    def is_agreed(self, wish: bool) -> bool:
+        """Return True on all processes if it is the wish of any of them."""
+        return bool(self._wire.total([float(wish)])[0] > 0)
+
     def routed(self) -> dict[int, list[float]]:
         """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.route_counts`."""
         return {number: layer.route_counts for number, layer in self._expert_layers().items()}

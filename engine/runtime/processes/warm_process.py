@@ -359,6 +359,7 @@ def _import_the_rest() -> None:
     """What a worker imports only when it comes to it."""
     for family in model_families.values():
         family.stage_builder()
+    importlib.import_module("meshwave.engine.runtime.execution.checkpoint").prepare()
 
 
 def _spawned(worker: str) -> Callable[[str], NoReturn]:

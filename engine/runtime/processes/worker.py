@@ -28,6 +28,7 @@ from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.experts import LAYER_OPS
 from meshwave.engine.files import write_all
 from meshwave.engine.run_files import UNREPORTED_STATUS, write_document
+from meshwave.engine.runs.checkpoints import complete_checkpoints
 from meshwave.engine.runs.recording import Recorder, StepsRecorder, write_clocks, write_routing
 from meshwave.engine.runtime.communication.world import World, join_run, leave_run
 from meshwave.engine.runtime.device.accelerator import device_name
@@ -37,6 +38,7 @@ from meshwave.engine.runtime.dry_run.executor import Rehearsed, Rehearser
 from meshwave.engine.runtime.execution.executor import ExecutionError
 from meshwave.engine.runtime.execution.job import Job, read_job
 from meshwave.engine.runtime.execution.trainer import Step, Trainer
+from meshwave.engine.runtime.processes.checkpointing import Checkpointing
 
 PARENT_LOOKS_PER_S = 5
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -105,6 +107,8 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
     _note(events, _chosen(job.design))
     trainer = Trainer(job, world)
     _note(events, trainer.notes)
+    first = _resume(folder, trainer, events)
+    checkpoints = Checkpointing(folder, job, trainer, world.process, events.event)
     counted, memory = counted_step(job.design.training.steps), MemoryCount(world.device, trainer.held())
     apart = [counted] if counted is not None and memory.slows_step else []
     recorder = _recorder(folder, job, world, apart=apart, arrivals=world.sends_between_devices)
@@ -122,14 +126,27 @@ def _train(folder: Path, job: Job, world: World, events: Lines) -> None:
             inside.write(number, trainer.trace.take())
         if recorder.is_due(number):
             write_routing(folder, world.process, trainer.routed())
+        checkpoints.after_step(number + 1)
         return step
 
     def told(step: Step) -> Told:
         words = f"loss {step.loss:.4f} in {step.seconds:.3f} s"
         return words, {"loss": step.loss, "grad_norm": step.grad_norm}
 
-    _play(folder, job, world, events, recorder, play, told)
+    _play(folder, job, world, events, recorder, play, told, first)
     inside.close()
+    checkpoints.finish(job.design.training.steps)
+
+
+def _resume(folder: Path, trainer: Trainer, events: Lines) -> int:
+    """Load the newest checkpoint of the run folder, if there is one, and return the number of the first step."""
+    found = complete_checkpoints(folder)
+    if not found:
+        return 0
+    steps = trainer.resume(found[-1])
+    events.event("resumed", steps=steps)
+    print(f"resumed after step {steps}", flush=True)
+    return steps
 
 
 def _rehearse(folder: Path, job: Job, world: World, events: Lines) -> None:
@@ -164,6 +181,7 @@ def _play(
     recorder: Recorder,
     play: Callable[[int], Played],
     told: Callable[[Played], Told],
+    first: int = 0,
 ) -> None:
     """Play all steps, and write down what comes of them: process 0 what is ``told`` of each, all when it was what."""
     metrics = Lines(folder / "metrics.jsonl") if world.process == 0 else None
@@ -173,7 +191,7 @@ def _play(
     gc.collect()
     gc.freeze()  # what is there now stays: no collection need look through torch's modules
     events.event("ready")
-    for number in range(job.design.training.steps):
+    for number in range(first, job.design.training.steps):
         step = play(number)
         if recorder.is_due(number):
             recorder.write(number, step.measured.start, step.measured.end, step.measured.wait)

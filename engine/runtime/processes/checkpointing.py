@@ -1,0 +1,73 @@
+"""When a run writes its checkpoints, and its weights at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshwave.engine.runs.checkpoints import FOLDER, WEIGHTS_FILE, Checkpoint, Checkpoints, step_folder
+from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Checkpointer, read_whole_state
+from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.trainer import Trainer
+
+Report = Callable[..., None]
+"""Writes an event: its name, and its values as keywords."""
+
+
+class Checkpointing:
+    """Writes checkpoints of a training run when they are due; all processes of the run make the same calls."""
+
+    def __init__(self, folder: Path, job: Job, trainer: Trainer, process: int, report: Report) -> None:
+        self._folder, self._trainer, self._process, self._report = folder, trainer, process, report
+        self._plan = job.checkpoints
+        self._writer = _make_writer(folder / FOLDER, job, trainer, self._plan) if self._plan else None
+        self._saved_steps, self._saved_s = 0, time.monotonic()
+
+    def after_step(self, steps: int) -> None:
+        """Start a checkpoint after ``steps`` steps of training, if one is due."""
+        if self._plan is not None and self._is_due(self._plan, steps):
+            self._save(steps)
+
+    def finish(self, steps: int) -> None:
+        """Write the last state and the weights of the whole model."""
+        if self._writer is None:
+            return
+        if self._saved_steps != steps:
+            self._save(steps)
+        self._writer.close()
+        if self._process == 0:
+            write_weights(step_folder(self._folder / FOLDER, steps), self._folder / WEIGHTS_FILE)
+
+    def _is_due(self, plan: Checkpoints, steps: int) -> bool:
+        if plan.every_steps is not None and steps % plan.every_steps == 0:
+            return True
+        if plan.every_s is None:
+            return False
+        is_over = self._process == 0 and time.monotonic() - self._saved_s >= plan.every_s
+        return self._trainer.is_agreed(is_over)
+
+    def _save(self, steps: int) -> None:
+        assert self._writer is not None
+        started = time.monotonic()
+        self._writer.save(steps)
+        self._saved_steps, self._saved_s = steps, time.monotonic()
+        self._report("checkpoint", steps=steps, stall_s=self._saved_s - started)
+
+
+def _make_writer(folder: Path, job: Job, trainer: Trainer, plan: Checkpoints) -> Checkpointer:
+    return Checkpointer(folder, Checkpoint.for_design(job.design), trainer.state(), plan.keep)
+
+
+def write_weights(checkpoint: Path, path: Path) -> None:
+    """Write the weights of a checkpoint as one safetensors file, under their names in the whole model."""
+    from safetensors.torch import save_file
+
+    weights: dict[str, Any] = {
+        name.removeprefix(WEIGHTS): tensor
+        for name, tensor in read_whole_state(checkpoint, lambda name: name.startswith(WEIGHTS))
+    }
+    unfinished = path.with_suffix(".tmp")
+    save_file(weights, unfinished)
+    unfinished.replace(path)

@@ -1,0 +1,85 @@
+"""``meshwave run --checkpoint-every`` and ``--resume``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from meshwave.engine.cli import main as cli
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs import Record, Run
+from meshwave.engine.runs.checkpoints import complete_checkpoints
+
+DESIGN, SAME_MODEL = "01-first-wave", "02-two-waves"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of four steps with two checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESHWAVE_HOME", str(tmp_path_factory.mktemp("home")))
+        assert cli.main(["run", DESIGN, "--steps", "4", "--checkpoint-every", "2"]) == 0
+        record = Record()
+        yield Run(record, record.all(1)[0].id)
+
+
+@pytest.mark.torch
+def test_a_run_ends_with_checkpoints_and_its_weights(first: Run) -> None:
+    assert [folder.name for folder in complete_checkpoints(first.folder)] == ["step-000000002", "step-000000004"]
+    weights = load_file(first.folder / "weights.safetensors")
+    assert sum(array.size for array in weights.values()) > 0
+    assert not any(name.startswith("weights/") for name in weights)
+    saved = [event for event in first.events() if event["event"] == "checkpoint"]
+    assert {event["steps"] for event in saved} == {2, 4}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [DESIGN, SAME_MODEL])
+def test_a_run_goes_on_where_another_ended(first: Run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = first.metrics()[-1]["loss"]
+
+    assert cli.main(["run", name, "--steps", "6", "--resume", first.id, "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in found["metrics"]] == [4, 5]
+    assert abs(found["metrics"][0]["loss"] - before) < 0.5
+
+
+@pytest.mark.torch
+def test_a_run_that_cannot_be_resumed_is_refused(
+    first: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = load_design(example(DESIGN)).model_dump(mode="json")
+    document["model"]["hidden"] *= 2
+    document["training"] |= {"optimizer": "sgd"}
+    (tmp_path / "other.json").write_text(json.dumps(document))
+
+    assert cli.main(["run", str(tmp_path / "other.json"), "--steps", "3", "--resume", first.id]) == 2
+
+    told = capsys.readouterr().err
+    assert "model.hidden: " in told
+    assert "training.optimizer: " in told
+    assert f"run {first.id} has trained 4 steps already; set training.steps above 4" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--checkpoint-every", "often"], "use a number of steps, such as 50, or a time, such as 10min"),
+        (["--checkpoint-every", "0"], "use a number of steps"),
+        (["--checkpoint-every", "1.5"], "use a number of steps"),
+        (["--keep-checkpoints", "3"], "add --checkpoint-every"),
+        (["--checkpoint-every", "5", "--keep-checkpoints", "0"], "keep at least 1"),
+        (["--checkpoint-every", "5", "--rehearse"], "a dry run has no state"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", DESIGN, *options]) == 2
+    assert told in capsys.readouterr().err
