@@ -8,18 +8,20 @@ from typing import Any
 
 import panel as pn
 from bokeh.document import Document
+from panel.viewable import Viewable
 
 from meshwave.designer.canvases.cluster import ClusterCanvas
 from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.canvases.wave import WaveCanvas
 from meshwave.designer.forms import Form
 from meshwave.designer.kit.assets import HEAD, read_static
-from meshwave.designer.pages.studio import Draft, IsShown, Studio, _put_in_link
 from meshwave.designer.pages.timeline_layers import _of_pin, layers
 from meshwave.designer.pages.transfer_page import Crossings
 from meshwave.designer.state.design_session import Session, in_words
 from meshwave.designer.state.measured_load import Routings
 from meshwave.designer.state.order_edits import Drawing
+from meshwave.designer.state.studio import Draft, IsShown, Studio
+from meshwave.designer.views import FILL, Place, View, views
 from meshwave.designer.views.block_layers import inside_of, measured_block
 from meshwave.designer.views.design_comparison import Comparison
 from meshwave.designer.views.expert_schedules import ExpertSchedules
@@ -28,7 +30,7 @@ from meshwave.designer.views.numbers import Numbers
 from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.profiles import Profiles
 from meshwave.designer.views.runs import LOOK_EVERY_S, RunsPanel
-from meshwave.designer.views.side_tabs import Side
+from meshwave.designer.views.tabs import TabbedPages
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart
 from meshwave.designer.views.topbar import TopBar
 from meshwave.engine.document import Design
@@ -72,6 +74,12 @@ def _is_shown(document: Document) -> IsShown:
     return is_shown
 
 
+def _put_in_link(draft: str) -> None:
+    """The tab's link names its draft, and no longer the token."""
+    if pn.state.location is not None:
+        pn.state.location.search = f"?draft={draft}"
+
+
 class Widgets:
     """The pieces of one tab, bound to its session."""
 
@@ -82,25 +90,26 @@ class Widgets:
         first_run: str = "",
         on_show_run: Callable[[str], Any] = lambda run: None,
     ) -> None:
-        self.session = session
-        fill: dict[str, Any] = {"sizing_mode": "stretch_both"}
+        self.session, self.studio = session, studio
+        self.first_run, self.on_show_run = first_run, on_show_run
+        self._views: dict[str, View] = {}
         # Those who listen first are drawn first: an edit is answered by the timeline and the numbers.
-        self.timeline = TimelineChart(can_edit=True, on_open=self._look_into, **fill)
+        self.timeline = TimelineChart(can_edit=True, on_open=self._look_into, **FILL)
         self._block: Pin | None = None  # into which one looks
         self._drawn: tuple[Any, ...] = ()  # of what the layers of the timeline were made
         self.drawing = Drawing(session, self.timeline.tell)
         self.timeline.on_order = self.drawing.handle
         session.param.watch(lambda *_: self._show_timeline(), ["prediction", "problems", "pinned", "measured"])
         self.timeline.param.watch(lambda *_: self._show_timeline(), ["show_links", "show_device_links"])
-        self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **fill)
-        self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._turn_pane, **fill)
+        self.numbers = Numbers(session, on_compare=lambda: self.comparison.open(), **FILL)
+        self.cluster = ClusterCanvas(on_edit=session.edit, on_pane=self._turn_pane, **FILL)
         self.experts = ExpertsCanvas(
             on_edit=session.edit,
             on_pane=self._turn_pane,
             on_compare=self._compare_experts,
             routed=Routings(studio.record).of,
             visible=False,
-            **fill,
+            **FILL,
         )
         self.wave = WaveCanvas(
             on_edit=session.edit,
@@ -108,7 +117,7 @@ class Widgets:
             on_try_layers=self._try_layers,
             on_try_stage=self._try_stage,
             on_compute={"stop": session.stop, "again": session.compute_again},
-            **fill,
+            **FILL,
         )
         session.param.watch(lambda *_: self._show_design(), ["design", "prediction", "problems"])
         self.gallery = Gallery(session)
@@ -117,28 +126,19 @@ class Widgets:
         self.crossings = Crossings(session)
         self.topbar = TopBar(
             session,
+            on_view=self.turn_to,
             on_launch=lambda: self.runs.bar.focus_button(),
             on_gallery=self.gallery.open,
             on_compare=self.comparison.open,
             on_experts=lambda: self._turn_pane("cluster" if self.experts.visible else "experts"),
-            **fill,
+            **FILL,
         )
         self.profiles = Profiles(session, studio.calibrating, lambda: self.form.look(), session.later)
-        self.form = Form(session, on_measured=self.profiles.open, **fill)
-        self.problems = Problems(session, on_focus=self._focus, **fill)
-        self.runs = RunsPanel(
-            session,
-            studio.launcher,
-            studio.record,
-            on_launch=lambda: self._turn_to(RUN),
-            on_blocked=self.problems.block,
-            on_show=on_show_run,
-            first=first_run,
-            open_launcher=studio.open_launcher,
-            **fill,
-        )
+        form, problems, runs = (self.view(name).pane for name in ("design", "problems", "run"))
+        assert isinstance(form, Form) and isinstance(problems, Problems) and isinstance(runs, RunsPanel)
+        self.form, self.problems, self.runs = form, problems, runs
         self.runs.param.watch(lambda *_: self.experts.look(), "runs")
-        self.side = Side(Design=self.form, Run=self.runs, Problems=self.problems)
+        self.side, self.bottom = TabbedPages("Side panel", self._at("side")), self._below()
         self.problems.param.watch(lambda *_: self._show_badge(), ["badge", "severity"])
         session.param.watch(lambda *_: self._show_progress(), "progress")
         self._show_badge()
@@ -148,8 +148,41 @@ class Widgets:
 
     def end(self) -> None:
         """The tab is gone: nothing goes on for it."""
-        for end in (self.gallery.stop, self.problems.end, self.profiles.end, self.session.end):
+        for end in (
+            self.gallery.stop,
+            *(view.end for view in self._views.values()),
+            self.profiles.end,
+            self.session.end,
+        ):
             end()
+
+    # ---- views ----
+
+    def view(self, name: str) -> View:
+        """The view of this name, built when somebody first asks for it."""
+        if name not in self._views:
+            self._views[name] = views[name](self)
+        return self._views[name]
+
+    def _at(self, place: Place) -> dict[str, tuple[str, Viewable]]:
+        """Title and pane of the views of a place, by their names and in their order."""
+        found = sorted((each.order, each.title, name) for name, each in views.items() if each.place == place)
+        return {name: (title, self.view(name).pane) for _, title, name in found}
+
+    def _below(self) -> Viewable:
+        """The timeline, under tabs where there are other views beside it."""
+        others = self._at("bottom")
+        return TabbedPages("Bottom", {TIMELINE: ("Timeline", self.timeline), **others}) if others else self.timeline
+
+    def turn_to(self, name: str) -> None:
+        """Bring a view to the front."""
+        for tabs in (self.side, self.bottom):
+            if isinstance(tabs, TabbedPages) and name in tabs:
+                tabs.turn_to(name)
+
+    def open_profiles(self) -> None:
+        """Show what was measured."""
+        self.profiles.open()
 
     def _show_design(self) -> None:
         session = self.session
@@ -276,23 +309,20 @@ class Widgets:
             self._drawn = ()
             self.timeline.show(self._layers(tried))
 
-    def _focus(self, path: str) -> None:
+    def focus(self, path: str) -> None:
         """Bring the field of a problem to the front."""
         if self.form.holds(path):
-            self._turn_to(DESIGN)  # first: what is hidden takes no keyboard
+            self.turn_to("design")  # first: what is hidden takes no keyboard
             self.form.focus_field(path)
 
-    def _turn_to(self, tab: int) -> None:
-        self.side.turn_to(tab)
-
     def _show_badge(self) -> None:
-        self.side.mark(PROBLEMS, self.problems.badge, self.problems.severity)
+        self.side.mark("problems", self.problems.badge, self.problems.severity)
 
     def layout(self) -> pn.viewable.Viewable:
         """All on one screen."""
         areas = {
             "top": self.topbar, "numbers": self.numbers, "launch": self.runs.bar, "cluster": self.cluster,
-            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.timeline,
+            "wave": self.wave, EXPERTS: self.experts, "side": self.side, "timeline": self.bottom,
         }  # fmt: skip
         for area, view in areas.items():
             view.styles = {**view.styles, "grid-area": area, "min-width": "0", "min-height": "0"}
@@ -302,8 +332,7 @@ class Widgets:
         return pn.Column(*areas.values(), *overlays, sizing_mode="stretch_both", styles=GRID)
 
 
-DESIGN, RUN, PROBLEMS = range(3)  # the tabs of the side panel
-
+TIMELINE = "timeline"
 EXPERTS = "cluster / cluster / wave / wave"  # the experts' area: from the cluster to the wave
 OVER = {"position": "absolute", "width": "0", "height": "0"}  # takes no place until it is opened
 GRID = {

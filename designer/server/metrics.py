@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tornado.web import ErrorHandler, RequestHandler
 
-from meshwave.designer.pages.studio import Studio
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.runs import State
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"

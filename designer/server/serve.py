@@ -17,7 +17,6 @@ from types import FrameType
 import panel as pn
 
 from meshwave.designer.pages.design_page import page, warm_up
-from meshwave.designer.pages.studio import Studio
 from meshwave.designer.pages.transfer_page import lab_page
 from meshwave.designer.server import documentation
 from meshwave.designer.server.access import SecurityHeaders, TokenAccess, new_token
@@ -25,6 +24,7 @@ from meshwave.designer.server.browser import has_screen, open_browser
 from meshwave.designer.server.logs import log_to_terminal
 from meshwave.designer.server.metrics import routes
 from meshwave.designer.state import jobs
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import find_design

@@ -12,6 +12,7 @@ from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state.design_session import CODES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
+from meshwave.designer.views._view import FILL, View, views
 from meshwave.engine.document import parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Problem
@@ -151,3 +152,18 @@ class Problems(Canvas):
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
             self._on_path(value_of(gesture, "where", plain_text))
+
+
+@views.register("problems")
+class ProblemsView(View):
+    """What is wrong or unwise in the open design, and what keeps it from being launched."""
+
+    title: ClassVar = "Problems"
+    order: ClassVar = 3
+
+    def make(self) -> Problems:
+        return Problems(self.page.session, on_focus=self.page.focus, **FILL)
+
+    def end(self) -> None:
+        assert isinstance(self.pane, Problems)
+        self.pane.end()

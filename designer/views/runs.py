@@ -12,7 +12,9 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state.design_session import RUNS, Session
+from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.launch_bar import LaunchBar
+from meshwave.designer.views.problems import Problems
 from meshwave.designer.views.run_comparison import history_shown
 from meshwave.designer.views.run_data import SHOWN_RUNS, _Shown
 from meshwave.designer.views.run_text import _manner, _stages
@@ -323,3 +325,30 @@ class RunsPanel(Canvas):
         }
         if shown.is_over and not self.outcomes:
             self.outcomes = history_shown(history(self._record, shown.run.entry), shown.run.id)
+
+
+@views.register("run")
+class RunView(View):
+    """A run of the open design: its progress, its loss, and how it compares with the prediction."""
+
+    title: ClassVar = "Run"
+    order: ClassVar = 2
+
+    def make(self) -> RunsPanel:
+        page, studio = self.page, self.page.studio
+        return RunsPanel(
+            page.session,
+            studio.launcher,
+            studio.record,
+            on_launch=lambda: page.turn_to("run"),
+            on_blocked=self._block,
+            on_show=page.on_show_run,
+            first=page.first_run,
+            open_launcher=studio.open_launcher,
+            **FILL,
+        )
+
+    def _block(self, found: Sequence[Problem]) -> None:
+        problems = self.page.view("problems").pane
+        assert isinstance(problems, Problems)
+        problems.block(found)

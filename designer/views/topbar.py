@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state import file_jobs as files
 from meshwave.designer.state._edit import most
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError, printable
 from meshwave.engine.exports import exports
@@ -73,7 +74,7 @@ class TopBar(Canvas):
     person's own machine by the browser; the server reads and writes no path for it.
 
     ``on_launch`` brings the launch button to the front, ``on_gallery`` and ``on_compare`` open an overlay,
-    ``on_experts`` turns the cluster's pane to the experts and back.
+    ``on_experts`` turns the cluster's pane to the experts and back, and ``on_view`` brings a view to the front.
     """
 
     name_of_design = param.String(default="")
@@ -82,6 +83,7 @@ class TopBar(Canvas):
     examples = param.List(default=[], doc="See example_entries().")
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
     shortcuts = param.List(default=[], doc="Group, keys and what they do.")
+    views = param.List(default=[], doc="Name and key of each view that a key brings to the front.")
     notice = param.String(default="", doc="What a person should know although nothing was refused; empty for nothing.")
     longest_name = param.Integer(default=LONGEST_NAME, constant=True, doc="Letters that a design's name may have.")
     largest = param.Integer(default=files.LARGEST_FILE_BYTES, constant=True, doc="Bytes that a file may have.")
@@ -95,6 +97,7 @@ class TopBar(Canvas):
     ]
     _gestures = (
         "rename", "open", "example", "save", "save_as", "export", "undo", "redo", "pin", "launch", "gallery", "compare", "experts",
+        "view",
     )  # fmt: skip
 
     def __init__(
@@ -105,18 +108,20 @@ class TopBar(Canvas):
         on_gallery: Callable[[], Any] | None = None,
         on_compare: Callable[[], Any] | None = None,
         on_experts: Callable[[], Any] | None = None,
+        on_view: Callable[[str], Any] | None = None,
         shortcuts: tuple[Shortcut, ...] = SHORTCUTS,
         **params: Any,
     ) -> None:
         super().__init__(
             examples=[dict(entry) for entry in example_entries()],
             exports=[{"name": name, "title": export.title, "note": export.note} for name, export in exports.items()],
-            shortcuts=[shortcut._asdict() for shortcut in shortcuts],
+            shortcuts=[shortcut._asdict() for shortcut in (*shortcuts, *_view_shortcuts())],
+            views=[{"name": name, "key": view.key} for name, view in views.items() if view.key],
             **params,
         )
         self._session, self._on_launch_button = session, on_launch
         self._open_gallery, self._open_comparison = on_gallery, on_compare
-        self._turn_experts = on_experts
+        self._turn_experts, self._turn_to_view = on_experts, on_view
         self._saved = session.design
         session.param.watch(lambda *_: self._show(), ["design", "history", "notice"])
         self._show()
@@ -202,6 +207,10 @@ class TopBar(Canvas):
         if self._turn_experts is not None:
             self._turn_experts()
 
+    def _on_view(self, gesture: Mapping[str, Any]) -> None:
+        if self._turn_to_view is not None:
+            self._turn_to_view(value_of(gesture, "name", plain_text))
+
     # what they share
 
     def _open(self, design: Design, label: str) -> None:
@@ -234,6 +243,13 @@ class TopBar(Canvas):
 
 
 # ---- plain functions ----
+
+
+def _view_shortcuts() -> Iterator[Shortcut]:
+    """The keys of the views."""
+    for view in views.values():
+        if view.key:
+            yield Shortcut("Views", view.key.upper(), view.title.lower())
 
 
 @cache

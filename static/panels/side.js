@@ -7,7 +7,7 @@ export const render = ({ model }) => new Tabs(model).root;
 class Tabs {
   constructor(model) {
     this.model = model;
-    this.root = h("div", { class: "mw-canvas mw-tabs", role: "tablist", "aria-label": "Side panel" });
+    this.root = h("div", { class: "mw-canvas mw-tabs", role: "tablist", "aria-label": model.label });
     this.tabs = model.titles.map((title, place) => this.tab(title, place));
     this.root.append(...this.tabs);
     this.root.addEventListener("keydown", (event) => this.key(event));

@@ -309,13 +309,20 @@ class TopBar {
     if (event.defaultPrevented || event.isComposing || this.help.isOpen) return;
     if (event.key === "Escape") return this.hideTrouble();
     const target = event.composedPath()[0]; // what is behind the shadow roots
-    const name = shortcut(event);
+    const view = this.viewOf(event);
+    const name = view ? "view" : shortcut(event);
     if (!name || (refuses(target, name) && !goesBack(target, name))) return;
     event.preventDefault();
     if (name === "save" || name === "open") target.blur?.(); // take over what is being typed
     if (name === "save" || name === "open") this.tools[name].click();
     else if (name === "help") this.showHelp();
-    else this.send(name);
+    else this.send(name, view && { name: view.name });
+  }
+
+  /** The view that a key press brings to the front. */
+  viewOf(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.repeat) return undefined;
+    return this.model.views.find(({ key }) => key && key === event.key.toLowerCase());
   }
 
   drag(event) {
@@ -353,7 +360,7 @@ function refuses(target, name) {
   if (name === "save" || name === "open") return false;
   if (target.closest?.('[role="menu"]')) return true;
   const tag = target.tagName;
-  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, experts: 1, help: 1 };
+  if (tag === "SELECT") return name in { pin: 1, launch: 1, gallery: 1, compare: 1, experts: 1, view: 1, help: 1 };
   const typed =
     tag === "TEXTAREA" ||
     target.isContentEditable ||

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshwave.designer.pages.design_page import page
-from meshwave.designer.pages.studio import IsShown, Studio
+from meshwave.designer.state.studio import IsShown, Studio
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
 from meshwave.engine.runs.launchers import launchers

@@ -21,9 +21,9 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from meshwave.designer.kit.assets import HEAD
-from meshwave.designer.pages.studio import Studio
 from meshwave.designer.server.access import METRICS_TOKEN, MOST_SIGN_INS, SIGN_IN_DAYS, TokenAccess, new_token
 from meshwave.designer.server.serve import read_design, start_somewhere
+from meshwave.designer.state.studio import Studio
 
 TOKEN = "a-token-for-tests"
 

@@ -11,8 +11,8 @@ import pytest
 
 from meshwave.designer.main import main
 from meshwave.designer.pages.design_page import Widgets, warm_up
-from meshwave.designer.pages.studio import DRAFTS_KEPT_S, Draft, Studio
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import DRAFTS_KEPT_S, Draft, Studio
 from meshwave.designer.views import timeline
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example

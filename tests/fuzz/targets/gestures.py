@@ -16,10 +16,10 @@ from unittest.mock import patch
 from panel.custom import JSComponent
 
 from meshwave.designer.pages.design_page import Widgets
-from meshwave.designer.pages.studio import Studio
 from meshwave.designer.pages.transfer_page import lab
 from meshwave.designer.state.background_calibration import Calibrating
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.files import example, examples

@@ -1,4 +1,4 @@
-"""The page: its pieces, where they lie, and how they hear of each other."""
+"""What all tabs of one designer share, and where each keeps its design."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-import panel as pn
 
 from meshwave.designer.state.background_calibration import Calibrating
 from meshwave.designer.state.design_session import Session
@@ -170,9 +168,3 @@ class Draft:
 
 def _new_draft() -> str:
     return secrets.token_hex(6)
-
-
-def _put_in_link(draft: str) -> None:
-    """The tab's link names its draft, and no longer the token."""
-    if pn.state.location is not None:
-        pn.state.location.search = f"?draft={draft}"

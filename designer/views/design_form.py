@@ -1,0 +1,19 @@
+"""The tab of the form: all numbers and choices of the open design."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshwave.designer.forms import Form
+from meshwave.designer.views._view import FILL, View, views
+
+
+@views.register("design")
+class DesignView(View):
+    """All numbers and choices of the open design."""
+
+    title: ClassVar = "Design"
+    order: ClassVar = 1
+
+    def make(self) -> Form:
+        return Form(self.page.session, on_measured=self.page.open_profiles, **FILL)

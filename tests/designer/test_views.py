@@ -1,0 +1,69 @@
+"""The seam of views: each is found by itself, has a tab of its own, and hides when it is not at the front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import panel as pn
+import pytest
+
+from meshwave.designer.pages.design_page import Widgets
+from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.studio import Studio
+from meshwave.designer.views import Place, View, views
+from meshwave.designer.views.tabs import TabbedPages
+from meshwave.designer.views.topbar import SHORTCUTS
+from meshwave.engine.document import load_design
+from meshwave.engine.files import example
+from meshwave.engine.runs.launchers import launchers
+
+
+@pytest.fixture
+def widgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Widgets]:
+    monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
+    monkeypatch.setattr(launchers["local"], "warm", lambda launcher: None)
+    design = load_design(example("02-two-waves"))
+    studio = Studio(design)
+    widgets = Widgets(Session(design), studio)
+    yield widgets
+    widgets.end()
+    studio.close()
+
+
+@pytest.mark.parametrize("name", views)
+def test_a_view_has_a_title_a_place_and_a_key_of_its_own(name: str) -> None:
+    view, taken = views[name], {shortcut.keys.lower() for shortcut in SHORTCUTS if shortcut.group == "Design"}
+
+    assert issubclass(view, View)
+    assert view.title
+    assert view.place in get_args(Place)
+    assert not view.key or (len(view.key) == 1 and view.key.islower() and view.key not in taken)
+    assert [each.key for each in views.values() if view.key].count(view.key) <= 1
+
+
+def test_the_page_shows_all_views_in_their_order(widgets: Widgets) -> None:
+    assert widgets.side.tabs.titles == ["Design", "Run", "Problems"]
+    for name in views:
+        assert widgets.view(name) is widgets.view(name)
+
+
+@pytest.mark.parametrize("name", [name for name in views if views[name].place == "side"])
+def test_a_view_comes_to_the_front_by_its_name(widgets: Widgets, name: str) -> None:
+    widgets.turn_to(name)
+
+    shown = [pane for pane in widgets.side if getattr(pane, "styles", {}).get("visibility") == "visible"]
+    assert shown == [widgets.view(name).pane]
+
+
+def test_a_pane_of_panel_has_the_colours_of_the_page_and_hides_what_lies_in_it() -> None:
+    plain, other = pn.pane.HTML("one", styles={"padding": "0"}), pn.pane.HTML("two")
+    tabs = TabbedPages("both", {"plain": ("Plain", plain), "other": ("Other", other)})
+
+    assert plain.styles["padding"] == "0"
+    assert plain.styles["color"] == "var(--mw-text)"
+    assert other.styles["content-visibility"] == "hidden"
+    tabs.turn_to("other")
+    assert plain.styles["content-visibility"] == "hidden"
+    assert other.styles["content-visibility"] == "visible"
