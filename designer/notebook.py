@@ -46,7 +46,7 @@ class Designer:
     def _repr_html_(self) -> str:
         # Browsers send the cookie of the designer only to the host name that the notebook itself is opened by.
         host = "['localhost', '127.0.0.1'].includes(location.hostname) ? location.hostname : '127.0.0.1'"
-        address = f"'http://' + ({host}) + {json.dumps(f':{self._served.port}{self._path}')}"
+        address = f"'http:' + '//' + ({host}) + {json.dumps(f':{self._served.port}{self._path}')}"
         return (
             f'<iframe width="100%" height="{self._height}" style="border: 0"></iframe>'
             f"<script>document.currentScript.previousElementSibling.src = {address}</script>"

@@ -98,8 +98,8 @@ def resume_problems(design: Design, run_folder: Path) -> list[Problem]:
         params = {"optimizer": saved.optimizer, "run": run_folder.name}
         problems.append(Problem("training.optimizer", "checkpoint_of_another_optimizer", params))
     if design.training.steps <= saved.steps:
-        params = {"steps": design.training.steps, "done": saved.steps, "run": run_folder.name}
-        problems.append(Problem("training.steps", "checkpoint_is_later", params))
+        done = {"steps": design.training.steps, "done": saved.steps, "run": run_folder.name}
+        problems.append(Problem("training.steps", "checkpoint_is_later", done))
     return problems
 
 

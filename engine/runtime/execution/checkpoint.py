@@ -26,7 +26,7 @@ from meshwave.engine.runs.checkpoints import MANIFEST, Checkpoint, read_checkpoi
 from meshwave.engine.runtime.modules.tensor_parallel import WeightShard
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 WEIGHTS = "weights/"
 """Before the name of a weight in the whole training state."""
@@ -141,7 +141,8 @@ class Checkpointer:
             self._pool.shutdown()
 
     def _write(self, steps: int, staged: State) -> None:
-        from torch.distributed.checkpoint import FileSystemWriter, save
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
 
         target = step_folder(self._folder, steps)
         if target.exists():  # the run goes on from this one
@@ -176,7 +177,7 @@ def load(folder: Path, state: State) -> int:
     Raises:
         RunError: a file of the checkpoint is missing or damaged, or the checkpoint is of another model.
     """
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     found = read_checkpoint(folder)
     for path in share_of_files(folder, dist.get_rank(), dist.get_world_size()):
@@ -192,7 +193,7 @@ def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tup
     Raises:
         RunError: the checkpoint is damaged.
     """
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     reader = FileSystemReader(folder)
@@ -204,8 +205,8 @@ def read_whole_state(folder: Path, wants: Callable[[str], bool]) -> Iterator[tup
 
 
 def _read(reader: FileSystemReader, state: State, folder: Path, *, alone: bool = False) -> None:
-    from torch.distributed.checkpoint import CheckpointException
-    from torch.distributed.checkpoint import load as load_parts
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
     try:
         load_parts(dict(state), storage_reader=reader, planner=_load_planner(), no_dist=alone)
@@ -225,7 +226,7 @@ def checksum(path: Path) -> str:
 
 
 def _save_planner() -> Any:
-    from torch.distributed.checkpoint import DefaultSavePlanner
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     class Planner(DefaultSavePlanner):
         def lookup_object(self, index: Any) -> Tensor:
@@ -236,7 +237,7 @@ def _save_planner() -> Any:
 
 
 def _load_planner() -> Any:
-    from torch.distributed.checkpoint import DefaultLoadPlanner
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
     class Planner(DefaultLoadPlanner):
         def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:

@@ -148,7 +148,7 @@ class Trainer:
 
     def is_agreed(self, wish: bool) -> bool:
         """Return True on all processes if it is the wish of any of them."""
-        return bool(self._wire.total([float(wish)])[0] > 0)
+        return bool(self._communicator.total([float(wish)])[0] > 0)
 
     def routed(self) -> dict[int, list[float]]:
         """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.route_counts`."""
