@@ -1,4 +1,4 @@
-"""The doctor answers for any machine, the broken ones too, and never falls ill itself."""
+"""The doctor examines any machine, broken ones too, and never fails itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def found(findings: list[Finding], name: str) -> Finding:
 
 
 @pytest.mark.torch
-def test_this_machine_is_told_what_it_can_do(tmp_path: Path) -> None:
-    findings = doctor.doctor(tmp_path)
+def test_every_part_of_this_machine_is_checked(tmp_path: Path) -> None:
+    findings = doctor.examine_machine(tmp_path)
 
     assert {finding.name for finding in findings} >= {
         "python", "numpy", "pydantic", "panel", "torch", "gpus", "gloo", "cores", "memory", "fork", "orphans",
@@ -31,28 +31,28 @@ def test_this_machine_is_told_what_it_can_do(tmp_path: Path) -> None:
     assert all(finding.remedy for finding in findings if finding.state == "missing")
 
 
-def test_the_doctor_itself_imports_no_torch() -> None:
-    program = "import sys, meshwave.engine.cli.doctor as d; d.doctor(); print('torch' in sys.modules)"
+def test_the_doctor_does_not_import_torch() -> None:
+    program = "import sys, meshwave.engine.cli.doctor as d; d.examine_machine(); print('torch' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
 
 
-def test_a_missing_torch_is_a_finding_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_torch_is_a_finding_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
 
-    [finding] = doctor._torch()
+    [finding] = doctor._check_torch()
 
     assert finding.state == "missing"
     assert "pip install torch" in finding.remedy
 
 
-def test_a_broken_torch_is_told_by_its_own_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_torch_is_reported_with_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "raise ImportError('libcudart.so.13: cannot open shared object file')"
     monkeypatch.setattr(doctor, "TORCH_REPORT", ("-c", broken))
 
-    [finding] = doctor._torch()
+    [finding] = doctor._check_torch()
 
     assert finding.state == "missing"
     assert "libcudart.so.13" in finding.found
@@ -67,20 +67,20 @@ def test_a_broken_torch_is_told_by_its_own_last_words(monkeypatch: pytest.Monkey
         ({"gloo": False, "nccl": False, "gpus": []}, ["gloo"], ["missing"]),
     ],
 )
-def test_the_backends_follow_from_what_torch_says(answer: dict[str, Any], names: list[str], states: list[str]) -> None:
-    findings = list(doctor._backends(answer))
+def test_backends_follow_from_the_report_of_torch(answer: dict[str, Any], names: list[str], states: list[str]) -> None:
+    findings = list(doctor._backend_findings(answer))
 
     assert [finding.name for finding in findings] == names
     assert [finding.state for finding in findings] == states
 
 
-def test_gpus_are_counted_by_name_and_a_torch_without_cuda_beside_a_driver_is_told(
+def test_gpus_are_counted_by_name_and_a_torch_without_cuda_is_reported_if_there_is_a_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert doctor._gpus(["H200", "H200", "A100"]).found == "2 x H200, 1 x A100"
+    assert doctor._gpu_finding(["H200", "H200", "A100"]).found == "2 x H200, 1 x A100"
 
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
-    finding = doctor._gpus([])
+    finding = doctor._gpu_finding([])
 
     assert finding.state == "limited"
     assert "pytorch.org" in finding.remedy
@@ -89,54 +89,64 @@ def test_gpus_are_counted_by_name_and_a_torch_without_cuda_beside_a_driver_is_to
 def test_a_folder_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    [unwritable] = doctor._runs(tmp_path / "file")
-    [new] = doctor._runs(tmp_path / "not" / "there" / "yet")
+    [unwritable] = doctor._check_run_folder(tmp_path / "file")
+    [new] = doctor._check_run_folder(tmp_path / "not" / "there" / "yet")
 
     assert unwritable.state == "missing"
     assert new.state == "ok"
     assert not (tmp_path / "not").exists()
 
 
-def test_a_stub_that_only_asks_to_be_installed_is_no_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stub_that_only_asks_to_be_installed_does_not_count_as_chromium(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stub = script(tmp_path / "chromium", "echo 'requires the chromium snap' >&2; exit 1")
     monkeypatch.setattr(doctor, "_chromium_candidates", lambda: iter([str(stub)]))
 
-    [finding] = doctor._chromium()
+    [finding] = doctor._check_chromium()
 
     assert finding.state == "limited"
     assert "apt-get install chromium" in finding.remedy
 
 
-def test_chrome_bin_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chrome_bin_is_tried_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = script(tmp_path / "mine", "echo Chromium 1.2.3")
     monkeypatch.setenv("CHROME_BIN", str(mine))
 
     assert doctor.find_chromium() == str(mine)
 
 
-def test_a_question_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Iterator[Finding]:
         raise OSError("no such file")
         yield
 
-    monkeypatch.setattr(doctor, "_memory", broken)
-    monkeypatch.setattr(doctor, "_torch", broken)
+    monkeypatch.setattr(doctor, "_check_memory", broken)
+    monkeypatch.setattr(doctor, "_check_torch", broken)
 
-    findings = doctor.doctor()
+    findings = doctor.examine_machine()
 
     assert "no such file" in found(findings, "memory").found
     assert found(findings, "cores").state == "ok"
 
 
-def test_the_text_has_a_line_a_finding_and_its_way_out_below() -> None:
-    findings = [Finding("numpy", "ok", "2.4.6"), Finding("torch", "missing", "not installed", "pip install torch")]
+def test_the_text_has_a_line_per_finding_and_its_remedy_below() -> None:
+    findings = [
+        Finding("numpy", "ok", "package_version", {"version": "2.4.6"}),
+        Finding("torch", "missing", "torch_missing", {}, "torch_remedy"),
+    ]
 
     assert doctor.to_text(findings).splitlines() == [
         "ok      numpy         2.4.6",
-        "missing torch         not installed",
-        "                      pip install torch",
+        "missing torch         not installed; runs need it",
+        "                      pip install torch; planning and predicting work without it",
     ]
-    assert json.loads(json.dumps(doctor.to_json(findings)))["healthy"] is False
+    printed = json.loads(json.dumps(doctor.to_json(findings)))
+    assert printed["healthy"] is False
+    assert printed["findings"][0] == {
+        "name": "numpy", "state": "ok", "code": "package_version", "params": {"version": "2.4.6"},
+        "found": "2.4.6", "remedy": "",
+    }  # fmt: skip
 
 
 def script(path: Path, body: str) -> Path:

@@ -1,8 +1,7 @@
-"""What this machine can do for Meshwave, what is missing, and how to get it.
+"""``meshwave doctor``: check what this machine has, what it lacks, and how to get it.
 
-Nothing here raises: a question without an answer is a finding too. Everything slow (torch, the
-GPU driver, the browser) is asked in other processes, at once and with a time limit, so that the
-whole takes as long as its slowest answer: an import of torch.
+A check that fails is a finding too, so nothing here raises. Slow checks (torch, the GPU driver, the browser) run in
+other processes, in parallel and with a time limit: the whole takes as long as an import of torch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import metadata, util
@@ -24,13 +23,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.files import home, import_path
+from meshwave.engine.messages import render
 from meshwave.engine.runs.emulation.network import missing
 
 State = Literal["ok", "limited", "missing"]
 
 OLDEST_PYTHON = (3, 11)
-PATIENCE_S = 60.0
-"""The longest that one answer is waited for: a cold disk and busy cores need half a minute to import torch."""
+CHECK_TIMEOUT_S = 60.0
+"""Time limit of a check: with a cold disk and busy cores importing torch takes half a minute."""
 
 TORCH_REPORT = ("-m", "meshwave.engine.runtime.device.report")
 """Arguments of a Python that reports on torch: only ``engine/runtime`` imports it."""
@@ -44,162 +44,182 @@ CHROMIUM_DOWNLOADS = (
     "~/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
     "~/Library/Caches/ms-playwright/chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
 )
-CHROMIUM_REMEDY = (
-    "only the browser tests need it: install it (Debian, Ubuntu: apt-get install chromium; Fedora: dnf install "
-    "chromium; macOS: brew install --cask google-chrome; anywhere: playwright install chromium) or put the path of "
-    "a Chrome in CHROME_BIN"
-)
+CHROMIUM_REMEDY = render("chromium_remedy", {})
+ENOUGH_DISK_BYTES = 1e9
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: what there is and, where something lacks, the way to get it."""
+    """The result of a check: the code of a message, its parameters, and the code of a remedy if there is one."""
 
     name: str
     state: State
-    found: str
-    remedy: str = ""
+    code: str
+    params: Mapping[str, Any] = {}
+    remedy_code: str = ""
+
+    @property
+    def found(self) -> str:
+        """What there is, as text."""
+        return render(self.code, self.params)
+
+    @property
+    def remedy(self) -> str:
+        """What to do, as text; empty where nothing is to be done."""
+        return render(self.remedy_code, self.params) if self.remedy_code else ""
 
     def __str__(self) -> str:
         remedy = f"\n{'':22}{self.remedy}" if self.remedy else ""
         return f"{self.state:8}{self.name:14}{self.found}{remedy}"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding for ``--json``."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "code": self.code,
+            "params": dict(self.params),
+            "found": self.found,
+            "remedy": self.remedy,
+        }
 
-def doctor(runs: Path | None = None) -> list[Finding]:
-    """Look at this machine; ``runs`` is where runs are to be written, by default where they are. Never raises."""
-    questions: dict[str, Callable[[], Iterable[Finding]]] = {
-        "python": _python,
-        "libraries": _libraries,
-        "torch": _torch,
-        "driver": _driver,
-        "cores": _cores,
-        "memory": _memory,
-        "processes": _processes,
-        "loopback": _loopback,
-        "links": _links,
-        "runs": lambda: _runs(runs or home()),
-        "chromium": _chromium,
+
+def examine_machine(folder: Path | None = None) -> list[Finding]:
+    """Run all checks; ``folder`` is where runs are written, by default the user's. Never raises."""
+    checks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "python": _check_python,
+        "libraries": _check_libraries,
+        "torch": _check_torch,
+        "driver": _check_driver,
+        "cores": _check_cores,
+        "memory": _check_memory,
+        "processes": _check_processes,
+        "loopback": _check_loopback,
+        "links": _check_links,
+        "runs": lambda: _check_run_folder(folder or home()),
+        "chromium": _check_chromium,
     }
-    with ThreadPoolExecutor(len(questions)) as pool:
-        return [finding for found in pool.map(_answered, questions, questions.values()) for finding in found]
+    with ThreadPoolExecutor(len(checks)) as pool:
+        return [finding for found in pool.map(_run_check, checks, checks.values()) for finding in found]
 
 
 def to_text(findings: Iterable[Finding]) -> str:
-    """One line a finding, and under it the way out where there is something to do."""
+    """Return a line for each finding, with its remedy below."""
     return "\n".join(map(str, findings))
 
 
 def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """The findings for ``--json``: ``healthy`` is true where nothing is missing."""
-    rows = [finding._asdict() for finding in findings]
+    """Return the findings for ``--json``; the machine is ``healthy`` if nothing is missing."""
+    rows = [finding.to_json() for finding in findings]
     return {"healthy": all(row["state"] != "missing" for row in rows), "findings": rows}
 
 
-def _answered(name: str, question: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_check(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
-        return list(question())
+        return list(check())
     except Exception as error:  # a report of what is wrong must not stop at what is wrong
-        return [Finding(name, "limited", f"could not be looked at: {error!r}")]
+        return [Finding(name, "limited", "check_failed", {"error": repr(error)})]
 
 
-def _python() -> Iterator[Finding]:
-    here = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
+def _check_python() -> Iterator[Finding]:
+    params = {
+        "implementation": platform.python_implementation(),
+        "version": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "oldest": ".".join(map(str, OLDEST_PYTHON)),
+    }
     if sys.version_info >= OLDEST_PYTHON:
-        yield Finding("python", "ok", here)
+        yield Finding("python", "ok", "python_version", params)
     else:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        yield Finding("python", "missing", here, f"Meshwave needs Python {oldest} or newer")
+        yield Finding("python", "missing", "python_version", params, "newer_python_remedy")
 
 
-def _libraries() -> Iterator[Finding]:
-    for name, needed_for in {"numpy": "everything", "pydantic": "everything", "panel": "the designer"}.items():
+def _check_libraries() -> Iterator[Finding]:
+    for name, needed_by in {"numpy": "everything", "pydantic": "everything", "panel": "the designer"}.items():
         try:
-            yield Finding(name, "ok", metadata.version(name))
+            yield Finding(name, "ok", "package_version", {"version": metadata.version(name)})
         except metadata.PackageNotFoundError:
-            yield Finding(name, "missing", f"not installed; {needed_for} needs it", f"pip install {name}")
+            params = {"package": name, "needed_by": needed_by}
+            yield Finding(name, "missing", "package_missing", params, "package_remedy")
     try:
-        yield Finding("numba", "ok", metadata.version("numba"))
+        yield Finding("numba", "ok", "package_version", {"version": metadata.version("numba")})
     except metadata.PackageNotFoundError:
-        slower = "not installed; large designs whose messages share links are simulated ten times as slowly"
-        yield Finding("numba", "limited", slower, "pip install numba")
+        yield Finding("numba", "limited", "numba_missing", {"package": "numba"}, "package_remedy")
 
 
-def _torch() -> Iterator[Finding]:
+def _check_torch() -> Iterator[Finding]:
     if util.find_spec("torch") is None:
-        remedy = "pip install torch; planning and predicting work without it"
-        yield Finding("torch", "missing", "not installed; runs need it", remedy)
+        yield Finding("torch", "missing", "torch_missing", {}, "torch_remedy")
         return
     version = metadata.version("torch")
     try:
-        answer: dict[str, Any] = json.loads(_ask(sys.executable, *TORCH_REPORT))
+        report: dict[str, Any] = json.loads(_output_of(sys.executable, *TORCH_REPORT))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        yield Finding("torch", "missing", f"{version}, which does not work: {_reason(error)}", "reinstall torch")
+        params = {"version": version, "reason": _last_line(error)}
+        yield Finding("torch", "missing", "torch_broken", params, "torch_reinstall_remedy")
         return
-    cuda = answer["cuda"]
-    yield Finding("torch", "ok", f"{version}, {f'built for CUDA {cuda}' if cuda else 'without CUDA'}")
-    yield _gpus(answer["gpus"])
-    yield from _backends(answer)
+    yield Finding("torch", "ok", "torch_version", {"version": version, "cuda": report["cuda"]})
+    yield _gpu_finding(report["gpus"])
+    yield from _backend_findings(report)
 
 
-def _gpus(names: list[str]) -> Finding:
+def _gpu_finding(names: list[str]) -> Finding:
     if not names and shutil.which("nvidia-smi"):
-        remedy = "install a build of torch for the CUDA of your driver: https://pytorch.org/get-started/locally"
-        return Finding("gpus", "limited", "a driver is here, but this torch cannot use it; runs take the CPU", remedy)
+        return Finding("gpus", "limited", "gpus_without_torch_build", {}, "torch_build_remedy")
     if not names:
-        return Finding("gpus", "ok", "none that torch can use; runs take the CPU")
-    counted = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    return Finding("gpus", "ok", counted)
+        return Finding("gpus", "ok", "no_gpus")
+    return Finding("gpus", "ok", "gpus", {"names": names})
 
 
-def _backends(answer: dict[str, Any]) -> Iterator[Finding]:
-    if answer["gloo"]:
-        yield Finding("gloo", "ok", "there: processes on CPUs, and several on one GPU, talk over it")
+def _backend_findings(report: dict[str, Any]) -> Iterator[Finding]:
+    if report["gloo"]:
+        yield Finding("gloo", "ok", "gloo_available")
     else:
-        remedy = "install an official build of torch"
-        yield Finding("gloo", "missing", "this torch was built without it; runs on CPUs need it", remedy)
-    nccl = answer["nccl"]
-    if nccl:
-        version = nccl if isinstance(nccl, str) else "there, but no GPU to use it on"
-        yield Finding("nccl", "ok", version)
-    elif answer["gpus"]:
-        remedy = "install a CUDA build of torch"
-        yield Finding("nccl", "limited", "not in this torch; GPUs talk over gloo, which is slow", remedy)
+        yield Finding("gloo", "missing", "gloo_missing", {}, "gloo_remedy")
+    nccl = report["nccl"]
+    if isinstance(nccl, str):
+        yield Finding("nccl", "ok", "nccl_version", {"version": nccl})
+    elif nccl:
+        yield Finding("nccl", "ok", "nccl_without_gpu")
+    elif report["gpus"]:
+        yield Finding("nccl", "limited", "nccl_missing", {}, "nccl_remedy")
 
 
-def _driver() -> Iterator[Finding]:
-    """The driver's own list: it tells a CPU build of torch on a machine that has GPUs."""
+def _check_driver() -> Iterator[Finding]:
+    """List the GPUs of the driver, which shows a CPU build of torch on a machine with GPUs."""
     if shutil.which("nvidia-smi") is None:
         return
+    query = "--query-gpu=name,memory.total,driver_version"
     try:
-        rows = _ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader").splitlines()
+        rows = _output_of("nvidia-smi", query, "--format=csv,noheader").splitlines()
     except (OSError, subprocess.SubprocessError) as error:
-        yield Finding("driver", "limited", f"nvidia-smi is there and fails: {_reason(error)}")
+        yield Finding("driver", "limited", "driver_broken", {"reason": _last_line(error)})
         return
-    yield from (Finding("driver", "ok", f"GPU {index}: {row}") for index, row in enumerate(rows))
+    for index, row in enumerate(rows):
+        yield Finding("driver", "ok", "driver_gpu", {"index": index, "description": row})
 
 
-def _cores() -> Iterator[Finding]:
+def _check_cores() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("cores", "ok", f"{cores}; more processes than that take turns, which a measured timeline shows")
+    yield Finding("cores", "ok", "cores", {"cores": cores})
 
 
-def _memory() -> Iterator[Finding]:
+def _check_memory() -> Iterator[Finding]:
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, ValueError):  # a container's limit; "max" is none
+    with suppress(OSError, ValueError):  # a container's limit; "max" means none
         sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    yield Finding("memory", "ok", f"{min(sizes) / 1e9:.1f} GB")
+    yield Finding("memory", "ok", "memory_size", {"bytes": min(sizes)})
 
 
-def _processes() -> Iterator[Finding]:
-    """How processes are started (a warm one forks them) and how they are kept from outliving us."""
+def _check_processes() -> Iterator[Finding]:
+    """Check how processes start (a warm one forks them) and how they end with their launcher."""
     if hasattr(os, "fork") and sys.platform != "darwin":
-        yield Finding("fork", "ok", "runs start from a warm process, in a fraction of a second")
+        yield Finding("fork", "ok", "fork_available")
     else:
-        yield Finding("fork", "limited", "not safe here; each process imports torch for itself, which takes seconds")
+        yield Finding("fork", "limited", "fork_unsafe")
     if _parent_death_signal():
-        yield Finding("orphans", "ok", "the kernel ends a run's processes when what started them dies")
+        yield Finding("orphans", "ok", "orphans_killed")
     else:
-        found = "no parent-death signal here; a run ends when the pipe from what started it closes"
-        yield Finding("orphans", "limited", found)
+        yield Finding("orphans", "limited", "orphans_by_pipe")
 
 
 def _parent_death_signal() -> bool:
@@ -209,60 +229,59 @@ def _parent_death_signal() -> bool:
     return bool(ctypes.CDLL(None).prctl(pr_get_pdeathsig, ctypes.byref(signal_number), 0, 0, 0) == 0)
 
 
-def _loopback() -> Iterator[Finding]:
+def _check_loopback() -> Iterator[Finding]:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), timeout=2).close()
     except OSError as error:
-        remedy = "allow connections of this machine to itself: the page and gloo need them"
-        yield Finding("loopback", "missing", f"127.0.0.1 does not answer: {error}", remedy)
+        yield Finding("loopback", "missing", "loopback_broken", {"error": str(error)}, "loopback_remedy")
     else:
-        yield Finding("loopback", "ok", "127.0.0.1 answers, on a port the system chose")
+        yield Finding("loopback", "ok", "loopback_works")
 
 
-def _links() -> Iterator[Finding]:
-    """Whether a small cluster with slow links can be emulated here; tried, and gone again at once."""
+def _check_links() -> Iterator[Finding]:
+    """Emulate a small cluster with slow links, and remove it at once."""
     if reason := missing():
-        found = (
-            "cannot be shaped here: run has no --hosts, calibrate measures the loopback, bench leaves its part moe out"
-        )
-        yield Finding("links", "limited", found, reason)
+        yield Finding("links", "limited", "links_not_emulated", {"reason": reason}, "links_remedy")
     else:
-        yield Finding("links", "ok", "can be shaped: run --hosts, calibrate --shaped and bench moe emulate nodes here")
+        yield Finding("links", "ok", "links_emulated")
 
 
-def _runs(folder: Path) -> Iterator[Finding]:
-    """Tried in the folder or, where there is none yet, in the nearest one above it."""
+def _check_run_folder(folder: Path) -> Iterator[Finding]:
+    """Write to the folder, or to its nearest parent where it does not exist yet."""
     folder = folder.expanduser().absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             free = shutil.disk_usage(existing).free
     except OSError as error:
-        yield Finding("runs", "missing", f"{folder} cannot be written: {error}", "start Meshwave where you may write")
+        params = {"folder": str(folder), "error": str(error)}
+        yield Finding("runs", "missing", "folder_unwritable", params, "folder_remedy")
         return
-    state: State = "ok" if free > 1e9 else "limited"
-    yield Finding("runs", state, f"{folder}, {free / 1e9:.1f} GB free", "" if state == "ok" else "make room")
-
-
-def _chromium() -> Iterator[Finding]:
-    found = find_chromium()
-    if found is None:
-        yield Finding("chromium", "limited", "not found", CHROMIUM_REMEDY)
+    params = {"folder": str(folder), "free_bytes": free}
+    if free > ENOUGH_DISK_BYTES:
+        yield Finding("runs", "ok", "folder_writable", params)
     else:
-        yield Finding("chromium", "ok", f"{_chromium_version(found)}, {found}")
+        yield Finding("runs", "limited", "folder_writable", params, "disk_full_remedy")
+
+
+def _check_chromium() -> Iterator[Finding]:
+    path = find_chromium()
+    if path is None:
+        yield Finding("chromium", "limited", "chromium_missing", {}, "chromium_remedy")
+    else:
+        yield Finding("chromium", "ok", "chromium_version", {"version": _chromium_version(path), "path": path})
 
 
 def find_chromium() -> str | None:
-    """The path of a Chromium or Chrome that starts: CHROME_BIN, the path, then where installers put it."""
+    """Return the path of a Chromium or Chrome that starts: CHROME_BIN, PATH, then the folders of installers."""
     return next((path for path in _chromium_candidates() if _chromium_version(path)), None)
 
 
 def _chromium_candidates() -> Iterator[str]:
-    asked = os.environ.get("CHROME_BIN")
-    if asked:
-        yield asked
+    if chosen := os.environ.get("CHROME_BIN"):
+        yield chosen
     yield from filter(None, map(shutil.which, CHROMIUM_NAMES))
     yield from filter(os.path.exists, CHROMIUM_PLACES)
     for pattern in CHROMIUM_DOWNLOADS:
@@ -270,15 +289,15 @@ def _chromium_candidates() -> Iterator[str]:
 
 
 def _chromium_version(path: str) -> str:
-    """What it says of itself; empty for a stub that asks to be installed some other way."""
+    """Return its version; empty for a stub that only asks to be installed."""
     try:
-        return _ask(path, "--version").strip()
+        return _output_of(path, "--version").strip()
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def _ask(*command: str) -> str:
-    """The standard output of a command that may fail, hang or not be there."""
+def _output_of(*command: str) -> str:
+    """Return the standard output of a command that may fail, hang or not exist."""
     return subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": import_path()},
@@ -286,11 +305,11 @@ def _ask(*command: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=CHECK_TIMEOUT_S,
     ).stdout
 
 
-def _reason(error: Exception) -> str:
-    """The last line that a failed command wrote; the error itself where it wrote none."""
+def _last_line(error: Exception) -> str:
+    """Return the last line that a failed command wrote, or the error if it wrote none."""
     written = str(getattr(error, "stderr", None) or "").strip().splitlines()
     return written[-1] if written else str(error)

@@ -261,7 +261,7 @@ class _NamesMembers(argparse.HelpFormatter):
 def _doctor(options: argparse.Namespace) -> int:
     from meshwave.engine.cli import doctor
 
-    findings = doctor.doctor()
+    findings = doctor.examine_machine()
     if options.json:
         _print_json(doctor.to_json(findings))
     else:

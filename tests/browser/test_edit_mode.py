@@ -202,7 +202,7 @@ def test_a_block_put_back_in_its_place_changes_nothing(editor: Editor) -> None:
     assert editor.session.history == ("", "")
 
 
-def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor) -> None:
+def test_a_move_that_deadlocks_is_shown_dropped_and_repaired(editor: Editor) -> None:
     editor.drag(editor.block(1, 2, "B"), editor.start(1, 1))
     editor.until(lambda facts: facts["preview"] and facts["preview"]["fault"])
 
@@ -217,7 +217,7 @@ def test_a_move_that_waits_for_ever_is_shown_dropped_and_repaired(editor: Editor
     assert editor.facts()["ring"]
     assert editor.page.evaluate("window.meshwaveTimeline.layers.length") == 1  # the last good one
     editor.button("Repair").click()
-    editor.until(lambda facts: "Moved 1B2 (one change, the fewest changes that are enough)" in editor.words)
+    editor.until(lambda facts: "Moved 1B2 (1 change, the fewest possible)" in editor.words)
 
     assert editor.session.errors == []
     assert editor.facts()["fault"] == ""
@@ -321,7 +321,7 @@ def test_a_backward_is_split_and_joined_and_shares_a_slot(editor: Editor) -> Non
     editor.until(lambda facts: "one slot" in editor.session.history[0])
     assert "(2F4;2B2)OVERLAP_F_B" in editor.order(2)
     editor.press("o")
-    editor.until(lambda facts: editor.session.history[0].startswith("part"))
+    editor.until(lambda facts: editor.session.history[0].startswith("split the slot"))
     assert "2F4" in editor.order(2)
 
 
