@@ -10,7 +10,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.imports.torch_csv import TOO_FEW_DEVICES, Imported, import_schedule
+from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, imports, is_import
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_FILE_BYTES = 6_000_000
@@ -34,8 +34,8 @@ class Opened(NamedTuple):
 def opened(file: str, text: Any, into: Design, longest_name: int) -> Opened:
     """Read a file of a design, or of a schedule for the design that is open."""
     try:
-        if is_schedule(file):
-            design, notes = read_schedule(text, file.rpartition(".")[0][:longest_name] or "schedule", into)
+        if is_import(file):
+            design, notes = read_import(file, text, file.rpartition(".")[0][:longest_name] or "schedule", into)
         else:
             design, notes = read_upload(text), ()
         if design.pipeline.actions is not None and (too_large := limits(design)):
@@ -57,25 +57,21 @@ def read_upload(text: Any) -> Design:
     return parse_design(_upload(text), draft=True)
 
 
-def is_schedule(file: str) -> bool:
-    """Whether a file's name is that of a schedule rather than of a design."""
-    return file.lower().endswith((".csv", ".tsv"))
-
-
-def read_schedule(text: Any, name: str, design: Design) -> Imported:
-    """The open design with the schedule of a CSV; a design called ``name`` where the cluster is too small for it.
+def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
+    """The open design with what a file of another tool holds; a design called ``name`` where the cluster is too small.
 
     Raises:
-        DesignError: it is no sound schedule.
-        InputError: it is too large.
+        DesignError: it holds no sound design.
+        InputError: it is too large, or its format is not known.
     """
     text = _upload(text)
+    read = imports[find_format(file, text)].read
     try:
-        return import_schedule(text, name, design, draft=True)
+        return read(text, name, design, draft=True)
     except DesignError as error:
         if not any(problem.code == TOO_FEW_DEVICES for problem in error.problems):
             raise
-        made, notes = import_schedule(text, name)
+        made, notes = read(text, name)
         opened = Problem("", "csv_new_design", {**error.problems[0].params}, "warning")
         return Imported(made, (opened, *notes))
 

@@ -20,6 +20,7 @@ from meshwave.engine.errors import InputError, printable
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import Problem
+from meshwave.engine.imports import imports, is_import
 from meshwave.engine.schedules import schedules
 
 LONGEST_NAME = most(Design, "name")
@@ -82,6 +83,7 @@ class TopBar(Canvas):
     unsaved = param.Boolean(default=False, doc="Whether the design differs from the file it came from or went to.")
     examples = param.List(default=[], doc="See example_entries().")
     exports = param.List(default=[], doc="Name, title and note of each entry of the export menu.")
+    suffixes = param.List(default=[], item_type=str, doc="Of files of other tools that can be opened.")
     shortcuts = param.List(default=[], doc="Group, keys and what they do.")
     views = param.List(default=[], doc="Name and key of each view that a key brings to the front.")
     notice = param.String(default="", doc="What a person should know although nothing was refused; empty for nothing.")
@@ -113,6 +115,7 @@ class TopBar(Canvas):
         **params: Any,
     ) -> None:
         super().__init__(
+            suffixes=[suffix for form in imports.values() for suffix in form.suffixes],
             examples=[dict(entry) for entry in example_entries()],
             exports=[{"name": name, "title": export.title, "note": export.note} for name, export in exports.items()],
             shortcuts=[shortcut._asdict() for shortcut in (*shortcuts, *_view_shortcuts())],
@@ -151,7 +154,7 @@ class TopBar(Canvas):
     def _show_opened(self, file: str, found: files.Opened) -> None:
         if found.design is None:
             self._refuse_file(file, found.problems)
-        elif files.is_schedule(file):
+        elif is_import(file):
             self._import(file, found.design, found.notes)
         else:
             self._open(found.design, f"open {file}")

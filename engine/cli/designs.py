@@ -185,9 +185,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 @_telling
 def _import(options: argparse.Namespace) -> int:
-    from meshwave.engine.imports.torch_csv import load_schedule
+    from meshwave.engine.imports import load_import
 
-    design, notes = load_schedule(options.file, _load(options.into) if options.into else None)
+    into = _load(options.into) if options.into else None
+    design, notes = load_import(options.file, into, getattr(options, "from") or "")
     _write(options.out, design.to_json().encode())
     for note in notes:
         print(note.message, file=sys.stderr)

@@ -7,16 +7,12 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import Any
 
 from meshwave import __version__
-from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.terminal import escaped_output
-
-if TYPE_CHECKING:
-    pass
 from meshwave.engine.cli.designs import (
     _check,
     _compare,
@@ -31,6 +27,8 @@ from meshwave.engine.cli.designs import (
 from meshwave.engine.cli.experts import _moe
 from meshwave.engine.cli.output import Command, _print_json
 from meshwave.engine.cli.transfers import _reshard
+from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.terminal import escaped_output
 
 
 def _serve_elsewhere(options: argparse.Namespace) -> int:
@@ -140,8 +138,10 @@ def parser(serve: Command = _serve_elsewhere) -> argparse.ArgumentParser:
     compare.add_argument("designs", nargs="+", metavar="DESIGN")
     _json(compare)
 
-    schedule = _command(commands, "import", "read a schedule of torch, a CSV, into a design", _import)
-    schedule.add_argument("file", metavar="FILE.csv", help="a row a rank; with or without messages")
+    schedule = _command(commands, "import", "read a design or a schedule from the file of another tool", _import)
+    schedule.formatter_class = _NamesMembers
+    schedule.add_argument("file", metavar="FILE", help="a file of one of the formats")
+    schedule.add_argument("--from", metavar="FORMAT", help=_NamesMembers.IMPORTS + "; default: by its name and content")
     schedule.add_argument("--into", metavar="DESIGN", help="the design that lends cluster, model and the rest")
     schedule.add_argument("--out", "-o", metavar="FILE", help="default: standard output")
 
@@ -240,18 +240,19 @@ class _NamesMembers(argparse.HelpFormatter):
     """Names the members of a registry, which are looked up only where somebody asks for help."""
 
     EXPORTS = "one of the exports"
+    IMPORTS = "one of the imports"
     LAUNCHERS = "one of the launchers"
+    _REGISTRIES: Mapping[str, str] = {
+        EXPORTS: "meshwave.engine.exports:exports",
+        IMPORTS: "meshwave.engine.imports:imports",
+        LAUNCHERS: "meshwave.engine.runs.launchers:launchers",
+    }
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help or ""
-        if self.EXPORTS in text:
-            from meshwave.engine.exports import exports
-
-            return text.replace(self.EXPORTS, ", ".join(exports))
-        if self.LAUNCHERS in text:
-            from meshwave.engine.runs.launchers import launchers
-
-            return text.replace(self.LAUNCHERS, ", ".join(launchers))
+        for words, registry in self._REGISTRIES.items():
+            if words in text:
+                return text.replace(words, ", ".join(resolve_name(registry)))
         return action.help
 
     def _split_lines(self, text: str, width: int) -> list[str]:

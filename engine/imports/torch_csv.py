@@ -7,18 +7,18 @@ cells, by the names of spreadsheets.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import count
-from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from meshwave.engine.costs.presets import preset
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.pipeline import Section
-from meshwave.engine.files import read_whole
-from meshwave.engine.findings import DesignError, Problem, Refusal
+from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.imports._base import TOO_FEW_DEVICES, Import, Imported, imports
 from meshwave.engine.imports.csv_sheet import READ_SHARE, CellProblem, Sheet, cell_name
 from meshwave.engine.lowering.transfers import add_transfers
 from meshwave.engine.program.action import Action, Op, format_cells
@@ -27,33 +27,27 @@ from meshwave.engine.program.verification import computation_problems, verify
 from meshwave.engine.progress import tell
 from meshwave.engine.schedules.custom import LARGEST_TABLE
 
-LARGEST_FILE_BYTES = 64_000_000
 CHECKED_SHARE = 0.9
 """Share of the time of an import that reading and checking take."""
-TOO_FEW_DEVICES = "csv_devices"
-"""Code of the problem that a cluster has fewer devices than the schedule has rows."""
+FIRST_CELL = re.compile(r"[\s,;\t\"]*\(?\s*\d+\s*[A-Z]")
+"""What a schedule begins with: a stage and what is done for it, such as 0F0 or 0UNSHARD."""
 
 
-class Imported(NamedTuple):
-    """A design that was read from a schedule, and remarks about it."""
+@imports.register("torch-csv")
+class TorchCsv(Import):
+    """A pipeline schedule, with a row for each rank and an action in each cell; with or without messages."""
 
-    design: Design
-    notes: tuple[Problem, ...]
+    title: ClassVar = "torch schedule (CSV)"
+    note: ClassVar = "torch.distributed.pipelining: _dump_csv"
+    suffixes: ClassVar = (".csv", ".tsv")
 
+    @staticmethod
+    def recognizes(text: str) -> bool:
+        return FIRST_CELL.match(text) is not None
 
-def load_schedule(path: Path | str, into: Design | None = None) -> Imported:
-    """Read a schedule from a file; see :func:`import_schedule`.
-
-    Raises:
-        InputError: the file cannot be read.
-        DesignError: it holds no sound schedule, or one that does not fit the design.
-    """
-    content = read_whole(path, "schedule", LARGEST_FILE_BYTES)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise Refusal("csv_not_text", {"file": str(path)}) from None
-    return import_schedule(text, Path(path).stem, into)
+    @staticmethod
+    def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
+        return import_schedule(text, name, into, draft=draft)
 
 
 def import_schedule(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from meshwave.engine.messages import Message
 
 MESSAGES: dict[str, Message] = {
-    "csv_not_text": "{file} is not text; save the schedule as CSV in UTF-8",
     "csv_malformed": "the file is not a CSV: {reason}",
     "csv_size": "the file has about {cells:,} cells, and up to {most:,} are read; use fewer microbatches",
     "csv_empty": "the file is empty; give every rank a row such as 0F0,0B0",

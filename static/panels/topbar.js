@@ -36,7 +36,7 @@ class TopBar {
       open: tool("Open a design", {
         glyph: "open",
         text: "Open",
-        tip: `Open a design, or a schedule of torch as CSV (${keys("Ctrl+O")}); or drop one anywhere`,
+        tip: `Open a design, or a file of another tool such as a schedule of torch as CSV (${keys("Ctrl+O")}); or drop one anywhere`,
         onclick: () => this.picker.click(),
       }),
       examples: tool("Examples", { glyph: "examples", text: "Examples", tip: "Designs to start from" }),
@@ -76,7 +76,7 @@ class TopBar {
     this.tools = tools;
     this.picker = h("input", {
       type: "file",
-      accept: ".json,.csv,.tsv,application/json,text/csv",
+      accept: [".json", "application/json", ...this.model.suffixes].join(),
       hidden: true,
       tabindex: -1,
       "aria-label": "A design's file or a schedule",

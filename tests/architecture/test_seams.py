@@ -18,7 +18,11 @@ from meshwave import engine
 from meshwave.engine.costs import CostModel, cost_models
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.model_flops import model_flops
+from meshwave.engine.document import load_design
 from meshwave.engine.document.model import LanguageModel, model_families
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.simulation import TransferModel
 from meshwave.engine.registry import Registry
 from meshwave.engine.runs import Record
@@ -121,3 +125,13 @@ def test_a_launcher_says_what_it_can_before_anything_is_launched(name: str, tmp_
         can = launcher.probe()
         assert can.can_launch == (can.most_processes > 0)
         assert launcher.handle()
+
+
+@pytest.mark.parametrize("name", exports)
+def test_an_export_says_what_it_writes_and_what_opens_it(name: str) -> None:
+    member = exports[name]
+
+    assert member.title and member.note
+    assert member.suffix.startswith(".")
+    assert "/" in member.mime
+    assert member.make(predict(load_design(example("03-gpt-on-two-cores"))))

@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.designer.forms import Field, Form, at_fields, change, field_of, fields, plain, read, titled
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, is_schedule, read_upload
+from meshwave.designer.state.file_jobs import LARGEST_FILE_BYTES, file_name, read_upload
 from meshwave.designer.views.numbers import Numbers, staleness, tiles
 from meshwave.designer.views.problems import Problems, listed
 from meshwave.designer.views.topbar import SHORTCUTS, TopBar, example_entries
@@ -18,6 +18,7 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
 from meshwave.engine.files import example, examples
 from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.imports import is_import
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.schedules import schedules
 from meshwave.engine.units import quantity
@@ -683,8 +684,8 @@ def test_a_file_that_is_too_large_or_no_text_is_refused() -> None:
         read_upload(None)
     with pytest.raises(DesignError, match="not JSON"):
         read_upload("{")
-    assert is_schedule("a.CSV")
-    assert not is_schedule("csv.json")
+    assert is_import("a.CSV")
+    assert not is_import("csv.json")
 
 
 @pytest.mark.parametrize(

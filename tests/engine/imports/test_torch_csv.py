@@ -12,8 +12,9 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports, torch_csv, torch_csv_comms
 from meshwave.engine.findings import DesignError
+from meshwave.engine.imports import load_import
 from meshwave.engine.imports.csv_sheet import MOST_LISTED
-from meshwave.engine.imports.torch_csv import import_schedule, load_schedule, read_schedule
+from meshwave.engine.imports.torch_csv import import_schedule, read_schedule
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
@@ -72,7 +73,7 @@ def test_what_torch_itself_lowers_and_writes_comes_in(tmp_path: Path) -> None:
     path = tmp_path / "theirs.csv"
     path.write_text(written)
 
-    design, notes = load_schedule(path)
+    design, notes = load_import(path)
 
     assert design.name == "theirs"
     assert ",".join(orders(design)[1]) == "1F0,1B0,1F1,1B1"
@@ -92,7 +93,7 @@ def test_the_dumps_of_torchs_own_schedules_come_in(name: str, tmp_path: Path) ->
         path = tmp_path / f"{form}.csv"
         schedule._dump_csv(str(path), form)
 
-        found = load_schedule(path)
+        found = load_import(path)
 
         theirs = [[str(action) for action in schedule.pipeline_order[rank] if action is not None] for rank in range(2)]
         assert orders(found.design) == theirs
@@ -334,10 +335,10 @@ def test_what_only_torch_would_trip_over_is_remarked(text: str, note: str) -> No
 def test_binary_and_missing_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe0\x00F\x00")
 
-    with pytest.raises(InputError, match="x.csv is not text; save the schedule as CSV in UTF-8"):
-        load_schedule(tmp_path / "x.csv")
+    with pytest.raises(InputError, match="x.csv is not text; save it as text in UTF-8"):
+        load_import(tmp_path / "x.csv")
     with pytest.raises(InputError, match="cannot read .*none.csv: No such file"):
-        load_schedule(tmp_path / "none.csv")
+        load_import(tmp_path / "none.csv")
 
 
 def test_a_file_of_too_many_cells_is_told_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""What an import format is, and how the format of a file is found."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from meshwave.engine.document import Design
+from meshwave.engine.files import read_whole
+from meshwave.engine.findings import Problem, Refusal
+from meshwave.engine.registry import Registry
+
+LARGEST_FILE_BYTES = 64_000_000
+TOO_FEW_DEVICES = "csv_devices"
+"""Code of the problem that the open design has fewer devices than the file needs; the page then opens a new design."""
+
+
+class Imported(NamedTuple):
+    """A design that was read from a file, and remarks about it."""
+
+    design: Design
+    notes: tuple[Problem, ...]
+
+
+class Import(ABC):
+    """A form of another tool that a design is read from. A member is one file in this folder."""
+
+    title: ClassVar[str]
+    note: ClassVar[str]  # what writes it
+    suffixes: ClassVar[tuple[str, ...]]  # of its files, in lower case
+
+    @staticmethod
+    def recognizes(text: str) -> bool:
+        """Return whether a file looks like this format; asked where formats share a suffix."""
+        return True
+
+    @staticmethod
+    @abstractmethod
+    def read(text: str, name: str, into: Design | None = None, *, draft: bool = False) -> Imported:
+        """Return the design of a file.
+
+        Args:
+            text: the content of the file.
+            name: the name of a new design, made if ``into`` is None.
+            into: the design that lends what the file does not say.
+            draft: whether the parts of the design may not fit each other yet.
+
+        Raises:
+            DesignError: with what is wrong with the file, or keeps it from fitting the design.
+        """
+
+
+imports: Registry[type[Import]] = Registry("import format", "meshwave.engine.imports")
+
+
+def is_import(file: str) -> bool:
+    """Return whether a file has the suffix of an import format."""
+    return bool(_formats_of(file))
+
+
+def find_format(file: str, text: str) -> str:
+    """Return the name of the import format of a file: by its suffix, and by its content where formats share that.
+
+    Raises:
+        Refusal: there is none, or there are several.
+    """
+    named = _formats_of(file)
+    found = named if len(named) < 2 else [name for name in named if imports[name].recognizes(text)]
+    if len(found) != 1:
+        code = "ambiguous_import" if found else "unknown_import"
+        raise Refusal(code, {"file": Path(file).name, "formats": found or list(imports)})
+    return found[0]
+
+
+def _formats_of(file: str) -> list[str]:
+    return [name for name, each in imports.items() if file.lower().endswith(each.suffixes)]
+
+
+def load_import(path: Path | str, into: Design | None = None, form: str = "") -> Imported:
+    """Read a design from a file of another tool; ``form`` names its format, which is found otherwise.
+
+    Raises:
+        InputError: the file cannot be read, or its format is not known.
+        DesignError: it holds no sound design, or one that does not fit ``into``.
+    """
+    content = read_whole(path, "schedule", LARGEST_FILE_BYTES)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Refusal("import_not_text", {"file": str(path)}) from None
+    return imports[form or find_format(str(path), text)].read(text, Path(path).stem, into)

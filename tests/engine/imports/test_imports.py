@@ -1,0 +1,66 @@
+"""The seam of imports: every format is found by the names and the content of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwave.engine.document import load_design
+from meshwave.engine.exports import exports
+from meshwave.engine.files import example
+from meshwave.engine.findings import Refusal
+from meshwave.engine.imports import Import, find_format, imports, is_import, load_import
+from meshwave.engine.predict.prediction import predict
+
+
+@pytest.mark.parametrize("name", imports)
+def test_an_import_says_what_it_reads(name: str) -> None:
+    member = imports[name]
+
+    assert issubclass(member, Import)
+    assert member.title and member.note
+    assert all(suffix.startswith(".") and suffix == suffix.lower() for suffix in member.suffixes)
+    assert is_import(f"a{member.suffixes[0].upper()}")
+
+
+@pytest.mark.parametrize("name", [name for name in imports if name in exports])
+def test_what_is_exported_is_recognized_and_comes_in_again(name: str, tmp_path: Path) -> None:
+    design = load_design(example("02-two-waves"))
+    path = tmp_path / f"a{exports[name].suffix}"
+    path.write_bytes(exports[name].make(predict(design)))
+
+    found = load_import(path)
+
+    assert imports[name].recognizes(path.read_text())
+    assert found.design.ranks == design.ranks
+    assert found.design == load_import(path, form=name).design
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another format whose files end as those of torch do."""
+
+    class Numbers(imports["torch-csv"]):  # type: ignore[misc]
+        @staticmethod
+        def recognizes(text: str) -> bool:
+            return text.startswith("1")
+
+    monkeypatch.setitem(imports._load(), "numbers", Numbers)
+
+
+@pytest.mark.parametrize(("text", "form"), [("0F0,0B0", "torch-csv"), ("1,2", "numbers")])
+def test_formats_of_one_suffix_are_told_apart_by_content(second: None, text: str, form: str) -> None:
+    assert find_format("a.csv", text) == form
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "code"),
+    [("a.csv", "x", "unknown_import"), ("a.csv", "1F0", "ambiguous_import"), ("a.xls", "", "unknown_import")],
+)
+def test_a_format_that_is_not_clear_has_to_be_named(second: None, file: str, text: str, code: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        find_format(file, text)
+
+    assert refused.value.problem.code == code
+    assert "--from" in str(refused.value)
