@@ -234,8 +234,8 @@ class WaitingStage:
 
     def __init__(self, program: Program, stage: int, message: MessageFormat, device: torch.device) -> None:
         skips = [(source, target) for source, target, _ in program.skips.tolist() if target > source + 1]
-        self.takes = tuple(source for source, target in skips if target == stage)
-        self.gives = tuple(target for source, target in skips if source == stage)
+        self.skip_sources = tuple(source for source, target in skips if target == stage)
+        self.skip_targets = tuple(target for source, target in skips if source == stage)
         self._is_first, is_last = stage == 0, stage == program.stages - 1
 
         def made(action: Action) -> Tensor:
@@ -244,8 +244,8 @@ class WaitingStage:
 
         # One of each for all microbatches: nobody writes into what was sent.
         self._y = torch.zeros(()) if is_last else made(forward(stage, 0))
-        self._given = tuple(made(forward(stage, 0)._replace(other=target)) for target in self.gives)
-        self._skips = tuple(made(backward(stage, 0)._replace(other=source)) for source in self.takes)
+        self._given = tuple(made(forward(stage, 0)._replace(other=target)) for target in self.skip_targets)
+        self._skips = tuple(made(backward(stage, 0)._replace(other=source)) for source in self.skip_sources)
         for skip in self._skips:
             skip.grad = torch.zeros_like(skip)
         self._gradient = None if self._is_first else made(backward(stage, 0))

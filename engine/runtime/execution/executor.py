@@ -34,8 +34,8 @@ class Computes(Protocol):
     """A stage: a :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or what waits in its place."""
 
     recomputed: bool
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
+    skip_sources: tuple[int, ...]
+    skip_targets: tuple[int, ...]
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]: ...
     def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None: ...
@@ -191,7 +191,7 @@ class Executor:
 
     def _forward(self, row: int, stage: int, mb: int) -> Computation:
         made, local, is_last = forward(stage, mb), self._stages[stage], stage == self._last
-        gives = [made._replace(other=later) for later in local.gives]
+        gives = [made._replace(other=later) for later in local.skip_targets]
         saved, shelf = self._saved, self._shelf
 
         def run(inputs: Inputs) -> None:
@@ -206,7 +206,7 @@ class Executor:
             saved[made] = kept._replace(given=()) if local.recomputed else kept
 
         take = self._taker(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
-        skips = [forward(earlier, mb)._replace(other=stage) for earlier in local.takes]
+        skips = [forward(earlier, mb)._replace(other=stage) for earlier in local.skip_sources]
         return Computation(made, self._with_skips(row, take, skips), run)
 
     def _backward(self, row: int, stage: int, mb: int) -> Computation:
@@ -304,13 +304,13 @@ class Executor:
 
     def _gradient_taker(self, row: int, stage: int, mb: int) -> Callable[[], Inputs]:
         take = (lambda: None) if stage == self._last else self._taker(row, backward(stage + 1, mb))
-        gives = self._stages[stage].gives
+        gives = self._stages[stage].skip_targets
         return self._with_skips(row, take, [backward(later, mb)._replace(other=stage) for later in gives])
 
     def _putter(self, stage: int, mb: int) -> Callable[[Tensor | None, Saved], None]:
         """Puts the gradients of inputs on the shelf; that of tokens is none and wanted by nobody."""
         made, shelf = backward(stage, mb), self._shelf
-        takes = [made._replace(other=earlier) for earlier in self._stages[stage].takes]
+        takes = [made._replace(other=earlier) for earlier in self._stages[stage].skip_sources]
 
         def put(gradient: Tensor | None, kept: Saved) -> None:
             if gradient is not None:

@@ -76,14 +76,17 @@ class LocalStage:
             elif split and next(part.parameters(recurse=False), None) is not None:
                 raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
         self.compiled = module.compile_blocks() if compiled and not split else 0  # of its blocks
-        self.takes, self.gives = module.takes, module.gives  # of what skips stages, from and to which
+        self.skip_sources, self.skip_targets = (
+            module.skip_sources,
+            module.skip_targets,
+        )  # of what skips stages, from and to which
         self._is_first = module.is_first  # whose input is data, whose gradient nobody wants
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
         """The output without its graph, or the loss of the last stage; and what the backward needs.
 
-        ``x`` is the stage's to keep, and so are ``skips``, of the stages that it ``takes`` some of. What it
-        ``gives`` is found in what is saved.
+        ``x`` is the stage's to keep, and so are ``skips``, of its ``skip_sources``. What it sends to its
+        ``skip_targets`` is found in what is saved.
         """
         if self.recomputed:
             with torch.no_grad():
@@ -95,8 +98,8 @@ class LocalStage:
     def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None:
         """Add to the weights' gradients; return that of the input (none of tokens).
 
-        ``gradient`` is that of the output, none where the output is the loss; ``of_given`` are those of
-        what it ``gives``. The gradients of its skips are then those of ``saved.skips``.
+        ``gradient`` is that of the output, none where the output is the loss; ``of_given`` are those of what it
+        sends to its ``skip_targets``. The gradients of its skips are then those of ``saved.skips``.
         """
         self._pull(saved, gradient, of_given)
         if self._later is not None:

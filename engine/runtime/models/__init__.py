@@ -1,4 +1,4 @@
-"""The models that can be trained, built stage by stage: the torch half of each family."""
+"""Models built with torch, stage by stage: the torch half of each model family."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from meshwave.engine.document.model import Model
 from meshwave.engine.runtime.communication.groups import ALONE, Group
-from meshwave.engine.runtime.models.stages import MakeExperts, Stage, StageBuilder
+from meshwave.engine.runtime.models.stages import ExpertFactory, Stage, StageBuilder
 
 
 def build_stage(
@@ -20,16 +20,26 @@ def build_stage(
     dtype: torch.dtype = torch.float32,
     device: Any = "cpu",
     group: Group = ALONE,
-    experts: MakeExperts | None = None,
+    experts: ExpertFactory | None = None,
 ) -> Stage:
-    """Build ``stage`` alone: its layers, the embedding if it is the first, the head if the last.
+    """Build one stage: its layers, the embedding if it is the first, the head if it is the last.
 
     Each part draws its weights from its own generator, keyed by ``seed`` and its place in the
-    model. Every split and every copy of a stage therefore holds, bit for bit, the weights that
-    the whole model would (``layers_per_stage=[layers]`` builds it).
+    model. Every split and every copy of a stage therefore has, bit for bit, the weights of
+    the whole model (``layers_per_stage=[layers]``).
+
+    Args:
+        model: the model section of a design.
+        layers_per_stage: ``[stages]`` layers of each.
+        stage: number of the stage to build.
+        seed: of the weights.
+        dtype: of the weights.
+        device: of the weights.
+        group: the tensor-parallel processes that hold the stage together.
+        experts: makes the experts of a layer; None for a model without experts.
     """
     builder = cast(type[StageBuilder], model.stage_builder())
-    return builder(model, group, experts).stage(layers_per_stage, stage, seed, dtype, device)
+    return builder(model, group, experts).build(layers_per_stage, stage, seed, dtype, device)
 
 
-__all__ = ["MakeExperts", "Stage", "StageBuilder", "build_stage"]
+__all__ = ["ExpertFactory", "Stage", "StageBuilder", "build_stage"]

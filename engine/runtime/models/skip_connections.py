@@ -1,4 +1,4 @@
-"""A transformer with long skip connections between its blocks (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
+"""Stages with skip connections, and a transformer that has them (U-ViT: Bao et al., arXiv:2209.12152, CVPR 2023)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ Blocks = list[int]
 
 
 class JoiningLayer(Layer):
-    """A layer that first joins what comes in with what a skip connection brings: side by side, then projected to
-    one width. All tensor-parallel processes do that alike."""
+    """A layer that first joins its input with a skip tensor: concatenated, then projected to one width.
 
-    def __init__(self, shape: Any, **how: Any) -> None:
-        super().__init__(shape, **how)
+    The projection is replicated on all tensor-parallel processes.
+    """
+
+    def __init__(self, shape: Any, **options: Any) -> None:
+        super().__init__(shape, **options)
         self.join = Linear(2 * shape.hidden, shape.hidden)
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
+        """Return ``[batch, sequence, hidden]`` of ``x`` and ``skip``, which have the same shape."""
         assert skip is not None, "a layer that a skip connection ends in"
         return super().forward(self.join(torch.cat([x, skip], -1)))
 
@@ -32,9 +35,9 @@ class JoiningLayer(Layer):
 class SkippingStage(Stage):
     """A stage of a model with skip connections.
 
-    What it hands to the next stage, ``[batch, sequence, (1 + n) hidden]``, has the ``n`` tensors that skip to that
-    one beside its output. What skips further is handed on apart, ``[batch, sequence, n hidden]`` for each stage
-    that takes some.
+    The message to the next stage, ``[batch, sequence, (1 + n) hidden]``, holds the output and the ``n`` tensors that
+    skip to that stage. Tensors that skip further go in messages of their own, ``[batch, sequence, n hidden]`` for each
+    stage that receives ``n`` of them.
     """
 
     def __init__(
@@ -46,58 +49,79 @@ class SkippingStage(Stage):
         skips: Sequence[Skip],
         between: Mapping[tuple[int, int], Sequence[Skip]],
     ) -> None:
-        """``skips`` are those of blocks, ``between`` the same by the stages that they lead from and to."""
+        """Make a stage of its parts.
+
+        Args:
+            embedding: of the first stage.
+            layers: by their number.
+            head: of the last stage.
+            stage: number of this stage.
+            skips: the skip connections of the model, as pairs of blocks.
+            between: those between two stages, by the stages.
+        """
         super().__init__(embedding, layers, head)
         self._source = {target: source for source, target in skips if target in layers}
-        came = {source: [block for block, _ in between[source, to]] for source, to in between if to == stage}
-        goes = {to: [block for block, _ in between[source, to]] for source, to in between if source == stage}
-        self._came_along, self._goes_along = came.pop(stage - 1, []), goes.pop(stage + 1, [])
-        self._came, self._goes = came, goes
-        self.takes, self.gives = tuple(came), tuple(goes)
+        received = {source: [block for block, _ in between[source, to]] for source, to in between if to == stage}
+        sent = {to: [block for block, _ in between[source, to]] for source, to in between if source == stage}
+        self._received_with_x, self._sent_with_y = received.pop(stage - 1, []), sent.pop(stage + 1, [])
+        self._received, self._sent = received, sent
+        self.skip_sources, self.skip_targets = tuple(received), tuple(sent)
 
     def forward(  # type: ignore[override]
         self, x: Tensor, targets: Tensor | None = None, skips: Sequence[Tensor] = ()
     ) -> Tensor | tuple[Tensor, ...]:
-        x, held = _taken_apart(x, self._came_along)
-        for blocks, message in zip(self._came.values(), skips, strict=True):
-            held |= _named(message, blocks)
-        x = self.embedded(x)
+        """Compute the stage.
+
+        Args:
+            x: the message of the stage before, or tokens.
+            targets: of the last stage.
+            skips: the messages of ``skip_sources``.
+
+        Returns:
+            The loss, or the message to the next stage and those to ``skip_targets``.
+        """
+        x, by_block = _split_message(x, self._received_with_x)
+        for blocks, message in zip(self._received.values(), skips, strict=True):
+            by_block |= _split_skips(message, blocks)
+        x = self.embed(x)
         for name, layer in self.layers.items():
             source = self._source.get(int(name))
-            x = layer(x) if source is None else layer(x, held[source])
-            held[int(name)] = x
+            x = layer(x) if source is None else layer(x, by_block[source])
+            by_block[int(name)] = x
         if self.head is not None:
             loss: Tensor = self.head(x, targets)
             return loss
-        onward = _side_by_side([x, *(held[block] for block in self._goes_along)])
-        return onward, *(_side_by_side([held[block] for block in blocks]) for blocks in self._goes.values())
+        y = _concatenate([x, *(by_block[block] for block in self._sent_with_y)])
+        return y, *(_concatenate([by_block[block] for block in blocks]) for blocks in self._sent.values())
 
 
-def _taken_apart(x: Tensor, blocks: Blocks) -> tuple[Tensor, dict[int, Tensor]]:
-    """What the stage before made, and what came with it of earlier blocks."""
+def _split_message(x: Tensor, blocks: Blocks) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return the output of the stage before, and the tensors of earlier blocks that came with it."""
     if not blocks:
         return x, {}
     width = x.shape[-1] // (1 + len(blocks))
-    return x[..., :width], _named(x[..., width:], blocks)
+    return x[..., :width], _split_skips(x[..., width:], blocks)
 
 
-def _named(message: Tensor, blocks: Blocks) -> dict[int, Tensor]:
+def _split_skips(message: Tensor, blocks: Blocks) -> dict[int, Tensor]:
     return dict(zip(blocks, message.chunk(len(blocks), -1), strict=True))
 
 
-def _side_by_side(tensors: list[Tensor]) -> Tensor:
+def _concatenate(tensors: list[Tensor]) -> Tensor:
     return torch.cat(tensors, -1) if len(tensors) > 1 else tensors[0]
 
 
 class SkippingTransformer(Transformer):
-    """Equal layers with skip connections, each of which ends in a layer that joins."""
+    """Builds language models of equal layers with skip connections, each of which ends in a joining layer."""
 
-    def layer(self, number: int) -> nn.Module:
+    def make_layer(self, number: int) -> nn.Module:
+        """Make layer ``number``, a joining layer if a skip connection ends there."""
         if all(number != target for _, target in self.shape.skips):
-            return super().layer(number)
+            return super().make_layer(number)
         return JoiningLayer(self.shape, causal=self.shape.causal, group=self.group)
 
-    def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
-        parts = self.parts(layers_per_stage, stage, seed, dtype, device)
+    def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
+        """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""
+        parts = self.make_parts(layers_per_stage, stage, seed, dtype, device)
         skips = self.shape.skips
         return SkippingStage(*parts, stage, skips, between_stages(skips, layers_per_stage))

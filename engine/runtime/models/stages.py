@@ -1,4 +1,4 @@
-"""What all models have in common: stages of parts whose weights are drawn by their place in the model."""
+"""Stages of a model, and the base class of what builds them from parts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from torch import Tensor, nn
 from meshwave.engine.runtime.communication.groups import ALONE, Group
 from meshwave.engine.runtime.modules.tensor_parallel import weight_shard
 
-EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20  # where a part stands in the model: the key of its weights
-EXPERTS = "experts."  # what the weights of a layer's experts begin with
-COMPILER = "inductor"  # of torch.compile: Triton on a GPU, C++ on a CPU
+EMBEDDING, FIRST_LAYER, HEAD = 0, 1, 2**20
+"""Places of the parts of a model. Together with the seed, the place of a part is the key of its weights."""
+EXPERTS_PREFIX = "experts."
+"""Prefix of the names of the weights of a layer's experts."""
+COMPILER = "inductor"
+"""Backend of torch.compile: Triton on a GPU, C++ on a CPU."""
 
-MakeExperts = Callable[[int], nn.Module]
-"""The experts of the layer at a place of the model, weights and all."""
+ExpertFactory = Callable[[int], nn.Module]
+"""Makes the experts of the layer at a place of the model, weights included."""
+Parts = tuple[nn.Module | None, dict[int, nn.Module], nn.Module | None]
+"""The embedding, the layers by their number and the head of a stage."""
 
 
 class Stage(nn.Module):
     """Consecutive layers of a model, under the names that they have in the whole model.
 
-    The first stage takes tokens, the others ``[batch, sequence, hidden]``; the last returns the
+    The input of the first stage is tokens, that of the others ``[batch, sequence, hidden]``; the last stage returns the
     mean loss of its microbatch, the others ``[batch, sequence, hidden]``.
     """
 
-    takes: tuple[int, ...] = ()  # stages before the one before, of which it also takes something
-    gives: tuple[int, ...] = ()  # stages after the next that also take something of it
+    skip_sources: tuple[int, ...] = ()  # earlier stages, except the one before, whose tensors skip to this one
+    skip_targets: tuple[int, ...] = ()  # later stages, except the next, to which tensors of this one skip
 
     def __init__(self, embedding: nn.Module | None, layers: dict[int, nn.Module], head: nn.Module | None) -> None:
         super().__init__()
@@ -40,87 +45,85 @@ class Stage(nn.Module):
 
     @property
     def is_first(self) -> bool:
+        """Whether the stage has the embedding."""
         return self.embedding is not None
 
-    @property
-    def is_last(self) -> bool:
-        return self.head is not None
-
     def compile_blocks(self) -> int:
-        """Let torch fuse the kernels of the blocks when they are first called; returns how many it may.
+        """Let torch compile the blocks when they are first called, and return their number.
 
-        Equal blocks are compiled once. A block that exchanges something inside runs as it is: what
-        overlaps there is timed by hand.
+        Equal blocks are compiled once. A block that communicates is not compiled, because it schedules its own overlap.
         """
         import torch._inductor.config as inductor
 
-        inductor.compile_threads = 1  # a process that is ended leaves no others behind
-        plain = [layer for layer in self.layers.values() if getattr(layer, "is_plain", False)]
-        for layer in plain:
+        inductor.compile_threads = 1  # a process that is killed leaves no compiler processes behind
+        local = [layer for layer in self.layers.values() if getattr(layer, "is_local", False)]
+        for layer in local:
             layer.compile(backend=COMPILER, dynamic=False)
-        return len(plain)
+        return len(local)
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Compute the stage; the last stage needs ``targets``."""
         x = self.body(x)
         return x if self.head is None else self.head(x, targets)
 
     def body(self, x: Tensor) -> Tensor:
-        """All but the head."""
-        x = self.embedded(x)
+        """Compute everything but the head."""
+        x = self.embed(x)
         for layer in self.layers.values():
             x = layer(x)
         return x
 
-    def embedded(self, x: Tensor) -> Tensor:
-        """What the layers take."""
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the input of the first layer."""
         if self.embedding is not None:
-            x = as_exchanged(self.embedding(x))
+            x = to_message_dtype(self.embedding(x))
         return x
 
 
-def as_exchanged(x: Tensor) -> Tensor:
-    """In the precision in which stages exchange it, which the residual stream has from the embedding on, so that a
-    cut between two stages changes no number."""
+def to_message_dtype(x: Tensor) -> Tensor:
+    """Return the output of the embedding in the precision of messages between stages.
+
+    The residual stream has this precision from the embedding on, so that the split into stages changes no result.
+    """
     return x.to(torch.get_autocast_dtype(x.device.type)) if torch.is_autocast_enabled(x.device.type) else x
 
 
 class StageBuilder(ABC):
-    """The torch half of a family of models: how its parts are made."""
+    """Builds the stages of a model family: the torch half of the family."""
 
-    def __init__(self, shape: Any, group: Group = ALONE, experts: MakeExperts | None = None) -> None:
-        """``shape`` is the model section of a design; ``group`` are the processes that hold the model together, each
-        a cut of it; ``experts`` makes the experts of a layer, with their weights, from its place in the model."""
+    def __init__(self, shape: Any, group: Group = ALONE, experts: ExpertFactory | None = None) -> None:
+        """See :func:`meshwave.engine.runtime.models.build_stage`; ``shape`` is the model section of a design."""
         self.shape, self.group, self.experts = shape, group, experts
 
     @abstractmethod
-    def embedding(self) -> nn.Module:
-        """What the first stage has before its layers."""
+    def make_embedding(self) -> nn.Module:
+        """Make what the first stage has before its layers."""
 
     @abstractmethod
-    def layer(self, number: int) -> nn.Module:
-        """Layer ``number`` of the model."""
+    def make_layer(self, number: int) -> nn.Module:
+        """Make layer ``number`` of the model."""
 
     @abstractmethod
-    def head(self) -> nn.Module:
-        """What the last stage has after its layers, the loss included."""
+    def make_head(self) -> nn.Module:
+        """Make what the last stage has after its layers, the loss included."""
 
     @abstractmethod
-    def deviation(self, name: str, weight: Tensor) -> float:
-        """The standard deviation that a weight is drawn with."""
+    def weight_std(self, name: str, weight: Tensor) -> float:
+        """Return the standard deviation from which a weight is drawn."""
 
-    def stage(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
+    def build(self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any) -> Stage:
         """Build one stage; see :func:`meshwave.engine.runtime.models.build_stage`."""
-        return Stage(*self.parts(layers_per_stage, stage, seed, dtype, device))
+        return Stage(*self.make_parts(layers_per_stage, stage, seed, dtype, device))
 
-    def parts(
+    def make_parts(
         self, layers_per_stage: Sequence[int], stage: int, seed: int, dtype: torch.dtype, device: Any
-    ) -> tuple[nn.Module | None, dict[int, nn.Module], nn.Module | None]:
-        """What a stage consists of: the embedding if it is the first, its layers, the head if it is the last."""
+    ) -> Parts:
+        """Make the embedding if the stage is the first, its layers, and the head if it is the last."""
 
         def part(place: int) -> nn.Module:
-            others = {EMBEDDING: self.embedding, HEAD: self.head}
-            module = others[place]() if place in others else self.layer(place - FIRST_LAYER)
-            return _initialise(module.to(device, dtype), (seed, place), self.deviation)
+            ends = {EMBEDDING: self.make_embedding, HEAD: self.make_head}
+            module = ends[place]() if place in ends else self.make_layer(place - FIRST_LAYER)
+            return _initialise(module.to(device, dtype), (seed, place), self.weight_std)
 
         first = sum(layers_per_stage[:stage])
         numbers = range(first, first + layers_per_stage[stage])
@@ -132,23 +135,23 @@ class StageBuilder(ABC):
 
 
 @torch.no_grad()
-def _initialise(part: nn.Module, key: tuple[int, int], deviation: Callable[[str, Tensor], float]) -> nn.Module:
-    """Weights are normal of the ``deviation`` that their model names, biases 0 and scales of norms 1.
+def _initialise(part: nn.Module, key: tuple[int, int], weight_std: Callable[[str, Tensor], float]) -> nn.Module:
+    """Draw normal weights, and set biases to 0 and scales of norms to 1.
 
-    Drawn on the CPU in float32 whatever device and precision, and whole where only a cut is held,
-    so that all start alike.
+    Weights are drawn on the CPU in float32 whatever the device and precision, and whole even if the process holds a
+    shard, so that all start the same.
     """
-    chance = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+    generator = torch.Generator().manual_seed(int(SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
     for name, parameter in part.named_parameters():
-        if name.startswith(EXPERTS):
-            continue  # drawn expert by expert, wherever each lies
+        if name.startswith(EXPERTS_PREFIX):
+            continue  # drawn already, expert by expert
         if name.endswith("bias"):
             parameter.zero_()
         elif "norm" in name:
             parameter.fill_(1.0)
         else:
-            cut = weight_shard(parameter)
-            drawn = torch.empty(cut.whole_shape(parameter.shape) if cut else parameter.shape)
-            drawn.normal_(0.0, deviation(name, drawn), generator=chance)
-            parameter.copy_(cut.select(drawn) if cut else drawn)
+            shard = weight_shard(parameter)
+            whole = torch.empty(shard.whole_shape(parameter.shape) if shard else parameter.shape)
+            whole.normal_(0.0, weight_std(name, whole), generator=generator)
+            parameter.copy_(shard.select(whole) if shard else whole)
     return part

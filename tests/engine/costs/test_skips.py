@@ -160,7 +160,7 @@ def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str,
                 return torch.randn(3, 12, tensors * 16).to(item)
 
             x = message(1 + came.get((stage - 1, stage), 0)) if stage else tokens
-            skips = tuple(message(came[source, stage]) for source in module.takes)
+            skips = tuple(message(came[source, stage]) for source in module.skip_sources)
             _, saved = local.forward(x, tokens.clone() if stage == last else None, skips)
             saved = saved._replace(given=()) if recomputed else saved
             for tensor in (saved.x, saved.y, saved.targets, *saved.skips, *saved.given):

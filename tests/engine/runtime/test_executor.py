@@ -76,7 +76,7 @@ class Post:
 class Stage:
     """Takes what skips a stage, and computes for ten nanoseconds."""
 
-    recomputed, takes, gives = False, (0,), ()
+    recomputed, skip_sources, skip_targets = False, (0,), ()
 
     def __init__(self, clock: Hands) -> None:
         self._clock = clock

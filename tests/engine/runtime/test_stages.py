@@ -73,7 +73,8 @@ def train(kind: str, stage: int | None, precision: str, *, halves: bool = False,
     module, local = make(kind, stage, precision, **how)
     inputs = list(batch(stage, precision, BESIDE.get(stage, (1, 1)) if kind == "u-transformer" else (1, 1)))
     skips, of_given = (
-        tuple(_like(precision, seed) for _ in ends) for seed, ends in enumerate((local.takes, local.gives))
+        tuple(_like(precision, seed) for _ in ends)
+        for seed, ends in enumerate((local.skip_sources, local.skip_targets))
     )
     forwards = [
         (local.forward(x, targets, tuple(s.clone() for s in skips)), gradient) for x, targets, gradient in inputs

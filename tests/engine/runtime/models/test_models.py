@@ -1,4 +1,4 @@
-"""Models split anywhere are the same model, and the text is shared out without gaps."""
+"""Language models in stages, and the batches that they are trained on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batches(
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
 @settings(max_examples=20, deadline=None)
 @given(cuts=st.lists(st.integers(0, 4), max_size=4), seed=st.integers(0, 2**62))
-def test_any_split_holds_the_weights_of_the_whole(kind: str, cuts: list[int], seed: int) -> None:
+def test_any_split_has_the_weights_of_the_whole_model(kind: str, cuts: list[int], seed: int) -> None:
     edges = [0, *sorted(cuts), 4]
     layers = [end - start for start, end in pairwise(edges)]
     whole = build_stage(shape(kind=kind), [4], 0, seed).state_dict()
@@ -50,7 +50,7 @@ def test_any_split_holds_the_weights_of_the_whole(kind: str, cuts: list[int], se
             assert torch.equal(weight, whole[name]), name
 
 
-def test_weights_start_alike_in_every_precision_and_unlike_for_every_seed() -> None:
+def test_initial_weights_depend_on_the_seed_and_not_on_the_precision() -> None:
     single, double = (build_stage(shape(), [4], 0, 1, dtype).state_dict() for dtype in (torch.float32, torch.float64))
     other = build_stage(shape(), [4], 0, 2).state_dict()
     assert all(torch.equal(single[name].double(), double[name]) for name in single)
@@ -59,16 +59,16 @@ def test_weights_start_alike_in_every_precision_and_unlike_for_every_seed() -> N
 
 
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
-def test_the_copies_share_out_the_batch_of_one(kind: str) -> None:
-    alone = batches(kind, microbatches=6).step(3)
+def test_the_copies_together_train_on_the_batch_of_one_process(kind: str) -> None:
+    whole = batches(kind, microbatches=6).step(3)
     shared = [mb for copy in range(3) for mb in batches(kind, share=range(3 * copy, 3 * copy + 3)).step(3)]
-    for one, other in zip(alone, shared, strict=True):
+    for one, other in zip(whole, shared, strict=True):
         assert all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize("copies", [1, 2, 4, 8])
-def test_a_mesh_of_other_copies_shares_out_the_same_rows(copies: int) -> None:
-    """A microbatch of four copies of two rows each."""
+def test_a_mesh_with_another_number_of_copies_trains_on_the_same_rows(copies: int) -> None:
+    """A microbatch of eight rows in all."""
     rows = 8 // copies
     shares = [batches(rows=2, share=range(rows * copy, rows * (copy + 1))) for copy in range(copies)]
     whole = batches(rows=2, share=range(8))
@@ -78,7 +78,7 @@ def test_a_mesh_of_other_copies_shares_out_the_same_rows(copies: int) -> None:
         assert torch.equal(torch.cat(drawn), whole.microbatch(1, mb)[0])
 
 
-def test_steps_and_seeds_draw_other_sequences() -> None:
+def test_sequences_differ_between_steps_and_seeds() -> None:
     drawn = [batches(seed=seed).step(step)[0][0] for seed, step in ((5, 0), (5, 1), (6, 0))]
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
@@ -91,20 +91,20 @@ def test_gpt_predicts_the_next_byte_of_the_text() -> None:
     assert bytes(inputs[0].tolist()) in DEFAULT_TEXT.read_bytes()
 
 
-def test_bert_masks_as_many_tokens_in_every_sequence() -> None:
+def test_bert_masks_equally_many_tokens_in_every_sequence() -> None:
     for inputs, targets in batches("bert").step(0):
         masked = inputs == MASK
         assert masked.sum(dim=1).tolist() == [3, 3, 3]
         assert torch.equal(masked, targets != IGNORED)
 
 
-def test_the_text_that_comes_along_is_plain() -> None:
+def test_the_bundled_text_is_ascii() -> None:
     text = DEFAULT_TEXT.read_text("ascii")
     assert 30_000 < len(text) < 60_000
 
 
 @pytest.mark.parametrize(("text", "sentence"), [(None, "is not there"), (b"", "holds 0 bytes"), (b"abc", "needs 21")])
-def test_a_text_that_cannot_be_used_is_refused(text: bytes | None, sentence: str, tmp_path: Path) -> None:
+def test_an_unusable_text_is_rejected(text: bytes | None, sentence: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "text").write_bytes(text)
     with pytest.raises(InputError, match=sentence):
@@ -112,17 +112,17 @@ def test_a_text_that_cannot_be_used_is_refused(text: bytes | None, sentence: str
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
-def test_an_optimizer_follows_torchs(name: str) -> None:
-    torchs = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
-    chance = torch.Generator().manual_seed(0)
-    start = [torch.randn(size, generator=chance, dtype=torch.float64) for size in ((3, 4), (5,))]
+def test_an_optimizer_equals_that_of_torch(name: str) -> None:
+    torch_optimizer = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(size, generator=generator, dtype=torch.float64) for size in ((3, 4), (5,))]
     ours, theirs = ([torch.nn.Parameter(tensor.clone()) for tensor in start] for _ in range(2))
-    mine, theirs_step = OPTIMIZERS[name](ours, 0.1, 0.2), torchs(theirs, lr=0.1, weight_decay=0.2)
+    our_optimizer, their_optimizer = OPTIMIZERS[name](ours, 0.1, 0.2), torch_optimizer(theirs, lr=0.1, weight_decay=0.2)
     for _ in range(5):
-        gradients = [torch.randn(tensor.shape, generator=chance, dtype=torch.float64) for tensor in start]
+        gradients = [torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for tensor in start]
         for parameter, gradient in zip(theirs, gradients, strict=True):
             parameter.grad = gradient.clone()
-        mine.step(gradients)
-        theirs_step.step()
+        our_optimizer.step(gradients)
+        their_optimizer.step()
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""What processes that hold cuts of one stage do in tests, by name."""
+"""Tensor-parallel processes of one stage in tests."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ SHAPE = Gpt(kind="gpt", layers=4, hidden=64, heads=4, sequence=32, vocab=300, ff
 
 
 class Case(NamedTuple):
-    """A stage of three, in a precision, with its backward whole or in two halves."""
+    """One of three stages, in a precision, with a whole or a split backward."""
 
     precision: str
     stage: int
     split: bool
 
 
-class Counted(NamedTuple):
-    """Bytes of one microbatch on one process, and what it made of the weights."""
+class Counts(NamedTuple):
+    """Bytes of one microbatch on one process, and the gradients of its weights."""
 
     forward: list[int]  # of each reduction
     backward: list[int]
@@ -43,45 +43,47 @@ class Counted(NamedTuple):
     gradients: dict[str, Any]
 
 
-def everyone() -> Group:
-    """All processes, as cuts of one copy."""
+def all_processes() -> Group:
+    """Return the group of all processes."""
     members = tuple(range(dist.get_world_size()))
     return make_groups([members], dist.get_rank(), "gloo", TIMEOUT, torch.device("cpu"))[members]
 
 
 @contextmanager
-def reductions() -> Iterator[list[tuple[int, torch.dtype]]]:
-    """Bytes and precision of every all-reduce."""
-    seen: list[tuple[int, torch.dtype]] = []
+def recorded_reductions() -> Iterator[list[tuple[int, torch.dtype]]]:
+    """Yield a list to which the bytes and the precision of every all-reduce are appended."""
+    reductions: list[tuple[int, torch.dtype]] = []
     reduce = dist.all_reduce
 
-    def noted(tensor: Tensor, *arguments: Any, **others: Any) -> Any:
-        seen.append((tensor.nbytes, tensor.dtype))
-        return reduce(tensor, *arguments, **others)
+    def recorded(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        reductions.append((tensor.nbytes, tensor.dtype))
+        return reduce(tensor, *arguments, **options)
 
-    dist.all_reduce = noted
+    dist.all_reduce = recorded
     try:
-        yield seen
+        yield reductions
     finally:
         dist.all_reduce = reduce
 
 
-def count(cases: list[Case]) -> list[Counted]:
-    group = everyone()
-    return [_count(Case(*case), group) for case in cases]
+def count_bytes(cases: list[Case]) -> list[Counts]:
+    group = all_processes()
+    return [_count_case(Case(*case), group) for case in cases]
 
 
-def _count(case: Case, group: Group) -> Counted:
+def _count_case(case: Case, group: Group) -> Counts:
     first, last = case.stage == 0, case.stage == len(LAYERS) - 1
     module = build_stage(SHAPE, LAYERS, case.stage, 0, DTYPES[case.precision], "cpu", group)
     local = LocalStage(module, case.precision, torch.device("cpu"), 1.0, split=case.split)
-    chance = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 256, (BATCH, SHAPE.sequence), generator=chance)
-    x, gradient = (  # of a storage each, since storages are what is counted
-        torch.randn((BATCH, SHAPE.sequence, SHAPE.hidden), generator=chance).to(MESSAGE_DTYPES[case.precision])
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 256, (BATCH, SHAPE.sequence), generator=generator)
+    x, gradient = (  # each with its own storage, because storages are counted
+        torch.randn((BATCH, SHAPE.sequence, SHAPE.hidden), generator=generator).to(MESSAGE_DTYPES[case.precision])
         for _ in range(2)
     )
-    sizes: dict[int, tuple[Tensor, int]] = {}  # by storage, so that views count once; holding it keeps it apart
+    sizes: dict[
+        int, tuple[Tensor, int]
+    ] = {}  # by storage, so that views count once; the tensor keeps the storage allocated
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -95,33 +97,33 @@ def _count(case: Case, group: Group) -> Counted:
         keep(saved.y)
         return saved
 
-    forward()  # the weights and their one copy in the precision of the products
+    forward()  # makes the copy of the weights in the precision of the products
     before = set(sizes)
-    with reductions() as ahead:
+    with recorded_reductions() as forward_reductions:
         saved = forward()
-    kept = sum(size for place, (_, size) in sizes.items() if place not in before)
-    backward = local.input_gradient if case.split else lambda *given: (local.backward(*given), [])
-    with reductions() as back:
-        _, due = backward(saved, None if last else gradient)
-    tensors = [argument for left in due for argument in left.args if isinstance(argument, Tensor)]  # type: ignore[attr-defined]
-    held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    compute_deferred(due)
-    return Counted(
-        [size for size, _ in ahead],
-        [size for size, _ in back],
+    kept = sum(size for storage, (_, size) in sizes.items() if storage not in before)
+    backward = local.input_gradient if case.split else lambda *arguments: (local.backward(*arguments), [])
+    with recorded_reductions() as backward_reductions:
+        _, deferred = backward(saved, None if last else gradient)
+    tensors = [argument for gradient in deferred for argument in gradient.args if isinstance(argument, Tensor)]  # type: ignore[attr-defined]
+    deferred_bytes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    compute_deferred(deferred)
+    return Counts(
+        [size for size, _ in forward_reductions],
+        [size for size, _ in backward_reductions],
         kept,
-        sum(held.values()),
+        sum(deferred_bytes.values()),
         sum(parameter.numel() for parameter in module.parameters()),
         {name: p.grad.numpy() for name, p in module.named_parameters() if p.grad is not None},
     )
 
 
-def loss(argument: Any) -> dict[str, Any]:
-    """The loss of logits that are cut, and the gradient of the own ones; the same of whole ones."""
-    group, (rows, vocab, ignored) = everyone(), argument
-    chance = torch.Generator().manual_seed(1)
-    whole = torch.randn((rows, vocab), generator=chance, dtype=torch.float64).mul_(30).requires_grad_()
-    targets = torch.randint(0, vocab, (rows,), generator=chance)
+def compare_losses(argument: Any) -> dict[str, Any]:
+    """Return the loss of sharded logits and the gradient of this process's, and the same for whole logits."""
+    group, (rows, vocab, ignored) = all_processes(), argument
+    generator = torch.Generator().manual_seed(1)
+    whole = torch.randn((rows, vocab), generator=generator, dtype=torch.float64).mul_(30).requires_grad_()
+    targets = torch.randint(0, vocab, (rows,), generator=generator)
     targets[: rows // 3] = ignored
     expected = torch.nn.functional.cross_entropy(whole, targets, ignore_index=ignored)
     expected.backward()  # type: ignore[no-untyped-call]
@@ -134,13 +136,13 @@ def loss(argument: Any) -> dict[str, Any]:
         "found": found.item(),
         "expected": expected.item(),
         "gradient": logits.grad.numpy() / 2,
-        "of_whole": whole.grad[:, own.start : own.stop].numpy(),
+        "whole_gradient": whole.grad[:, own.start : own.stop].numpy(),
     }
 
 
-def reduced_by_columns(split: bool) -> list[tuple[int, str]]:
-    """Reductions in the backward of columns that compute in bf16 and are given float32, as by norms of a GPU."""
-    columns = ColumnLinear(8, 16, everyone())
+def column_reductions(split: bool) -> list[tuple[int, str]]:
+    """Return the reductions in the backward of columns in bf16 whose input is float32, as after norms on a GPU."""
+    columns = ColumnLinear(8, 16, all_processes())
     with torch.no_grad():
         for parameter in columns.parameters():
             parameter.fill_(0.01)
@@ -149,14 +151,14 @@ def reduced_by_columns(split: bool) -> list[tuple[int, str]]:
     x = torch.ones(4, 8, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = columns(x)
-    with reductions() as seen:
+    with recorded_reductions() as reductions:
         y.sum().backward()
     assert x.grad is not None and x.grad.dtype is torch.float32
-    return [(size, str(dtype)) for size, dtype in seen]
+    return [(size, str(dtype)) for size, dtype in reductions]
 
 
-def groups(wanted: list[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, bool, float]]:
-    """Of the groups that this process is in: its place, whether there is anything to wait for, and a sum."""
+def index_in_groups(wanted: list[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, bool, float]]:
+    """Return, for each group of this process, its index, whether the group has a handle, and a sum over the group."""
     made = make_groups(wanted, dist.get_rank(), "gloo", TIMEOUT, torch.device("cpu"))
     found = {}
     for members, group in made.items():

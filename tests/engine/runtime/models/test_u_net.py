@@ -1,4 +1,4 @@
-"""A U-Net, whose stages hand on tensors of different shapes, trains like one process."""
+"""A U-Net, whose stages exchange tensors of different shapes, trains like one process."""
 
 from __future__ import annotations
 
@@ -40,44 +40,49 @@ CASES: list[tuple[Document, int, int, Document]] = [
     ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
     ({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 3, 1, {"precision": "fp32", "optimizer": "sgd"}),
 ]  # fmt: skip
-"""A pipeline, meshes, copies, and how it is trained."""
+"""A pipeline, the number of meshes, of copies, and options of training."""
 
 
 @pytest.fixture
 def draw_u_net(draw: Callable[..., Document]) -> Callable[..., Document]:
-    def draw_u_net(pipeline: Document, *, model: Document = SMALL, **how: Any) -> Document:
-        return {**draw(pipeline, **how), "model": model, "cost": {"kind": "roofline"}}
+    def draw_u_net(pipeline: Document, *, model: Document = SMALL, **options: Any) -> Document:
+        return {**draw(pipeline, **options), "model": model, "cost": {"kind": "roofline"}}
 
     return draw_u_net
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CASES, ids=name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "options"), CASES, ids=name)
 def test_a_u_net_trains_like_one_process(
-    pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw_u_net: Callable[..., Document]
+    pipeline: Document, pp: int, dp: int, options: Document, crew: Any, draw_u_net: Callable[..., Document]
 ) -> None:
-    document = draw_u_net(pipeline, pp=pp, dp=dp, **others)
+    document = draw_u_net(pipeline, pp=pp, dp=dp, **options)
 
-    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.play(document), reference(document), options.get("precision", "fp64"))
 
 
-def test_it_does_so_in_mixed_precision(crew: Any, draw_u_net: Callable[..., Document]) -> None:
-    """All blocks take the noise step's embedding, and its gradients, in bf16, are summed up stage by stage: in
-    another order than in one process, so that they differ by a unit in the last place."""
+def test_a_u_net_trains_like_one_process_in_mixed_precision(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+    """All blocks use the embedding of the noise step.
+
+    Its gradients in bf16 are summed stage by stage, in another order than in one process, so that they differ by a
+    unit in the last place.
+    """
     document = draw_u_net({"schedule": "zb-h1", "microbatches": 4}, pp=3, precision="bf16", optimizer="sgd")
 
     assert_equal(crew.play(document), reference(document), tolerance=4e-3)
 
 
-def test_its_messages_differ_in_size(draw_u_net: Callable[..., Document]) -> None:
+def test_the_messages_of_a_u_net_differ_in_size(draw_u_net: Callable[..., Document]) -> None:
     program = lower(parse_design(draw_u_net({"schedule": "gpipe", "microbatches": 2, "stages": [1, 1, 1, 6]}, pp=4)))
 
-    # of 16 numbers: 4 x 8 x 8, 4 x 4 x 4 and 8 x 4 x 4, each beside the 16 of the noise step
+    # in units of 16 elements: 4 x 8 x 8, 4 x 4 x 4 and 8 x 4 x 4, each with the 16 of the noise step
     assert program.onward.tolist() == [17, 5, 9]
     assert program.skips.tolist() == [[0, 3, 16], [1, 3, 16], [2, 3, 8]]
     assert set(program.tensors.tolist()) == {0, 17, 5, 9 + 8, 16}
 
 
-def test_it_does_so_between_meshes_of_different_shapes(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+def test_a_u_net_trains_like_one_process_on_meshes_of_different_shapes(
+    crew: Any, draw_u_net: Callable[..., Document]
+) -> None:
     document = draw_u_net({"schedule": "zb-h1", "microbatches": 4, "stages": [3, 2, 4]}, pp=3)
     for mesh, devices in zip(document["meshes"], ([0, 1], [2], [3, 4]), strict=True):
         mesh |= {"devices": devices, "axes": {"dp": len(devices), "tp": 1}}
@@ -86,7 +91,7 @@ def test_it_does_so_between_meshes_of_different_shapes(crew: Any, draw_u_net: Ca
     assert_equal(crew.play(document), reference(document))
 
 
-def test_recomputing_it_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+def test_recomputation_of_a_u_net_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
     kept, recomputed = (
         crew.play(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3))
         for how in ("none", "full")
@@ -95,7 +100,7 @@ def test_recomputing_it_changes_no_bit(crew: Any, draw_u_net: Callable[..., Docu
     assert_same_bits(recomputed, kept)
 
 
-def test_splitting_its_backward_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
+def test_a_split_backward_of_a_u_net_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
     whole, split = (
         crew.play(draw_u_net({"schedule": "eager-1f1b", "backward": how, "microbatches": 4}, pp=3))
         for how in ("whole", "split")
@@ -124,27 +129,27 @@ _DESIGN = {
 }
 
 
-def test_images_follow_from_the_seed_and_differ() -> None:
+def test_images_are_determined_by_the_seed_and_differ() -> None:
     inputs, noise = _batches().microbatch(0, 0)
     again, _ = _batches().microbatch(0, 0)
-    others = [_batches(seed=4).microbatch(0, 0)[0], _batches().microbatch(1, 0)[0], _batches().microbatch(0, 1)[0]]
+    different = [_batches(seed=4).microbatch(0, 0)[0], _batches().microbatch(1, 0)[0], _batches().microbatch(0, 1)[0]]
 
     assert inputs.shape == (16, 3 * 8 * 8 + 1)
     assert noise.shape == (16, 3, 8, 8)
     assert torch.equal(inputs, again)
-    assert not any(torch.equal(inputs, other) for other in others)
+    assert not any(torch.equal(inputs, other) for other in different)
     assert len(torch.unique(inputs, dim=0)) == 16
 
 
-def test_an_example_is_an_image_under_its_noise() -> None:
-    """Without its noise it is an image between -1 and 1; the last noise step leaves nothing of it."""
+def test_an_example_is_an_image_with_noise() -> None:
+    """Without the noise it is an image between -1 and 1; after the last noise step only noise is left."""
     inputs, noise = (each.double() for each in _batches(noise_steps=1000).microbatch(0, 0))
     steps = inputs[:, -1].numpy()
     assert steps.min() >= 1
     assert steps.max() <= 1000
 
     left = (np.cos((steps / 1000 + 0.008) / 1.008 * np.pi / 2) / np.cos(0.008 / 1.008 * np.pi / 2)) ** 2
-    keep = left > 0.05  # else rounding is all that is left
+    keep = left > 0.05  # less is lost in rounding
     rest = inputs[:, :-1].numpy() - np.sqrt(1 - left)[:, None] * noise.flatten(1).numpy()
     images = rest[keep] / np.sqrt(left[keep])[:, None]
 
@@ -156,7 +161,7 @@ def test_an_example_is_an_image_under_its_noise() -> None:
 
 @given(cuts=st.sets(st.integers(1, 8)), seed=st.integers(0, 2**62))
 @settings(max_examples=15, deadline=None)
-def test_any_split_holds_the_weights_of_the_whole(cuts: set[int], seed: int) -> None:
+def test_any_split_of_a_u_net_has_the_weights_of_the_whole_model(cuts: set[int], seed: int) -> None:
     design: Any = parse_design(_DESIGN | {"model": SMALL})
     layers = [end - start for start, end in pairwise([0, *sorted(cuts), 9])]
     whole = build_stage(design.model, [9], 0, seed).state_dict()
@@ -167,8 +172,8 @@ def test_any_split_holds_the_weights_of_the_whole(cuts: set[int], seed: int) -> 
     assert all(torch.equal(weight, whole[name]) for part in parts for name, weight in part.items())
 
 
-def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced as for a compiler, and played as they were traced."""
+def test_the_blocks_of_a_u_net_compile_without_a_graph_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend runs the traced graph without compiling it."""
     from torch._dynamo.utils import counters
 
     monkeypatch.setattr("meshwave.engine.runtime.models.stages.COMPILER", "aot_eager")
@@ -182,15 +187,15 @@ def test_its_blocks_compile_without_a_break(monkeypatch: pytest.MonkeyPatch) -> 
         local = LocalStage(module, "fp64", torch.device("cpu"), 1.0, compiled=compiled)
         assert local.compiled == 9 * compiled
         loss, saved = local.forward(inputs, noise)
-        assert local.backward(saved, None) is None, "nobody wants the gradient of images"
+        assert local.backward(saved, None) is None, "the gradient of images is not computed"
         found.append([loss, *(parameter.grad for parameter in module.parameters())])
 
     assert all(torch.allclose(mine, theirs, rtol=1e-9, atol=1e-9) for mine, theirs in zip(*found, strict=True))
     assert not counters["graph_break"]
 
 
-def test_it_learns() -> None:
-    """The mean squared error starts near that of predicting nothing, which is 1, and falls well below it."""
+def test_a_u_net_learns() -> None:
+    """The mean squared error starts near 1, that of predicting zero, and falls well below it."""
     design: Any = parse_design(_DESIGN | {"model": {**SMALL, "base_channels": 16}})
     model, batches = build_stage(design.model, [9], 0, 0), _batches(base_channels=16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

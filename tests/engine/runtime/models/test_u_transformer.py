@@ -1,4 +1,4 @@
-"""A model whose tensors skip stages trains like one process, whatever lies between their ends."""
+"""A model with skip connections trains like one process, whatever stages they skip."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, n
 Document = dict[str, Any]
 Skips = list[tuple[int, int, int]]
 
-
-U: list[tuple[Document, int, int, int, Skips, Document]] = [
+CASES: list[tuple[Document, int, int, int, Skips, Document]] = [
     ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 5, [(0, 1, 2)], {}),
     ({"schedule": "1f1b", "microbatches": 6}, 4, 1, 8, [(0, 3, 2), (1, 2, 2)], {"clip_norm": 0.5, "steps": 3}),
     ({"schedule": "eager-1f1b", "microbatches": 5}, 3, 1, 7, [(0, 1, 1), (0, 2, 2)], {}),
@@ -33,33 +32,37 @@ U: list[tuple[Document, int, int, int, Skips, Document]] = [
     ({"schedule": "hanayo", "waves": 1, "microbatches": 4}, 3, 1, 12, [(0, 5, 2), (1, 4, 2), (2, 3, 2)],
      {"precision": "bf16", "optimizer": "sgd"}),
 ]  # fmt: skip
-"""A pipeline, meshes, copies, layers, what skips between its stages, and how it is trained."""
+"""A pipeline, the number of meshes, copies and layers, the skips between its stages, and options of training."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "layers", "skips", "others"), U, ids=name)
-def test_skips_train_like_one_process(
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "layers", "skips", "options"), CASES, ids=name)
+def test_skip_connections_train_like_one_process(
     pipeline: Document,
     pp: int,
     dp: int,
     layers: int,
     skips: Skips,
-    others: Document,
+    options: Document,
     crew: Any,
     draw: Callable[..., Document],
 ) -> None:
-    document = draw(pipeline, pp=pp, dp=dp, kind="u-transformer", layers=layers, **others)
+    document = draw(pipeline, pp=pp, dp=dp, kind="u-transformer", layers=layers, **options)
     assert lower(parse_design(document)).skips.tolist() == list(map(list, skips))
 
-    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.play(document), reference(document), options.get("precision", "fp64"))
 
 
-def test_they_do_so_where_the_model_is_cut(crew: Any, draw: Callable[..., Document]) -> None:
+def test_skip_connections_train_like_one_process_under_tensor_parallelism(
+    crew: Any, draw: Callable[..., Document]
+) -> None:
     document = draw({"schedule": "1f1b", "microbatches": 4}, pp=3, tp=2, kind="u-transformer", layers=7, clip_norm=0.5)
     assert_equal(crew.play(document), reference(document))
 
 
-def test_they_do_so_between_meshes_of_different_shapes(crew: Any, draw: Callable[..., Document]) -> None:
-    """Messages of one, of two and of three tensors, each cut and put together again."""
+def test_skip_connections_train_like_one_process_on_meshes_of_different_shapes(
+    crew: Any, draw: Callable[..., Document]
+) -> None:
+    """Messages of one, two and three tensors, all of which are resharded."""
     document = draw({"schedule": "zb-h1", "microbatches": 4, "stages": [3, 2, 4]}, pp=3, kind="u-transformer", layers=9)
     for mesh, devices, dp, tp in zip(document["meshes"], ([0, 1], [2], [3, 4]), (2, 1, 1), (1, 1, 2), strict=True):
         mesh |= {"devices": devices, "axes": {"dp": dp, "tp": tp}}
@@ -71,7 +74,7 @@ def test_they_do_so_between_meshes_of_different_shapes(crew: Any, draw: Callable
     assert_equal(crew.play(document), reference(document))
 
 
-def test_recomputing_them_changes_no_bit(crew: Any, draw: Callable[..., Document]) -> None:
+def test_recomputation_of_skip_connections_changes_no_bit(crew: Any, draw: Callable[..., Document]) -> None:
     kept, recomputed = (
         crew.play(draw({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3, kind="u-transformer", layers=6))
         for how in ("none", "full")
