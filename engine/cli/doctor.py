@@ -259,11 +259,11 @@ def _check_run_folder(folder: Path) -> Iterator[Finding]:
         params = {"folder": str(folder), "error": str(error)}
         yield Finding("runs", "missing", "folder_unwritable", params, "folder_remedy")
         return
-    params = {"folder": str(folder), "free_bytes": free}
+    space = {"folder": str(folder), "free_bytes": free}
     if free > ENOUGH_DISK_BYTES:
-        yield Finding("runs", "ok", "folder_writable", params)
+        yield Finding("runs", "ok", "folder_writable", space)
     else:
-        yield Finding("runs", "limited", "folder_writable", params, "disk_full_remedy")
+        yield Finding("runs", "limited", "folder_writable", space, "disk_full_remedy")
 
 
 def _check_chromium() -> Iterator[Finding]:
