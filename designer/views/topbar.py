@@ -45,6 +45,7 @@ SHORTCUTS = (
     Shortcut("Design", "G", "gallery of schedules"),
     Shortcut("Design", "X", "experts in place of the cluster, and back"),
     Shortcut("Design", "L", "go to launch"),
+    Shortcut("Design", "F1", "help on what the pointer or the keyboard is at"),
     Shortcut("Design", "?", "this help"),
     Shortcut("Fields", "Enter", "take over what is typed"),
     Shortcut("Fields", "Esc", "take it back"),

@@ -1,6 +1,8 @@
-// Links into the documentation site, which the server of the page serves at docs/.
+// Help on the page: pages of the documentation site, which its server has at docs/, and the entry that explains a term.
 
-/** Pages of the site that the help menu names. */
+const LONGEST_LABEL = 60; // characters; longer text is a sentence, in which several terms occur
+
+/** Pages that the help menu names. */
 export const PAGES = {
   "First tutorial": "tutorial.html",
   "User guide": "guide/index.html",
@@ -8,7 +10,157 @@ export const PAGES = {
   "Design document": "reference/document.html",
 };
 
+/** Terms of the page and the entry of the glossary that explains each. @type {Record<string, string>} */
+export const TERMS = {
+  activation: "activations-in-flight",
+  alpha: "alpha",
+  axis: "axis",
+  backward: "backward",
+  balance: "balance",
+  bandwidth: "beta",
+  beta: "beta",
+  boundary: "boundary",
+  bound: "lower-bound",
+  bubble: "bubble-ratio",
+  calibration: "calibration-profile",
+  capacity: "capacity",
+  checkpoint: "checkpoint",
+  chunk: "chunk",
+  clock: "clock-skew",
+  combine: "combine",
+  communication: "exposed-communication",
+  "critical path": "critical-path",
+  deadlock: "deadlock",
+  device: "device",
+  dispatch: "dispatch",
+  dp: "dp",
+  draft: "draft",
+  dropped: "dropped-tokens",
+  "dry run": "dry-run",
+  ep: "ep",
+  esp: "esp",
+  expert: "expert",
+  exposed: "exposed-communication",
+  forward: "forward",
+  gate: "gate",
+  "going up": "return",
+  "gradient reduction": "collective",
+  host: "emulated-host",
+  idle: "bubble",
+  "input gradient": "input-gradient",
+  iteration: "iteration",
+  lane: "lane",
+  latency: "alpha",
+  launch: "launch-target",
+  layer: "layer",
+  link: "port",
+  load: "expert-load",
+  mark: "mark",
+  measured: "measured",
+  memory: "peak-memory",
+  mesh: "mesh",
+  mfu: "MFU",
+  microbatch: "microbatch",
+  mp: "mp",
+  nic: "NIC",
+  node: "node",
+  "optimizer step": "optimizer-step",
+  ordering: "ordering",
+  overlay: "overlay",
+  partial: "partial",
+  "peak memory": "peak-memory",
+  pin: "pinned-design",
+  placement: "expert-placement",
+  plan: "plan",
+  pp: "pp",
+  predicted: "predicted",
+  process: "process",
+  profile: "calibration-profile",
+  program: "program",
+  rank: "rank",
+  recompute: "recomputation",
+  replica: "replica",
+  roofline: "roofline",
+  run: "run",
+  schedule: "schedule",
+  "sharding spec": "sharding-spec",
+  skip: "skip-connection",
+  slack: "slack",
+  slot: "slot",
+  split: "split-backward",
+  stage: "stage",
+  "step time": "step-time",
+  strategy: "strategy",
+  throughput: "throughput",
+  timeline: "timeline",
+  "top k": "top-k",
+  tp: "tp",
+  traffic: "transfer",
+  transfer: "transfer",
+  "unit cost": "unit-cost",
+  "unit task": "unit-task",
+  uplink: "uplink",
+  wave: "wave",
+  "weight gradient": "weight-gradient",
+};
+
+const WORDS = new RegExp(
+  `(?<![\\w-])(${Object.keys(TERMS)
+    .toSorted((one, other) => other.length - one.length)
+    .join("|")})(?:e?s)?(?![\\w-])`,
+  "i",
+);
+
+/** The entry of the first term in a label, or undefined. */
+export function entryOf(label) {
+  const found = label.length <= LONGEST_LABEL && WORDS.exec(label);
+  return found ? `glossary.html#term-${TERMS[found[1].toLowerCase()]}` : undefined;
+}
+
+/** The description of a key of the document, such as `pipeline.microbatches`. */
+export const referenceOf = (path) => `reference/document.html#confval-${path}`;
+
+/** The page that explains an element: the key of a field, the term in its label or in one around it, or its section. */
+export function helpOn(element) {
+  const around = [];
+  for (let at = element; at; at = at.parentNode ?? at.host) if (at instanceof Element) around.push(at);
+  const field = around.find((each) => each.dataset.path);
+  if (field) return referenceOf(field.dataset.path);
+  const labels = around.flatMap((each) => [each.textContent, each.ariaLabel ?? ""]);
+  const section = around.find((each) => each.dataset.section);
+  return labels.map(entryOf).find(Boolean) ?? (section && referenceOf(section.dataset.section));
+}
+
 /** Open a page of the site in a tab of its own. */
 export function openPage(page) {
   window.open(`docs/${page}`, "_blank", "noopener");
+}
+
+/** Open the page that explains what the pointer, or else the keyboard, is at when F1 is pressed. */
+export function openHelpOnF1(signal) {
+  let points = false;
+  window.addEventListener("pointermove", () => (points = true), { signal });
+  window.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.key !== "F1") {
+        points = false;
+        return;
+      }
+      event.preventDefault();
+      openPage(helpOn(points ? innermost(":hover") : innermost(":focus")) ?? "index.html");
+    },
+    { signal },
+  );
+}
+
+/** The innermost element that matches, inside shadow roots too. */
+function innermost(selector) {
+  let found = document.documentElement;
+  for (let root = /** @type {ParentNode | null} */ (document); root; root = found.shadowRoot) {
+    const last = [...root.querySelectorAll(selector)].at(-1);
+    if (!last) break;
+    found = /** @type {HTMLElement} */ (last);
+  }
+  return found;
 }

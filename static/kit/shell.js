@@ -1,6 +1,7 @@
 // What the small widgets around the canvases share: icons, tooltips, dialogs and panels in the top layer.
 
 import { button, h, s, send } from "./canvas.js";
+import { helpOn } from "./help.js";
 
 const ICONS = {
   open: ["M1.75 12.5v-9h4l1.5 2h5.5v2", "M1.75 12.5l2-5h10.5l-2 5z"],
@@ -89,7 +90,8 @@ export class Tips {
 
   show() {
     if (!this.target.isConnected || !this.box.isConnected) return;
-    this.box.textContent = this.target.dataset.tip;
+    const hint = helpOn(this.target) ? h("div", { class: "mw-quiet" }, "F1: help on this") : "";
+    this.box.replaceChildren(this.target.dataset.tip, hint);
     this.box.showPopover();
     const [at, box] = [this.target.getBoundingClientRect(), this.box.getBoundingClientRect()];
     const left = Math.max(6, Math.min(at.left + at.width / 2 - box.width / 2, innerWidth - box.width - 6));

@@ -2,7 +2,7 @@
 
 import { Theme, brand, download, tellTurn, themePicker, tooLarge } from "../kit/bars.js";
 import { followTheme, h, send } from "../kit/canvas.js";
-import { PAGES, openPage } from "../kit/help.js";
+import { PAGES, openHelpOnF1, openPage } from "../kit/help.js";
 import { Modal, Tips, dropdown, icon, menu, tool } from "../kit/shell.js";
 
 const APPLE = /Mac|iPhone|iPad/.test(navigator.platform);
@@ -299,6 +299,7 @@ class TopBar {
 
   listen() {
     const { signal } = this.leaving;
+    openHelpOnF1(signal);
     window.addEventListener("keydown", (event) => this.key(event), { signal });
     window.addEventListener("dragover", (event) => this.drag(event), { signal });
     window.addEventListener("dragleave", (event) => event.relatedTarget || this.dropZone.hidePopover(), { signal });

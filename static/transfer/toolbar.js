@@ -2,6 +2,7 @@
 
 import { Theme, brand, tellTurn, themePicker, tooLarge } from "../kit/bars.js";
 import { button, h } from "../kit/canvas.js";
+import { openHelpOnF1 } from "../kit/help.js";
 import { dropdown, icon, menu, tool } from "../kit/shell.js";
 
 const PLAYED =
@@ -44,6 +45,7 @@ export class Bar {
       const cases = tool("Cases", { glyph: "examples", text: "Cases", tip: "Transfers to start from" });
       cases.append(icon("down"));
       const [theme, themes] = themePicker(new Theme(view.leaving.signal));
+      openHelpOnF1(view.leaving.signal);
       const open = tool("Open a transfer", {
         glyph: "open",
         text: "Open",

@@ -352,6 +352,26 @@ def test_the_help_menu_opens_the_documentation_in_a_tab_of_its_own(shell: Shell)
     opened.value.close()
 
 
+@pytest.mark.parametrize(
+    ("part", "page"),
+    [
+        ('.mw-tile[data-key="bubble"]', "/docs/glossary.html#term-bubble-ratio"),
+        (
+            '[data-path="training.micro_batch_size"] label',
+            "/docs/reference/document.html#confval-training.micro_batch_size",
+        ),
+        (".mw-brand", "/docs/index.html"),
+    ],
+)
+def test_f1_opens_what_explains_the_part_under_the_pointer(shell: Shell, part: str, page: str) -> None:
+    shell.page.locator(part).hover()
+    with shell.page.expect_popup() as opened:
+        shell.page.keyboard.press("F1")
+
+    assert opened.value.url.endswith(page)
+    opened.value.close()
+
+
 def test_keys_are_left_to_who_types(shell: Shell) -> None:
     shell.session.edit("training.steps", 3, "steps 3")
     expect(shell.field("training.steps")).to_have_value("3")

@@ -13,6 +13,10 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
+from meshwave.designer.forms.fields import fields
+from meshwave.engine.document import load_design
+from meshwave.engine.files import examples
+
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src"), ("iframe", "src")}
 
@@ -78,6 +82,25 @@ def test_links_to_other_sites_are_secure_and_none_is_loaded(pages: Mapping[Path,
 
     assert {urlsplit(link).scheme for link in links} <= {"https", "mailto"}
     assert loads == set()
+
+
+def test_the_terms_of_the_page_have_an_entry_in_the_glossary(site: Path, pages: Mapping[Path, Html]) -> None:
+    help_on_page = (ROOT / "static/kit/help.js").read_text(encoding="utf-8")
+    terms = re.findall(r'^  "?[\w ]+"?: "([\w-]+)",$', help_on_page, re.MULTILINE)
+    named = re.findall(r'^  "?[\w ]+"?: "([\w/]+\.html)",$', help_on_page, re.MULTILINE)
+
+    assert len(terms) > 70
+    assert {f"term-{term}" for term in terms} <= pages[site / "glossary.html"].anchors
+    assert {site / page for page in named} <= pages.keys()
+
+
+def test_every_field_of_the_form_is_described_in_the_reference(site: Path, pages: Mapping[Path, Html]) -> None:
+    designs = [load_design(path) for path in examples().values()]
+
+    paths = {field["path"] for design in designs for section in fields(design) for field in section["fields"]}
+
+    assert len(paths) > 50
+    assert {f"confval-{path}" for path in paths} <= pages[site / "reference/document.html"].anchors
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
