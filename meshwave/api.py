@@ -29,7 +29,7 @@ from meshwave.engine.runs import Options, Record, State
 from meshwave.engine.runs import Run as LaunchedRun
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.run_comparison import comparison_of
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def run(
     options = Options(rehearse=Rehearsal() if dry_run else None, hosts=drawn(design, hosts) if hosts else None)
     found = predictions.predict(design)
     launcher = launchers[target](Record())
-    return Run(launcher.submit(design, found.program, found.costs.layers, options=options))
+    return Run(launcher.submit(specify_run(found, options)))
 
 
 def compare(designs: Sequence[Design]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import param
@@ -25,7 +26,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened
 from meshwave.engine.runs.emulation.hosts import drawn
-from meshwave.engine.runs.launchers import launchers, usual_launcher
+from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import history, keep_profile
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
@@ -143,8 +144,9 @@ class RunsPanel(Canvas):
         if session.errors:
             raise InputError(f"the design cannot run as it stands: {session.errors[0]}")
         prediction = session.prediction
-        design = shortened(prediction.design) if options.rehearse else prediction.design
-        run = launcher.submit(design, prediction.program, prediction.costs.layers, key=key, options=options)
+        if options.rehearse:
+            prediction = replace(prediction, design=shortened(prediction.design))
+        run = launcher.submit(specify_run(prediction, options), key=key)
         self._show(_Shown(run))
         self.look()
         self._on_launched()

@@ -25,7 +25,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Launcher, Options, Record, State
 from meshwave.engine.runs.emulation.network import missing
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.units import quantity
 
 Say = Callable[[str], None]
@@ -161,7 +161,7 @@ def _launcher() -> Iterator[Launcher]:
 def _trained(launcher: Launcher, design: Design, options: Options) -> dict[str, Any]:
     """Train a design to its end: the loss of every step, and the seconds from the start to its end."""
     prediction = predict(design)
-    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
+    run = launcher.submit(specify_run(prediction, options))
     state = run.wait(timeout_s=PATIENCE_S)
     if state is not State.SUCCEEDED:
         reason = run.reason or f"not over after {PATIENCE_S:.0f} s"

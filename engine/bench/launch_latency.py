@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwave.engine.document import Design
 from meshwave.engine.errors import RunError
-from meshwave.engine.program.program import Program
-from meshwave.engine.runs.launchers import Launcher
+from meshwave.engine.predict.prediction import Prediction
+from meshwave.engine.runs.launchers import Launcher, specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import Handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record
+from meshwave.engine.runs.run_folder import RunSpec
 
 LOOK_S = 0.001
 PATIENCE_S = 120.0
@@ -32,9 +32,7 @@ class LaunchTimes:
     cancel_s: float  # from the click to no process left
 
 
-def launch_times(
-    design: Design, program: Program, layers: Sequence[int], kind: Callable[[Record], Launcher] = LocalLauncher
-) -> LaunchTimes:
+def launch_times(prediction: Prediction, kind: Callable[[Record], Launcher] = LocalLauncher) -> LaunchTimes:
     """Launch a design twice, into a folder that is removed afterwards.
 
     It should have steps enough not to be done before it is cancelled.
@@ -42,10 +40,11 @@ def launch_times(
     Raises:
         RunError: it does not come to its first step.
     """
+    spec = specify_run(prediction)
     with _launcher(kind) as launcher:
-        cold_s, run = _first_step(launcher, design, program, layers)
+        cold_s, run = _first_step(launcher, spec)
         _cancel(run)
-        warm_s, run = _first_step(launcher, design, program, layers)
+        warm_s, run = _first_step(launcher, spec)
         started_s = run.started_s or run.created_s
         return LaunchTimes(cold_s, warm_s, started_s - run.created_s, _cancel(run))
 
@@ -60,9 +59,9 @@ def _launcher(kind: Callable[[Record], Launcher]) -> Iterator[Launcher]:
         yield launcher
 
 
-def _first_step(launcher: Launcher, design: Design, program: Program, layers: Sequence[int]) -> tuple[float, Run]:
+def _first_step(launcher: Launcher, spec: RunSpec) -> tuple[float, Run]:
     clicked_s = time.time()
-    run = launcher.submit(design, program, layers)
+    run = launcher.submit(spec)
     for _ in _patiently():
         if run.started_s is not None and (first_s := run.first_step_s) is not None:
             return first_s - clicked_s, run

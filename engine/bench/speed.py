@@ -172,7 +172,7 @@ def launch() -> Figures:
     document = load_design(example("01-first-wave")).model_dump(mode="json")
     document["training"]["steps"] = 10_000
     prediction = predict(parse_design(document))
-    times = launch_times(prediction.design, prediction.program, prediction.costs.layers)
+    times = launch_times(prediction)
     return {
         "cold: call to the first step_s": times.cold_s,
         "warm: call to the first step_s": times.warm_s,
@@ -187,7 +187,7 @@ def recording() -> Figures:
     from meshwave.engine.files import example
     from meshwave.engine.predict.prediction import predict
     from meshwave.engine.runs import Record
-    from meshwave.engine.runs.launchers import launchers
+    from meshwave.engine.runs.launchers import launchers, specify_run
     from meshwave.engine.runs.recording import Recorder
 
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
@@ -195,7 +195,7 @@ def recording() -> Figures:
     prediction = predict(parse_design(document))
     with tempfile.TemporaryDirectory() as folder, closing(Record(Path(folder))) as record:
         with closing(launchers["local"](record)) as launcher:
-            run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+            run = launcher.submit(specify_run(prediction))
             run.wait(timeout_s=120)
         step_s = statistics.median(row["seconds"] for row in run.metrics())
         recorder = Recorder(Path(folder), prediction.program, prediction.timeline.meshes, process=0, rank=0)

@@ -16,7 +16,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.costs import estimate
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.validation_problems import from_validation
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -24,10 +23,11 @@ from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, step_time
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.dry_run import Lengths, Rehearsal, TooLongError, long_time, shortened, waited
+from meshwave.engine.runs.dry_run import Rehearsal, TooLongError, long_time, shortened
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers import launchers, settled, usual_launcher
+from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.run_comparison import comparison_of, told
+from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import text_of
 
 ENDING_S = 5.0
@@ -80,9 +80,10 @@ def _run(design: Design, options: argparse.Namespace) -> int:
             how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
+        spec = _specify(prediction, how)
         if how.rehearse:
-            print(_foretold(prediction, how), file=sys.stderr)
-        started = launcher.submit(design, prediction.program, prediction.costs.layers, data=data, options=how)
+            print(_foretold(spec), file=sys.stderr)
+        started = launcher.submit(spec, data=data)
         manner = f", {started.entry.manner}" if started.entry.manner else ""
         print(f"run {started.id}: {design.name}, {started.entry.processes} processes{manner}", file=sys.stderr)
         try:
@@ -107,19 +108,18 @@ def _warn_of_another_machine(design: Design, how: Options) -> None:
         )
 
 
-def _foretold(prediction: Prediction, how: Options) -> str:
-    """How long a rehearsal will be, before it starts.
-
-    Raises:
-        InputError: nobody waits so long, or its hosts cannot be.
-    """
-    program, steps = prediction.program, prediction.design.training.steps
+def _specify(prediction: Prediction, how: Options) -> RunSpec:
     try:
-        as_run, how = settled(prediction.design, program, prediction.costs.layers, how)
-        assert how.rehearse is not None and how.rehearse.scale is not None, "nothing is left open"
-        step_s = waited(Lengths.of(program, estimate(as_run, program)), how.rehearse.scale)
+        return specify_run(prediction, how)
     except TooLongError as error:
         raise InputError(f"--scale: {error}") from None
+
+
+def _foretold(spec: RunSpec) -> str:
+    """Return how long a dry run will take, as a sentence."""
+    assert spec.options.rehearse is not None and spec.options.rehearse.scale is not None, "nothing is left open"
+    steps = spec.design.training.steps
+    step_s = spec.prediction.timeline.makespan * spec.options.rehearse.scale
     together = f", all {steps} {long_time(steps * step_s)}" if steps > 1 else ""
     return f"a step should take {long_time(step_s)}{together}"
 

@@ -81,25 +81,33 @@ def mesh_of(design: Design, process: int) -> tuple[int, str]:
     raise ValueError(f"the design has {last} processes, so none is number {process}")
 
 
-def write_bundle(
-    design: Design,
-    program: Program,
-    layers: Sequence[int],
-    folder: Path,
-    data: Path | None = None,
-    options: Options = PLAIN,
-    drawn: Design | None = None,
-) -> Bundle:
-    """Write a run folder that only its owner can read. A rehearsal needs no text.
+@dataclass(frozen=True)
+class RunSpec:
+    """What a run is to do, with nothing left open."""
 
-    ``design`` is as it is run, and ``drawn`` as it was launched where that is another one.
+    prediction: Prediction
+    """Of the design as it is run: on the links that the run has."""
+    drawn: Design
+    """The design as it was launched. The links of a run differ from those that are drawn where it was told of other
+    hosts and links, or these cannot be had."""
+    options: Options = PLAIN
+
+    @property
+    def design(self) -> Design:
+        """The design as it is run."""
+        return self.prediction.design
+
+
+def write_bundle(spec: RunSpec, folder: Path, data: Path | None = None) -> Bundle:
+    """Write a run folder that only its owner can read. A dry run needs no text.
 
     Raises:
         InputError: the design trains on a text of the user's and ``data`` is no readable file, or the run to resume
             has no checkpoint.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    drawn = drawn or design
+    design, drawn, options = spec.design, spec.drawn, spec.options
+    program, layers = spec.prediction.program, spec.prediction.costs.layers
     write_private(folder / "design.json", design.to_json())
     if drawn != design:
         write_private(folder / DRAWN, drawn.to_json())
@@ -112,7 +120,9 @@ def write_bundle(
         _bring(data, folder / "data.txt")
     elif design.training.data is not None and options.rehearse is None:
         raise InputError(f"training.data names {design.training.data}; say where that file is, or set it to null")
-    return Bundle(folder, design, drawn, program, tuple(layers), options)
+    bundle = Bundle(folder, design, drawn, program, tuple(layers), options)
+    vars(bundle)["prediction"] = spec.prediction  # computed already
+    return bundle
 
 
 def read_bundle(folder: Path) -> Bundle:

@@ -22,6 +22,7 @@ from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, write_bundle
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
+from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, texts_folder
 from tests.engine.runs.recorded import record as record_timeline
 
@@ -254,7 +255,7 @@ def write(record: Record, session: Session, losses: list[float | None]) -> str:
         steps=len(losses),
         limit=10,
     )
-    folder = write_bundle(design, prediction.program, prediction.costs.layers, record.folder(entry.id)).folder
+    folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
     record.move(entry.id, State.RUNNING, "")
     rows = [
         {"step": step, "loss": loss, "grad_norm": loss, "seconds": 0.1, "tokens_per_s": 1e3}

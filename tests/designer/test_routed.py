@@ -16,6 +16,7 @@ from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, State, write_bundle
 from meshwave.engine.runs.recording import write_routing
+from meshwave.engine.runs.run_folder import RunSpec
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def ran(record: Record, session: Session) -> Ran:
         entry, _ = record.submit(
             name="run", launcher="local", handle={}, digest=made.program.digest, processes=4, steps=3, limit=9
         )
-        folder = write_bundle(made.design, made.program, made.costs.layers, record.folder(entry.id)).folder
+        folder = write_bundle(RunSpec(made, made.design), record.folder(entry.id)).folder
         record.move(entry.id, State.RUNNING)
         (folder / "metrics.jsonl").write_text('{"step": 2, "seconds": 1, "tokens_per_s": 1}\n')
         write_routing(folder, 0, {int(layer.removeprefix("layer")): each for layer, each in counts.items()})

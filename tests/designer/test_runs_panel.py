@@ -19,10 +19,11 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, State, write_bundle
-from meshwave.engine.runs.launchers import settled
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.process_identity import own_handle
 from meshwave.engine.runs.recording import Recorder, read_recording
+from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import texts_folder
 from meshwave.engine.units import quantity
 from tests.engine.runs.play import until
@@ -81,7 +82,7 @@ def write(record: Record, session: Session) -> Write:
             steps=len(losses or []) or 20,
             limit=10,
         )
-        folder = write_bundle(design, prediction.program, prediction.costs.layers, record.folder(entry.id)).folder
+        folder = write_bundle(RunSpec(prediction, design), record.folder(entry.id)).folder
         for following in [State.RUNNING, state] if state.is_over else [State.RUNNING] * (state is State.RUNNING):
             record.move(entry.id, following, reason)
         with (folder / "events-0.jsonl").open("w") as file:
@@ -381,10 +382,8 @@ def test_a_run_on_other_links_than_drawn_is_held_against_a_prediction_for_these(
 ) -> None:
     """Until they are drawn."""
     run, prediction = write(State.SUCCEEDED, [5.0], spans=3), session.prediction
-    design, program, layers = prediction.design, prediction.program, prediction.costs.layers
     told = Options(hosts=Hosts(nodes=1, intra_bandwidth=1e5, inter_bandwidth=1e6))
-    as_run, told = settled(design, program, layers, told)
-    write_bundle(as_run, program, layers, record.folder(run), options=told, drawn=design)
+    write_bundle(specify_run(prediction, told), record.folder(run))
 
     panel = show(run)
 
@@ -474,8 +473,8 @@ def test_runs_meet_the_drawn_network_where_a_person_wants_that_and_there_is_one(
     panel = show()
     asked: list[Options] = []
 
-    def submit(*_: Any, options: Options, **__: Any) -> Any:
-        asked.append(options)
+    def submit(spec: RunSpec, **_: Any) -> Any:
+        asked.append(spec.options)
         raise RunError("not now")
 
     monkeypatch.setattr(panel._launcher, "submit", submit)

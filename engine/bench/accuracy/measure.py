@@ -22,7 +22,7 @@ from meshwave.engine.runs import Launcher, Record, State
 from meshwave.engine.runs.accuracy import Comparison, compare, profile_of
 from meshwave.engine.runs.dry_run import SHORTEST_S, Lengths, Rehearsal
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.options import PLAIN, Options
 from meshwave.engine.runs.recording import read_recording
 from meshwave.engine.runs.run_folder import process_count
@@ -77,7 +77,7 @@ class Bench:
         hosts = drawn(prediction.design) if case.on_hosts else None
         options = Options(rehearse=Rehearsal(scale=scale), hosts=hosts) if scale else PLAIN
         busy = others()
-        run = self._launcher.submit(prediction.design, prediction.program, prediction.costs.layers, options=options)
+        run = self._launcher.submit(specify_run(prediction, options))
         state = run.wait(timeout_s=PATIENCE_S)
         if state is not State.SUCCEEDED:
             run.cancel()

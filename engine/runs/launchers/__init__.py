@@ -7,11 +7,11 @@ from meshwave.engine.runs.launchers._base import (
     launchers,
     open_run,
     reconcile,
-    settled,
+    specify_run,
     usual_launcher,
 )
 from meshwave.engine.runs.launchers._environment import environment
 from meshwave.engine.runs.launchers._threaded import ThreadedLauncher
 
 __all__ = ["Capabilities", "Launcher", "OwningLauncher", "ThreadedLauncher", "environment", "launchers", "open_run"]
-__all__ += ["reconcile", "settled", "usual_launcher"]
+__all__ += ["reconcile", "specify_run", "usual_launcher"]

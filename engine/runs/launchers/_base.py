@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshwave.engine.costs import PeakMemory, estimate, peak_memory
+from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable, runnable
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.findings import DesignError, Problem
-from meshwave.engine.program.program import Program
+from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, usual_scale, waited
 from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
-from meshwave.engine.runs.options import PLAIN, Options
+from meshwave.engine.runs.options import PLAIN, Hosts, Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle, processes_of
 from meshwave.engine.runs.run import RESULT, Run, read_result
 from meshwave.engine.runs.run_database import Entry, Record, State
-from meshwave.engine.runs.run_folder import Bundle, process_count, read_bundle, write_bundle
+from meshwave.engine.runs.run_folder import Bundle, RunSpec, process_count, read_bundle, write_bundle
 from meshwave.engine.runs.training_texts import text_of
 
 
@@ -115,25 +115,16 @@ class Launcher(ABC):
         torn = [problem for problem in runnable(design) if problem.code in ASKED]
         return [*_too_many(design, self.probe().most_processes), *torn, *rehearsable(design)]
 
-    def submit(
-        self,
-        design: Design,
-        program: Program,
-        layers: Sequence[int],
-        *,
-        data: Path | None = None,
-        key: str | None = None,
-        options: Options = PLAIN,
-    ) -> Run:
-        """Launch a design. The run is in the record before anything of it exists. One that is to have other links
-        than drawn is of the design on these, from here on: its processes, its prediction and its history read that.
+    def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None) -> Run:
+        """Launch a run, which is in the record before anything of it exists.
 
-        ``layers`` are those of each stage; ``data`` is the user's text, where it is not the one that
-        the design names; ``key`` names the click, so that a double click is one run; ``options`` say how it
-        differs from plain training.
+        Args:
+            spec: what it is to do; see :func:`specify_run`.
+            data: the user's text, where it is not the one that the design names.
+            key: names the click, so that a double click is one run.
 
         Raises:
-            InputError: the hosts that are asked for cannot be.
+            InputError: the emulated network of the run is not possible.
             DesignError: such a design cannot be run here, or its text is not there.
             Busy: another run is under way.
             RunError: this machine cannot run it.
@@ -141,11 +132,11 @@ class Launcher(ABC):
         can = self.probe()
         if not can.can_launch:
             raise RunError(can.why_not)
+        design, options, program = spec.drawn, spec.options, spec.prediction.program
         resumed = resume_problems(design, self.record.folder(options.resume)) if options.resume else []
-        if found := resumed + self.refusals(design, options, peak_memory(program, estimate(design, program)), data):
+        if found := resumed + self.refusals(design, options, spec.prediction.memory, data):
             raise DesignError(found)
-        as_run, options = settled(design, program, layers, options)
-        self.see_that_it_can(as_run, design, options)
+        self.see_that_it_can(spec.design, design, options)
         data = None if options.rehearse else text_of(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
@@ -155,26 +146,17 @@ class Launcher(ABC):
             digest=program.digest,
             processes=process_count(design),
             steps=design.training.steps,
-            manner=_manner(as_run, options),
+            manner=_manner(spec.design, options),
             key=key,
             limit=self.runs_at_once,
         )
         if is_new:
-            self._start(entry.id, as_run, program, layers, data, options, design)
+            self._start(entry.id, spec, data)
         return Run(self.record, entry.id, self)
 
-    def _start(
-        self,
-        run: str,
-        design: Design,
-        program: Program,
-        layers: Sequence[int],
-        data: Path | None,
-        options: Options,
-        drawn: Design,
-    ) -> None:
+    def _start(self, run: str, spec: RunSpec, data: Path | None) -> None:
         try:
-            bundle = write_bundle(design, program, layers, self.record.folder(run), data, options, drawn)
+            bundle = write_bundle(spec, self.record.folder(run), data)
             reserve(bundle.folder / RESULT)
             self.launch(bundle)
         except BaseException as error:
@@ -192,31 +174,38 @@ def _in_words(error: BaseException) -> str:
     return f"{error.strerror} ({error.filename})" if isinstance(error, OSError) else repr(error)
 
 
-def settled(design: Design, program: Program, layers: Sequence[int], options: Options) -> tuple[Design, Options]:
-    """The design on the links that its run will have, and the options with nothing left open.
+def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
+    """Return what a run of a design is to do: on the links that it will have, and with nothing left open.
 
     Raises:
-        InputError: the hosts that are asked for cannot be, or a step of the rehearsal would be waited for too long.
+        InputError: the hosts that are asked for are not possible, or a step of the dry run would take too long.
     """
-    if options.hosts is not None:
-        design = placed(design, layers, options.hosts)
-    if options.rehearse is not None:
-        options = _scaled(design, program, options)
-    return (design if options.hosts is None else held(design, options.rehearse)), options
+    drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
+    if hosts is not None:
+        prediction = _predict_on(placed(drawn, prediction.costs.layers, hosts), prediction)
+    if dry_run is not None:
+        dry_run = Rehearsal(scale=_scale(prediction, hosts, dry_run.scale))
+        options = options.model_copy(update={"rehearse": dry_run})
+    if hosts is not None:
+        prediction = _predict_on(held(prediction.design, dry_run), prediction)
+    return RunSpec(prediction, drawn, options)
 
 
-def _scaled(design: Design, program: Program, options: Options) -> Options:
-    """The same with a scale for its rehearsal, at which a step can be waited for."""
-    assert options.rehearse is not None
-    costs = estimate(design, program)
-    lengths = Lengths.of(program, costs)
-    if options.rehearse.scale is not None:
-        waited(lengths, options.rehearse.scale)
-        return options
-    scale = usual_scale(lengths, process_count(design), os.cpu_count() or 1)
-    if options.hosts is not None and costs.unit == "s":
-        scale = grown(scale, options.hosts, lengths.step)
-    return options.model_copy(update={"rehearse": Rehearsal(scale=scale)})
+def _predict_on(design: Design, prediction: Prediction) -> Prediction:
+    """Return the prediction of the same program for a design that may have other links."""
+    return prediction if design == prediction.design else predict(design, prediction.program)
+
+
+def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> float:
+    """Return how many times slower than modelled time a dry run waits, so that a step can be waited for."""
+    lengths = Lengths.of(prediction.program, prediction.costs)
+    if asked is not None:
+        waited(lengths, asked)
+        return asked
+    scale = usual_scale(lengths, process_count(prediction.design), os.cpu_count() or 1)
+    if hosts is not None and prediction.costs.unit == "s":
+        scale = grown(scale, hosts, lengths.step)
+    return scale
 
 
 def _manner(design: Design, options: Options) -> str:

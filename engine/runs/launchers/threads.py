@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from meshwave.engine.costs import Costs, PeakMemory, estimate
+from meshwave.engine.costs import Costs, PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable
 from meshwave.engine.findings import Problem
@@ -61,7 +61,7 @@ class ThreadsLauncher(ThreadedLauncher):
 def _rehearse(bundle: Bundle, stop: threading.Event) -> None:
     design, program, rehearsal = bundle.design, bundle.program, bundle.options.rehearse
     assert rehearsal is not None and rehearsal.scale is not None, "settled when it was launched"
-    costs, scale = estimate(design, program), rehearsal.scale
+    costs, scale = bundle.prediction.costs, rehearsal.scale
     waits = Waits.of(program, costs, scale)
     _tell(bundle, event="started", time=time.time(), pid=os.getpid(), device="none", note=NOTE)
     note = in_words(Lengths.of(program, costs), scale, costs.unit)

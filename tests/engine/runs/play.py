@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Run
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.options import PLAIN, Options
 from meshwave.engine.runs.process_identity import Handle
 
 HERE = Path(__file__).parent
@@ -37,8 +38,9 @@ def draw(name: str = "train", *, pp: int = 4, dp: int = 1, steps: int = 3, **cha
     return parse_design({**document, **changes})
 
 
-def submit(launcher: LocalLauncher, design: Design, **how: Any) -> Run:
-    return launcher.submit(design, lower(design), layers_per_stage(design), **how)
+def submit(launcher: LocalLauncher, design: Design, options: Options = PLAIN, **how: Any) -> Run:
+    """Launch a design; ``options`` are those of the run, and the rest goes to the launcher."""
+    return launcher.submit(specify_run(predict(design), options), **how)
 
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:

@@ -25,7 +25,7 @@ from meshwave.engine.runs import run_comparison as compared
 from meshwave.engine.runs.emulation.hosts import network
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
-from meshwave.engine.runs.launchers import settled
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import PLAIN
@@ -197,16 +197,15 @@ def over(design: Design, options: Options = PLAIN) -> str:
     """Enter a run that is over, as a launcher and its processes would, and that took as long as it should on the links
     that it had; returns its id."""
     there, prediction = Record(), predict(design)
-    as_run, options = settled(design, prediction.program, prediction.costs.layers, options)
+    spec = specify_run(prediction, options)
+    options = spec.options
     entry, _ = there.submit(
         name=design.name, launcher="local", handle={}, digest=prediction.program.digest, processes=4, steps=3,
         manner=options.words, limit=99,
     )  # fmt: skip
-    bundle = write_bundle(
-        as_run, prediction.program, prediction.costs.layers, there.folder(entry.id), options=options, drawn=design
-    )
+    bundle = write_bundle(spec, there.folder(entry.id))
     if options.hosts:
-        (bundle.folder / NETWORK).write_text(network(as_run, design, options).to_json())
+        (bundle.folder / NETWORK).write_text(network(spec.design, design, options).to_json())
     (bundle.folder / "events-0.jsonl").write_text('{"time": 0, "event": "started", "device": "CPU"}\n')
     record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
     for state in (State.RUNNING, State.SUCCEEDED):

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import load_design
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.files import example
-from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
@@ -28,7 +27,7 @@ from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.emulation.hosts import network, read_as_run
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
 from meshwave.engine.runs.emulation.topology import read_topology
-from meshwave.engine.runs.launchers._base import settled
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.outcome import Exit, Verdict, judge, to_json
 from meshwave.engine.runs.recording import (
     SPAN,
@@ -54,11 +53,10 @@ STRANGE: list[Any] = [None, True, -1, 0, 3.5, 1e300, -(2**70), 10**4000, "", "x"
 def write_run(folder: Path) -> None:
     """A run that is over, with every file that a folder can have."""
     design = load_design(example("17-experts-on-two-cores"))
-    program, layers = lower(design), layers_per_stage(design)
     options = Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=1e7), rehearse=Rehearsal(scale=2.0))
-    as_run, options = settled(design, program, layers, options)
-    bundle = write_bundle(as_run, program, layers, folder, options=options, drawn=design)
-    (folder / NETWORK).write_text(network(as_run, design, options).to_json())
+    spec = specify_run(predict(design), options)
+    bundle = write_bundle(spec, folder)
+    (folder / NETWORK).write_text(network(spec.design, design, spec.options).to_json())
     seconds = bundle.prediction.costs.seconds
     record(folder, bundle.prediction, seconds, scale=2.0)
     record_inside(folder, bundle.prediction, np.zeros_like(seconds))

@@ -17,6 +17,7 @@ from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Options, Record, Run, State
 from meshwave.engine.runs.dry_run import MADE_GOOD, Rehearsal, slot_seconds
+from meshwave.engine.runs.launchers import specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import Recording, read_recording
 from tests.engine.runs.play import all_gone, draw
@@ -88,7 +89,7 @@ class Found:
 def rehearse(launcher: LocalLauncher, design: Design, scale: float) -> Found:
     prediction = predict(design)
     options = Options(rehearse=Rehearsal(scale=scale))
-    run = launcher.submit(design, prediction.program, prediction.costs.layers, options=options)
+    run = launcher.submit(specify_run(prediction, options))
     assert run.wait(timeout_s=60) is State.SUCCEEDED, run.reason
     return Found(run, prediction, read_recording(run.folder))
 

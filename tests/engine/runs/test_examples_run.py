@@ -13,7 +13,7 @@ from meshwave.engine.files import examples
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Launcher, Record, State
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.recording import read_recording
 
 pytestmark = pytest.mark.torch
@@ -46,7 +46,7 @@ def affordable(path: Path) -> Design:
 def test_runs_and_what_was_measured_lies_over_what_was_predicted(path: Path, launcher: Launcher) -> None:
     prediction = predict(affordable(path))
 
-    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+    run = launcher.submit(specify_run(prediction))
     state = run.wait(timeout_s=PATIENCE_S)
 
     assert state is State.SUCCEEDED, run.reason

@@ -27,8 +27,9 @@ from meshwave.engine.runs.emulation.hosts import CARRIED, grown, meets, predicte
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
-from meshwave.engine.runs.launchers import open_run, settled
+from meshwave.engine.runs.launchers import open_run, specify_run
 from meshwave.engine.runs.launchers.local import LocalLauncher
+from meshwave.engine.runs.run_folder import RunSpec
 from tests.engine.costs.profiles import known
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
@@ -57,14 +58,12 @@ def on(nodes: int, *, scale: float | None = None, **rates: float) -> Options:
 
 def bundled(folder: Path, design: Design, options: Options) -> Bundle:
     """What a launcher would hand over."""
-    program, layers = lower(design), layers_per_stage(design)
-    there, options = settled(design, program, layers, options)
-    return write_bundle(there, program, layers, folder, options=options, drawn=design)
+    return write_bundle(specify_run(predict(design), options), folder)
 
 
 def network(design: Design, options: Options) -> Topology:
-    there, options = settled(design, lower(design), layers_per_stage(design), options)
-    return hosts.network(there, design, options)
+    spec = specify_run(predict(design), options)
+    return hosts.network(spec.design, design, spec.options)
 
 
 # ---- what is asked for ----
@@ -177,7 +176,7 @@ def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(
     drawn, told = draw(pp=3, cluster=nodes(1, 3, intra_node=NEAR)), on(2, intra_bandwidth=2e8, inter_bandwidth=1e6)
     now = bundled(tmp_path / "now", drawn, told)
 
-    old = write_bundle(drawn, now.program, now.layers, tmp_path / "old", options=told)
+    old = write_bundle(RunSpec(predict(drawn, now.program), drawn, told), tmp_path / "old")
 
     run = read_as_run(old.folder)
     assert (run.design.cluster, run.design.meshes) == (now.design.cluster, now.design.meshes)
@@ -242,11 +241,11 @@ def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) ->
 def test_a_rehearsal_is_stretched_as_suits_the_links_that_it_was_told() -> None:
     """A step that is long already is stretched less, so that nobody waits for it."""
     drawn = draw(pp=4, cluster=DRAWN)
-    program, layers = lower(drawn), layers_per_stage(drawn)
+    prediction = predict(drawn)
 
     def scale(inter: float) -> float:
         asked = Options(hosts=Hosts(nodes=2, intra_bandwidth=2e8, inter_bandwidth=inter), rehearse=Rehearsal())
-        _, options = settled(drawn, program, layers, asked)
+        options = specify_run(prediction, asked).options
         assert options.rehearse is not None and options.rehearse.scale is not None
         return options.rehearse.scale
 

@@ -15,10 +15,8 @@ import pytest
 from meshwave.engine.bench.launch_latency import launch_times
 from meshwave.engine.cli import main as cli
 from meshwave.engine.cli.launch import Progress
-from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.errors import RunError
 from meshwave.engine.findings import DesignError
-from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Record, Run, State, read_bundle, reconcile
 from meshwave.engine.runs.launchers import open_run
@@ -457,14 +455,9 @@ def test_a_warm_process_that_holds_old_code_is_replaced(
 
 
 def test_how_long_a_click_takes_is_measured() -> None:
-    design = draw(steps=1_000_000)
+    prediction = predict(draw(steps=1_000_000))
 
-    times = launch_times(
-        design,
-        lower(design),
-        layers_per_stage(design),
-        lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE),
-    )
+    times = launch_times(prediction, lambda record: LocalLauncher(record, start="fork", worker="stand_in", path=HERE))
 
     assert min(times.cold_s, times.warm_s, times.warm_processes_s, times.cancel_s) > 0
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.errors import InputError, RunError
-from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Entry, Record, State, reconcile, write_bundle
 from meshwave.engine.runs.options import REHEARSAL
 from meshwave.engine.runs.run_database import Busy
+from meshwave.engine.runs.run_folder import RunSpec
 from tests.engine.runs.play import draw
 
 
@@ -248,7 +248,7 @@ def test_a_damaged_index_is_told_and_made_anew_of_the_run_folders(tmp_path: Path
         done = enter(record, name="done")
         design = draw("done", steps=7)
         folder = record.folder(done.id)
-        write_bundle(design, lower(design), layers_per_stage(design), folder, options=REHEARSAL)
+        write_bundle(RunSpec(predict(design), design, REHEARSAL), folder)
         (folder / "result.json").write_text('{"state": "FAILED", "reason": "it broke"}')
         shutil.copytree(folder, record.folder("lost"), ignore=lambda *_: ["result.json"])
         record.folder("empty").mkdir()

@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
-from meshwave.engine.lowering.lower import lower
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Bundle, Hosts, Options, read_bundle, read_options, write_bundle
 from meshwave.engine.runs import run_folder as bundle
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.run_folder import mesh_of
+from meshwave.engine.runs.run_folder import RunSpec, mesh_of
 from tests.engine.runs.play import draw
 
 
 def write(folder: Path, design: Design | None = None, data: Path | None = None) -> Bundle:
     design = design or draw()
-    return write_bundle(design, lower(design), layers_per_stage(design), folder, data)
+    return write_bundle(RunSpec(predict(design), design), folder, data)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_processes_are_counted_mesh_by_mesh() -> None:
 )
 def test_options_are_read_as_they_were_written_and_told_in_words(tmp_path: Path, options: Options, words: str) -> None:
     design = draw()
-    written = write_bundle(design, lower(design), layers_per_stage(design), tmp_path / "run", options=options)
+    written = write_bundle(RunSpec(predict(design), design, options), tmp_path / "run")
 
     assert read_bundle(tmp_path / "run") == written
     assert read_options(tmp_path / "run") == options
@@ -147,4 +146,4 @@ def test_damaged_options_are_refused(tmp_path: Path) -> None:
 def test_a_rehearsal_needs_no_text(tmp_path: Path) -> None:
     design, how = draw(training={"data": "mine.txt"}), Options(rehearse=Rehearsal(scale=1.0))
 
-    assert write_bundle(design, lower(design), layers_per_stage(design), tmp_path / "run", options=how)
+    assert write_bundle(RunSpec(predict(design), design, how), tmp_path / "run")

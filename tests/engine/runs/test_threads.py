@@ -9,12 +9,11 @@ import pytest
 
 from meshwave.engine.document import Design
 from meshwave.engine.findings import DesignError
-from meshwave.engine.lowering.lower import lower
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.timeline import overlay
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.launchers import _base, threads, usual_launcher
+from meshwave.engine.runs.launchers import _base, specify_run, threads, usual_launcher
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.launchers.threads import ThreadsLauncher
 from meshwave.engine.runs.options import REHEARSAL
@@ -32,8 +31,7 @@ def rehearser(record: Record) -> Iterator[ThreadsLauncher]:
 
 
 def submit(launcher: ThreadsLauncher, design: Design, options: Options = QUICK) -> Run:
-    prediction = predict(design)
-    return launcher.submit(design, prediction.program, prediction.costs.layers, options=options)
+    return launcher.submit(specify_run(predict(design), options))
 
 
 def test_it_is_a_run_with_a_recording_of_every_action(rehearser: ThreadsLauncher) -> None:
@@ -87,7 +85,7 @@ def test_threads_train_nothing_and_send_over_no_links(rehearser: ThreadsLauncher
     hosts = Options(rehearse=Rehearsal(scale=1.0), hosts=Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=1e9))
 
     with pytest.raises(DesignError, match="threads rehearse and train nothing"):
-        rehearser.submit(design, lower(design), (1, 1, 1, 1))
+        rehearser.submit(specify_run(predict(design)))
     with pytest.raises(DesignError, match="emulated hosts need processes"):
         submit(rehearser, design, hosts)
 

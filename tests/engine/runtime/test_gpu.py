@@ -13,7 +13,7 @@ from meshwave.engine.document import load_design, parse_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Launcher, Record, Run, State
-from meshwave.engine.runs.launchers import launchers
+from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.recording import read_recording
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
@@ -32,7 +32,7 @@ def trained(launcher: Launcher, name: str, pipeline: dict[str, Any] | None = Non
     document["training"]["steps"] = STEPS
     document["pipeline"] = pipeline or document["pipeline"]
     prediction = predict(parse_design(document))
-    run = launcher.submit(prediction.design, prediction.program, prediction.costs.layers)
+    run = launcher.submit(specify_run(prediction))
     assert run.wait(timeout_s=PATIENCE_S) is State.SUCCEEDED, run.reason
     return run
 
