@@ -391,7 +391,7 @@ def test_processes_find_the_packages_that_are_found_here_and_know_no_secrets() -
 
 
 def test_every_variable_that_passes_is_documented() -> None:
-    page = (HERE.parents[2] / "docs" / "runs.md").read_text("utf-8")
+    page = (HERE.parents[2] / "docs/reference/run-folder.md").read_text("utf-8")
 
     assert [name for name in sorted(PASSED_ON) if f"`{name}`" not in page] == []
 

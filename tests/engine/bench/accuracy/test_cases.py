@@ -131,7 +131,7 @@ def test_two_pipelines_train_copies_and_chimera_wave_twice_as_many() -> None:
 def test_the_page_first_says_what_is_fitted_to_what() -> None:
     said = hanayo.said_first()
 
-    assert said.startswith(f"{len(TRANSFERS)} numbers")
+    assert said.startswith(f"{len(TRANSFERS)} transfer times")
     assert f"fitted to {3 * len(MEASURED)} bars" in said
-    assert f"on {hanayo.waves_by(TRANSFERS)} of {len(MEASURED)} places" in said
+    assert f"in {hanayo.waves_by(TRANSFERS)} of {len(MEASURED)} cases" in said
     assert hanayo.waves_by(dict.fromkeys(TRANSFERS, 1.0)) < hanayo.waves_by(TRANSFERS)
