@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv/bin
 
-.PHONY: run test docs check check-js fuzz gpu clean
+.PHONY: run test docs quick nightly check check-js fuzz gpu clean
 
 run: # make run ARGS="--port 5007"
 	@$(PYTHON) scripts/setup.py run

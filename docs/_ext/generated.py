@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from inspect import signature
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 from meshwave.engine.cli import main as cli
 from meshwave.engine.exports import exports
+from meshwave.engine.messages import _catalogue as catalogue
 
 MARK = re.compile(r"^<!-- generated: (\w+)(.*?) -->$", re.MULTILINE)
 Json = Mapping[str, Any]
@@ -248,10 +250,22 @@ def forms() -> Iterator[str]:
         yield f"| `{name}` | {form.title} (`{form.suffix}`) | {form.note} |"
 
 
+def messages() -> Iterator[str]:
+    """Yield a table of the codes of findings, with their templates or the parameters of which their text is made."""
+    yield "| code | message |\n|---|---|"
+    for code, message in sorted(catalogue().items()):
+        if isinstance(message, str):
+            words = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", message).replace("|", "\\|").replace("\n", " ")
+        else:
+            words = f"depends on {', '.join(f'*{name}*' for name in signature(message).parameters)}"
+        yield f"| `{code}` | {words} |"
+
+
 KINDS: dict[str, Callable[..., Iterator[str]]] = {
     "document": document,
     "commands": commands,
     "output": output,
     "members": members,
     "forms": forms,
+    "messages": messages,
 }
