@@ -116,3 +116,13 @@ class Refusal(FindingError, InputError):
 
 class RunRefusal(FindingError, RunError):
     """A run that cannot be started, or not be finished, for one reason."""
+
+
+def problems_of(error: MeshwaveError) -> tuple[Problem, ...]:
+    """Return what an error found, as problems."""
+    match error:
+        case DesignError():
+            return error.problems
+        case FindingError():
+            return (error.problem,)
+    return (Problem("", "error", {"reason": str(error)}),)

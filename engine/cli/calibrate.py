@@ -1,17 +1,19 @@
-"""``meshwave calibrate``: measure this machine, keep what came of it, and print it."""
+"""``meshwave calibrate``: measure this machine and save the costs as a profile."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.contention import ROWS, describe_contention
 from meshwave.engine.costs.profile import Pair, Phase, Precision, Profile, Term, load_profile
 from meshwave.engine.costs.profile_store import keep, named, put_aside, save_profile, see_keepable
 from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.files import see_writable
+from meshwave.engine.findings import Refusal
+from meshwave.engine.messages import render
 from meshwave.engine.runtime.calibration.collectives import SIZES
 from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
 from meshwave.engine.runtime.calibration.machine_profile import (
@@ -27,13 +29,13 @@ from meshwave.engine.units import quantity, speed
 
 
 def to_text(profile: Profile) -> str:
-    """A line a kind of block, the optimizer, a link and a collective: what it costs, and how well the line fits."""
+    """Return the costs of each kind of block, optimizer, link and collective, with the quality of their fits."""
     machine = profile.machine
     lines = [", ".join(filter(None, (machine.device, machine.network, machine.software)))]
     if profile.machine.run:
-        lines.append(f"what was measured by {profile.machine.run}: {len(profile.actions)} actions")
+        lines.append(f"measured by {profile.machine.run}: {len(profile.actions)} actions")
     for rate in profile.matrix:
-        lines.append(f"large products of {rate.precision}: {quantity(rate.flops, 'FLOP/s')}")
+        lines.append(f"large matrix products in {rate.precision}: {quantity(rate.flops, 'FLOP/s')}")
     for part in (_block_lines, _other_lines, _collective_lines, _contention_lines):
         found = part(profile)
         lines += found if len(found) > 1 else []
@@ -45,35 +47,32 @@ UNITS: Mapping[Term, str] = {"products": "FLOP/s", "attention": "FLOP/s", "bytes
 
 def _block_lines(profile: Profile) -> list[str]:
     lines = [
-        f"{'block':<10}{'':<6}{'phase':<16}{'at all':>9}{'products':>14}{'attention':>14}{'bytes':>10}{'r2':>9}  worst residual"
+        f"{'block':<10}{'':<6}{'phase':<16}{'fixed':>9}{'products':>14}{'attention':>14}{'bytes':>10}{'r2':>9}  worst residual"
     ]
     for block in profile.blocks:
         for phase in get_args(Phase):
             per, residuals = block.fits[phase].per, block.residuals(phase)
             speeds = [speed(per.get(term, 0.0), unit, "-") for term, unit in UNITS.items()]
-            once = quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
+            fixed = quantity(per.get("action", 0.0) + per.get("block", 0.0), "s")
             worst = max(residuals, key=abs, default=0.0)
             lines.append(
-                f"{block.kind:<10}{block.precision:<6}{phase:<16}{once:>9}{speeds[0]:>14}{speeds[1]:>14}{speeds[2]:>10}"
+                f"{block.kind:<10}{block.precision:<6}{phase:<16}{fixed:>9}{speeds[0]:>14}{speeds[1]:>14}{speeds[2]:>10}"
                 f"{block.fits[phase].r2:>9.4f}  {worst:+.0%} of {len(residuals)} sizes"
             )
     return lines
 
 
 def _other_lines(profile: Profile) -> list[str]:
-    lines = [f"{'also':<32}{'alpha':>10}{'1 / beta':>18}{'r2':>9}"]
+    lines = [f"{'other':<32}{'alpha':>10}{'1 / beta':>18}{'r2':>9}"]
     for each in profile.optimizer:
-        words = f"{each.optimizer} {each.precision}{', clipped' if each.clipped else ''}"
+        name = f"{each.optimizer} {each.precision}{', clipped' if each.clipped else ''}"
         rate = speed(each.s_per_parameter, "parameters/s")
-        lines.append(f"{words:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{each.r2:>9.4f}")
+        lines.append(f"{name:<32}{quantity(each.alpha_s, 's'):>10}{rate:>18}{each.r2:>9.4f}")
     for link in profile.links:
         rate = speed(link.beta_s_per_byte, "B/s")
-        words = PAIRS[link.pair]
-        lines.append(f"{words:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{link.r2:>9.4f}")
+        lines.append(f"{PAIRS[link.pair]:<32}{quantity(link.alpha_s, 's'):>10}{rate:>18}{link.r2:>9.4f}")
     for kept in profile.memory:
-        lines.append(
-            f"{f'kept by a block: {kept.kind} {kept.precision}':<32}{kept.ratio:>10.3f} of what the formulas say"
-        )
+        lines.append(f"{f'memory of a block: {kept.kind} {kept.precision}':<32}{kept.ratio:>10.3f} of the formulas")
     return lines
 
 
@@ -104,20 +103,20 @@ def _contention_lines(profile: Profile) -> list[str]:
         repetitions = len(each.alone_samples_s)
         lines.append(f"{PAIRS[each.pair]} (median of {repetitions} repetition{'s' * (repetitions != 1)})")
         rows = zip(ROWS, describe_contention(each), strict=True)
-        lines += [f"  {name:<34}{words or 'not measured: too few processes'}" for name, words in rows]
+        lines += [f"  {name:<34}{text or 'not measured: too few processes'}" for name, text in rows]
     return lines
 
 
-def cluster_of(ranks: int, ranks_per_node: int | None, shaped: str | None) -> Cluster:
-    """The cluster that the command's options ask for.
+def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | None) -> Cluster:
+    """Return the cluster that the options ask for.
 
     Raises:
-        InputError: it cannot be.
+        Refusal: the ranks cannot be divided into nodes, or the rates cannot be read.
     """
     rates = _rates(shaped) if shaped else None
     per_node = ranks_per_node or (max(1, ranks // 2) if rates else ranks)
     if per_node < 1 or ranks < 1 or ranks % per_node:
-        raise InputError(f"{ranks} ranks cannot be {per_node} on each node; use a divisor")
+        raise Refusal("indivisible_ranks", {"ranks": ranks, "per_node": per_node}, "--ranks-per-node")
     return Cluster(ranks // per_node, per_node, *(rates or ()))
 
 
@@ -125,43 +124,44 @@ def _rates(text: str) -> tuple[float, float]:
     try:
         intra, inter = map(float, text.split(","))
     except ValueError:
-        raise InputError(f"--shaped takes two rates in bytes/s, such as 250e6,50e6, not {text!r}") from None
+        raise Refusal("not_two_rates", {"text": text}, "--shaped") from None
     return intra, inter
 
 
-def integers(text: str, option: str) -> list[int]:
-    """The numbers of an option such as ``--mp 2,4``.
+def _integers(text: str, option: str) -> list[int]:
+    """Return the numbers of an option such as ``--mp 2,4``.
 
     Raises:
-        InputError: it has others.
+        Refusal: they are not whole numbers above 0.
     """
     try:
         found = [int(word) for word in text.split(",")]
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise InputError(f"--{option} takes whole numbers above 0, such as 2,4, not {text!r}")
+        raise Refusal("not_whole_numbers", {"text": text}, f"--{option}")
     return found
 
 
-def command(options: Any) -> int:
-    """``meshwave calibrate``; returns the exit status.
+def calibrate(options: Any) -> int:
+    """Measure this machine, save the profile and print it; return the exit status.
 
     Raises:
-        InputError: the options ask for what cannot be measured here, or the profile could not be written.
+        InputError: the options ask for what cannot be measured on this machine, or the profile cannot be written.
         RunError: a process failed.
     """
-    profile = load_profile(options.profile) if options.profile else _measured(options)
+    profile = load_profile(options.profile) if options.profile else _measure(options)
     try:
-        print(_written(profile, options), end="", file=sys.stderr)
-    except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
+        print(_save(profile, options), end="", file=sys.stderr)
+    except InputError as error:  # the disk filled up meanwhile: keep measurements that took minutes
         spare = put_aside(profile)
-        print(f"{error}; what was measured is {f'in {spare}' if spare else 'printed'}", file=sys.stderr)
+        place = f"saved to {spare}" if spare else "printed"
+        print(render("profile_not_written", {"reason": str(error), "place": place}), file=sys.stderr)
         print(to_text(profile) if spare else profile.to_json())
         return 2
     if options.fit:
         mp, esp = _layouts(options, profile.machine.ranks_per_node)[0]
-        print(json.dumps(profile.fit(mp, esp), indent=2))
+        print_json(profile.fit(mp, esp))
     elif options.json:
         print(profile.to_json(), end="")
     else:
@@ -169,18 +169,18 @@ def command(options: Any) -> int:
     return 0
 
 
-def _measured(options: Any) -> Profile:
-    """Measure this machine, once it is clear that what comes of it can be written."""
-    asked = wanted(options)
+def _measure(options: Any) -> Profile:
+    """Measure this machine, after checking that the profile can be written."""
+    measurements = wanted_measurements(options)
     if options.out:
         see_writable(options.out)
     else:
         see_keepable(options.name)
-    return calibrate_machine(asked, _Said())
+    return calibrate_machine(measurements, _PrintedProgress())
 
 
-def _written(profile: Profile, options: Any) -> str:
-    """Write a profile where it is to be, and say where that is.
+def _save(profile: Profile, options: Any) -> str:
+    """Save a profile, and return a line that says where.
 
     Raises:
         InputError: it cannot be written.
@@ -191,41 +191,41 @@ def _written(profile: Profile, options: Any) -> str:
     if options.profile:
         return ""
     name = keep(profile, options.name).name
-    return f'kept as {name}; designs use it by cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
+    return f'saved as {name}; use it in a design with cost: {{"kind": "calibrated", "profile": "{name}"}}\n'
 
 
-class _Said:
-    """Prints how far a calibration is, each thing once."""
+class _PrintedProgress:
+    """Prints the progress of a calibration, each stage once."""
 
-    words = ""
+    _stage = ""
 
     def __call__(self, told: Told) -> None:
-        if told.words != self.words:
-            self.words = told.words
+        if told.words != self._stage:
+            self._stage = told.words
             print(f"{told.share:4.0%} {told.words}", file=sys.stderr, flush=True)
 
 
-def wanted(options: Any) -> Wanted:
-    """What the command's options ask for.
+def wanted_measurements(options: Any) -> Wanted:
+    """Return the measurements that the options ask for.
 
     Raises:
-        InputError: it cannot be.
+        Refusal: an option is out of range or unknown.
     """
-    cluster = on_gpus(cluster_of(options.ranks, options.ranks_per_node, options.shaped))
+    cluster = on_gpus(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
     parts = ["collectives"] if options.fit and not options.parts else _words(options.parts, "parts", PARTS) or PARTS
     if cluster.ranks < 2 and {*parts} - {"blocks"}:
-        raise InputError("one process has nobody to talk to; use 2 ranks or more, or --parts blocks")
+        raise Refusal("single_rank", {}, "--ranks")
     if options.rounds < 1:
-        raise InputError(f"--rounds {options.rounds} cannot be; use 1 or more")
+        raise Refusal("too_few_rounds", {"rounds": options.rounds}, "--rounds")
     if options.seconds <= 0:
-        raise InputError(f"--seconds {options.seconds:g} cannot be; use more")
-    named(options.name)  # is refused before anything is measured
+        raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
+    named(options.name)  # refused before anything is measured
     is_given = bool(options.mp or options.esp or options.sizes)
     return Wanted(
         cluster,
         _layouts(options, cluster.ranks_per_node),
         parts,
-        integers(options.sizes, "sizes") if options.sizes else SIZES,
+        _integers(options.sizes, "sizes") if options.sizes else SIZES,
         options.rounds,
         _words(options.precision, "precision", get_args(Precision)),
         options.experts,
@@ -236,18 +236,18 @@ def wanted(options: Any) -> Wanted:
 
 
 def _words(text: str | None, option: str, known: Sequence[str]) -> list[str] | None:
-    """The words of an option such as ``--parts blocks,links``; none where it is not given."""
+    """Return the words of an option such as ``--parts blocks,links``; None if it is not given."""
     if text is None:
         return None
     found = text.split(",")
     wrong = next((word for word in found if word not in known), None)
     if wrong is not None:
-        raise InputError(f"--{option} cannot be {wrong!r}. {nearest(wrong, known)}")
+        raise Refusal("unknown_word", {"word": wrong, "hint": nearest(wrong, known)}, f"--{option}")
     return found
 
 
 def _layouts(options: Any, ranks_per_node: int) -> list[tuple[int, int]]:
-    """Every ``mp`` with every ``esp`` of the options; by default both are a node."""
+    """Return every ``mp`` with every ``esp`` of the options; by default both are the size of a node."""
     given = {"mp": options.mp, "esp": options.esp}
-    mps, esps = (integers(text, name) if text else [ranks_per_node] for name, text in given.items())
+    mps, esps = (_integers(text, name) if text else [ranks_per_node] for name, text in given.items())
     return [(mp, esp) for mp in mps for esp in esps]

@@ -1,4 +1,4 @@
-"""The command line: ``meshwave check | program | simulate | run | runs | compare | import | export | ...``."""
+"""Input and output that the commands share: documents, JSON, progress and errors."""
 
 from __future__ import annotations
 
@@ -8,53 +8,62 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
-
+from meshwave.engine.errors import MeshwaveError
 
 Command = Callable[[argparse.Namespace], int]
+"""A command: it returns the exit status."""
+
+PROGRESS_INTERVAL_S = 2.0
 
 
-SAID_EVERY_S = 2.0
-
-
-def _telling(command: Command) -> Command:
-    """The same command, which says on standard error how far work that takes long is."""
+def with_progress(command: Command) -> Command:
+    """Return the command with its progress on standard error while it takes long."""
 
     @wraps(command)
-    def telling(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> int:
         from meshwave.engine.progress import watched
 
-        said = time.monotonic()
+        printed_at = time.monotonic()
 
-        def say(share: float, words: str) -> None:
-            nonlocal said
-            if time.monotonic() - said >= SAID_EVERY_S:
-                said = time.monotonic()
-                print(f"computing: {100 * share:.0f} %, {words}", file=sys.stderr)
+        def print_progress(share: float, stage: str) -> None:
+            nonlocal printed_at
+            if time.monotonic() - printed_at >= PROGRESS_INTERVAL_S:
+                printed_at = time.monotonic()
+                print(f"computing: {100 * share:.0f} %, {stage}", file=sys.stderr)
 
-        with watched(say):
+        with watched(print_progress):
             return command(options)
 
-    return telling
+    return run
 
 
-def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print a value as JSON on standard output."""
     print(json.dumps(value, indent=2))
 
 
-def _print(options: argparse.Namespace, found: Any, lines: Callable[[Any], Iterable[str]]) -> int:
-    """As JSON where that is asked for, else in words."""
+def print_result(options: argparse.Namespace, result: Any, to_lines: Callable[[Any], Iterable[str]]) -> int:
+    """Print a result as JSON if ``--json`` asks for it, else as lines of text; return status 0."""
     if options.json:
-        _print_json(found)
+        print_json(result)
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(to_lines(result)))
     return 0
 
 
-def _write(name: str | None, content: bytes) -> None:
+def print_error(error: MeshwaveError, *, as_json: bool) -> None:
+    """Print an error on standard error; with ``as_json`` also its problems as JSON on standard output."""
+    from meshwave.engine.findings import problems_of
+
+    print(error, file=sys.stderr)
+    if as_json:
+        print_json({"problems": [problem.to_json() for problem in problems_of(error)]})
+
+
+def write_output(name: str | None, content: bytes) -> None:
+    """Write to a file, or to standard output without a name or with ``-``."""
     if name is None or name == "-":
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -64,9 +73,11 @@ def _write(name: str | None, content: bytes) -> None:
     write_whole(name, content)
 
 
-def _looked_into(name: str) -> tuple[bytes, bool]:
-    """What is in the file of a document, or in the example of that name, and whether that is a design; read once, for a
-    pipe has no second time."""
+def read_input(name: str) -> tuple[bytes, bool]:
+    """Return the content of a document or example, and whether it is a design.
+
+    The file is read once, since it may be a pipe.
+    """
     from meshwave.engine.document.loading import LARGEST_FILE_BYTES
     from meshwave.engine.document.reading import read_json
     from meshwave.engine.files import find_design, read_whole

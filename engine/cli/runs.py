@@ -1,17 +1,18 @@
-"""``meshwave run`` and ``meshwave runs``."""
+"""``meshwave runs list | show | logs | cancel | profile``: runs that were launched."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from meshwave.engine.cli.launch import _compared, _summary, _told
+from meshwave.engine.cli.launch import compare_run, run_lines, run_summary
+from meshwave.engine.cli.output import print_json
 from meshwave.engine.costs.profile_store import see_keepable
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
+from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.process_identity import stopped
@@ -19,32 +20,32 @@ from meshwave.engine.runs.run_comparison import as_data, history, in_short, keep
 
 
 def runs(options: argparse.Namespace) -> int:
-    """``meshwave runs list | show | logs | cancel | profile``."""
+    """Run one action of ``meshwave runs``; return the exit status."""
     with closing(Record()) as record:
         reconcile(record)
         if options.action == "list":
             return _list(record, options)
-        entry = _chosen(record, options.run)
+        entry = _find_entry(record, options.run)
         if options.action == "show":
             return _show(record, entry, options)
         run = open_run(record, entry.id) if options.action == "cancel" else Run(record, entry.id)
         return {"logs": _logs, "cancel": _cancel, "profile": _profile}[options.action](run, options)
 
 
-def _chosen(record: Record, text: str | None) -> Entry:
+def _find_entry(record: Record, text: str | None) -> Entry:
     if text:
         return record.find(text)
     newest = record.all(1)
     if not newest:
-        raise InputError("nothing ran yet; start a run by: meshwave run DESIGN")
+        raise Refusal("no_runs")
     return newest[0]
 
 
 def _list(record: Record, options: argparse.Namespace) -> int:
     entries = [entry if entry.state.is_over else Run(record, entry.id).entry for entry in record.all()]
     if options.json:
-        listed = [{**_entry(entry), **_outcome(record, entry), "stopped": stopped(entry)} for entry in entries]
-        print(json.dumps({"runs": listed}, indent=2))
+        listed = [{**_entry_json(entry), **_outcome(record, entry), "stopped": stopped(entry)} for entry in entries]
+        print_json({"runs": listed})
         return 0
     for entry in entries:
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
@@ -52,14 +53,14 @@ def _list(record: Record, options: argparse.Namespace) -> int:
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
             f"{'' if error is None else in_short(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
-        for words in stopped(entry):
-            print(f"  {words}")
+        for line in stopped(entry):
+            print(f"  {line}")
     if not entries:
-        print("nothing ran yet; start a run by: meshwave run DESIGN", file=sys.stderr)
+        print(render("no_runs", {}), file=sys.stderr)
     return 0
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry_json(entry: Entry) -> dict[str, Any]:
     columns = (
         "id",
         "name",
@@ -81,38 +82,38 @@ def _title(entry: Entry) -> str:
 
 
 def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
-    """How the prediction of a run came out, where it was compared."""
+    """Return the errors of the prediction of a run, None where it was not compared."""
     found = outcome(entry, record.folder(entry.id))
     return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
 
 
 def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     run = Run(record, entry.id)
-    found = _compared(run)  # first: it keeps what the history tells
+    found = compare_run(run)  # first: it stores the outcome that the history shows
     if options.json:
-        summary = _summary(run, found)
-        print(json.dumps({**_entry(entry), **summary, "history": as_data(history(record, entry))}, indent=2))
+        summary = run_summary(run, found)
+        print_json({**_entry_json(entry), **summary, "history": as_data(history(record, entry))})
     else:
-        lines = _told(run, found)
+        lines = run_lines(run, found)
         print("\n".join([_title(entry), *lines, *told_history(history(record, entry))]))
     return 0
 
 
 def _profile(run: Run, options: argparse.Namespace) -> int:
-    """Keep what a run measured as a profile, for designs to be priced by."""
+    """Save the measurements of a run as a calibration profile."""
     see_keepable()
     name = keep_profile(run)
     if options.json:
-        print(json.dumps({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}}))
+        print_json({"run": run.id, "profile": name, "cost": {"kind": "calibrated", "profile": name}})
     else:
-        print(f'{name}: price a design by it with "cost": {{"kind": "calibrated", "profile": "{name}"}}')
+        print(f'{name}: use it in a design with "cost": {{"kind": "calibrated", "profile": "{name}"}}')
     return 0
 
 
 def _logs(run: Run, options: argparse.Namespace) -> int:
     lines = run.log(10_000)
     if options.json:
-        print(json.dumps({"log": [{"process": line.process, "text": line.text} for line in lines]}, indent=2))
+        print_json({"log": [{"process": line.process, "text": line.text} for line in lines]})
     else:
         print("\n".join(map(str, lines)))
     return 0
@@ -122,7 +123,7 @@ def _cancel(run: Run, options: argparse.Namespace) -> int:
     run.cancel()
     state = run.wait(timeout_s=5)
     if options.json:
-        print(json.dumps({"run": run.id, "state": str(state)}))
+        print_json({"run": run.id, "state": str(state)})
     else:
         print(f"{run.id}: {str(state).lower()}")
     return 0 if state.is_over else 1

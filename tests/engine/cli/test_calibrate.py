@@ -66,7 +66,7 @@ def test_the_trial_leaves_nothing_and_what_is_measured_is_kept(
 
     assert cli.main(["calibrate", "--name", "mine"]) == 0
     assert [path.name for path in (tmp_path / "profiles").iterdir()] == ["mine.json"]
-    assert "kept as mine.json" in capsys.readouterr().err
+    assert "saved as mine.json" in capsys.readouterr().err
 
 
 def fails(*given: Any) -> None:
@@ -87,9 +87,9 @@ def test_what_cannot_be_written_in_the_end_is_not_thrown_away(
     assert cli.main(["calibrate", "--out", str(tmp_path / "x.json")]) == 2
 
     out, err = capsys.readouterr()
-    assert err.startswith("cannot write it: No space left on device; what was measured is ")
+    assert err.startswith("cannot write it: No space left on device; the measurements were ")
     if is_room:
-        (path,) = re.findall(r"is in (\S+)\n", err)
+        (path,) = re.findall(r"saved to (\S+)\n", err)
         assert load_profile(path) == known()
         assert "products" in out  # as a text, as ever
     else:

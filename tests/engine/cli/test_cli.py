@@ -211,7 +211,7 @@ def test_program_as_a_schedule_of_torch_with_its_messages(meshwave: Command, des
 @pytest.mark.parametrize("rank", ["3", "-1"])
 def test_program_of_a_rank_that_is_not_there(meshwave: Command, design: Path, rank: str) -> None:
     assert meshwave("program", design, "--rank", rank) == (
-        2, "", f"there is no rank {rank}; the design has ranks 0 to 2\n"
+        2, "", f"--rank: rank {rank} does not exist; the design has ranks 0 to 2\n"
     )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def test_simulate_tells_the_numbers(meshwave: Command) -> None:
     assert (status, err) == (0, "")
     assert out.splitlines()[:2] == [
         "iteration      60 units",
-        "bubble         20.0%   (own span of each mesh: 13.5%)",
+        "bubble         20.0%   (within the span of each mesh: 13.5%)",
     ]
     assert [line.split()[:3] for line in out.splitlines()[-4:]] == [[mesh, "48", "12"] for mesh in "ABCD"]
 
@@ -234,7 +234,7 @@ def test_simulate_in_seconds_tells_throughput_and_mfu(meshwave: Command) -> None
 
     heads = ["iteration", "bubble", "throughput", "MFU", "limit", "exposed", "peak", "mesh"]
     assert [line.split()[0] for line in out.splitlines()[:8]] == heads
-    assert "GB of 40 GB a device: fits" in out
+    assert "GB of 40 GB per device: fits" in out
     assert "inside" not in out, "no block waits for messages of its own"
 
 
@@ -247,7 +247,7 @@ def test_simulate_tells_what_blocks_wait_for_messages_inside(meshwave: Command) 
     assert numbers["mean_exposed_communication_s"] == pytest.approx(sum(numbers["exposed_communication_s"]) / 2)
     out = meshwave("simulate", "20-unequal-meshes")[1]
     waits = [quantity(numbers[f"mean_{which}_communication_s"], "s") for which in ("exposed", "inside")]
-    assert "\nexposed        {} of communication, the mean over the meshes; + {} inside blocks\n".format(*waits) in out
+    assert "\nexposed        {} of communication, mean over the meshes; + {} inside blocks\n".format(*waits) in out
     assert re.search(r"^mesh +busy +idle +exposed +inside ", out, re.MULTILINE)
 
 
@@ -255,7 +255,7 @@ def test_simulate_tells_what_experts_drop(meshwave: Command) -> None:
     (part,) = json.loads(meshwave("simulate", "17-experts-on-two-cores", "--json")[1])["dropped"]
 
     assert 0.0005 < part < 0.05
-    line = f"\ndropped        {part:.1%} of the visits to experts at this load\n"
+    line = f"\ndropped        {part:.1%} of token assignments at this load\n"
     assert line in meshwave("simulate", "17-experts-on-two-cores")[1]
     assert json.loads(meshwave("simulate", "02-two-waves", "--json")[1])["dropped"] is None
 
@@ -295,7 +295,7 @@ def test_compare_lays_designs_side_by_side(meshwave: Command) -> None:
     assert "%" in lines[3]
     assert "+" not in lines[3].split("cores")[1], "seconds and units are not compared"
     assert lines[5:9] == [
-        "Two waves on four meshes, against the first",
+        "Two waves on four meshes, compared with the first",
         "  waves: 1 -> 2",
         "  cost.forward: 2 -> 4",
         "  cost.backward: 4 -> 8",
@@ -352,7 +352,7 @@ def test_the_help_of_export_names_every_form(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         cli.main(["export", "--help"])
 
-    assert f"--to FORM {', '.join(exports)} " in " ".join(capsys.readouterr().out.split())
+    assert f"--to FORMAT {', '.join(exports)} " in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_forms_are_not_looked_up_until_somebody_asks(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_export_for_torchtitan_is_a_zip_of_what_goes_together(meshwave: Command,
 def test_bytes_are_not_poured_over_a_terminal(meshwave: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
-    told = "torchtitan is no text for a terminal; name a file with --out\n"
+    told = "--out: torchtitan is binary; name a file with --out\n"
     assert meshwave("export", "01-first-wave", "--to", "torchtitan") == (2, "", told)
 
 
@@ -520,7 +520,11 @@ def test_a_file_that_is_no_design_is_told_with_status_2(
     assert status == 2
     assert told in (out if name == "check" else err)
     assert "Traceback" not in err
-    assert not out or name == "check"
+    if "--json" in options:
+        problems = json.loads(out)["problems"]
+        assert any(told in problem["message"] for problem in problems)
+    else:
+        assert not out or name == "check"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -539,7 +543,14 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
 ) -> None:
     path = tmp_path / name
 
-    assert meshwave(command[0], path, *command[1:]) == (2, "", told.format(path) + "\n")
+    status, out, err = meshwave(command[0], path, *command[1:])
+
+    assert (status, err) == (2, told.format(path) + "\n")
+    if "--json" in command:
+        (problem,) = json.loads(out)["problems"]
+        assert (problem["code"], problem["message"]) == ("error", told.format(path))
+    else:
+        assert out == ""
 
 
 @pytest.mark.parametrize(
@@ -551,7 +562,7 @@ def test_a_file_that_cannot_be_read_is_told_with_status_2(
         (("export", "x", "--to", "xls"), "there is no export called 'xls'. Known: html, perfetto,"),
         (("program", "x", "--rank", "one"), "invalid int value: 'one'"),
         (("examples", "02-two-wave"), "there is no example called '02-two-wave'. Did you mean '02-two-waves'?"),
-        (("examples", "--to", "/dev/null/x"), "cannot make the folder /dev/null/x: Not a directory"),
+        (("examples", "--to", "/dev/null/x"), "the folder /dev/null/x cannot be made: Not a directory"),
         (("serve",), "start it with: meshwave serve"),
     ],
 )
@@ -628,7 +639,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_work_that_takes_long_tells_its_progress_on_standard_error(
     command: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "SAID_EVERY_S", 0.0)
+    monkeypatch.setattr(output, "PROGRESS_INTERVAL_S", 0.0)
 
     assert cli.main(command) == 0
 

@@ -125,7 +125,7 @@ def test_the_command_takes_a_design_by_its_name(tmp_path: Path, capsys: pytest.C
     for line, said in (
         (["01-first-wave"], "the model of 'One wave on four meshes' has no experts"),
         (["16-gpt2"], "Did you mean 16-gpt2-moe?"),
-        ([str(layer), "--mesh", "B"], "--mesh is one of a design"),
+        ([str(layer), "--mesh", "B"], "--mesh applies to designs only"),
     ):
         assert main(["moe", *line]) == 2
         assert said in capsys.readouterr().err
@@ -166,7 +166,7 @@ def test_what_is_dropped_is_told_where_something_is() -> None:
     of = {name: each["dropped"] for name, each in found["schedules"].items()}
 
     assert of["deepspeed"] == of["parm-s2"] < of["parm-s1"] == of["parm-auto"]
-    words = f"dropped: {of['parm-s2']:.1%} of visits at this load, where tokens choose apart from each other; "
+    words = f"dropped: {of['parm-s2']:.1%} of token assignments at this load, if tokens choose independently; "
     assert f"{words}{of['parm-s1']:.1%} under parm-s1" in to_text(found)
     assert not any(line.startswith("dropped") for line in to_text(expert_layer_answer(spec(capacity_factor=None))))
 

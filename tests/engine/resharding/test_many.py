@@ -120,7 +120,7 @@ def test_the_command_answers_tensor_by_tensor(tmp_path: Path, capsys: pytest.Cap
         assert plan["played_s"] > 0 and plan["reduce_s"] > 0
     assert any("tensors" in plan for plan in found["plans"] if plan["strategy"] == "rewrite-allgather")
     assert words[0] == f"800 B in 3 tensors, {sum(len(each['unit_tasks']) for each in tensors)} unit tasks"
-    assert words[1].startswith("  up: 256 B in ") and words[-1].startswith("fastest message by message")
+    assert words[1].startswith("  up: 256 B in ") and words[-1].startswith("fastest, simulated with shared links")
 
 
 def test_a_list_of_one_is_planned_as_that_one() -> None:

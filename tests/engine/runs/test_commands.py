@@ -165,7 +165,7 @@ def test_what_a_run_measured_prices_its_design_and_the_history_tells_how_predict
     first = newest().id
     assert " +200%  train\n" in said_by(["runs", "list"], capsys)
 
-    assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: price a design by it with ")
+    assert said_by(["runs", "profile", first], capsys).startswith(f"run-{first}.json: use it in a design with ")
     monkeypatch.undo()
     monkeypatch.setenv("MESHWAVE_HOME", str(home / "home"))
     monkeypatch.setattr(commands, "launchers", {"local": stand_in})
@@ -267,7 +267,7 @@ def test_a_run_whose_profile_is_gone_is_still_shown(home: Path, capsys: pytest.C
     out, err = capsys.readouterr()
     assert "succeeded: " in out and f"folder    {newest().folder}" in out
     assert err.endswith(
-        "nothing is predicted of this run any more: cost.profile: there is no profile called 'gone.json'. None is kept "
+        "the run cannot be compared with a prediction: cost.profile: there is no profile called 'gone.json'. None is kept "
         "yet; measure this machine: meshwave calibrate; or use cost kind roofline\n"
     )
     assert json.loads(said_by(["runs", "show", "--json"], capsys))["comparison"] is None
@@ -302,7 +302,8 @@ def test_each_step_is_said_once(home: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"), [("0", "--steps 0: a run has at least one step"), ("10000001", "should be at most 10,000,000")]
+    ("steps", "told"),
+    [("0", "--steps: 0 is too few; a run has at least one step"), ("10000001", "should be at most 10,000,000")],
 )
 def test_more_or_fewer_steps_than_a_run_can_have_are_refused_before_it_starts(
     home: Path, capsys: pytest.CaptureFixture[str], steps: str, told: str
@@ -345,7 +346,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
     ("given", "said"),
     [
         (["--scale", "3"], "add --rehearse"),
-        (["--inter-bandwidth", "1e9"], "say how many with --hosts"),
+        (["--inter-bandwidth", "1e9"], "add --hosts N"),
         (["--rehearse", "--scale", "0"], "--scale: 0.0 should be more than 0\n"),
         (["--rehearse", "--scale", "nan"], "--scale: NaN should be a finite number\n"),
         (["--hosts", "0"], "--hosts: 0 should be at least 1\n"),
@@ -368,7 +369,7 @@ def test_options_that_make_no_sense_end_with_status_2(
 def test_links_that_are_not_said_are_those_that_are_drawn() -> None:
     line = ["run", "x", "--hosts", "2", "--inter-bandwidth", "5e8"]
 
-    how = commands.asked(draw(), cli.parser().parse_args(line))
+    how = commands.run_options(draw(), cli.parser().parse_args(line))
 
     assert how.hosts == Hosts(nodes=2, intra_bandwidth=1e9, inter_bandwidth=5e8)
     assert how.rehearse is None
@@ -386,7 +387,7 @@ def test_a_rehearsal_is_marked_wherever_it_is_told_of(
     foretold, started, *_ = err.splitlines()
     assert re.fullmatch(r"a step should take [0-9.]+ ms, all 2 [0-9.]+ ms", foretold)
     assert started.endswith("2 processes, rehearsal, time x 0.001")
-    assert re.search(r"step 2 of 2  [0-9.]+ units a step", err)
+    assert re.search(r"step 2 of 2  [0-9.]+ units per step", err)
     assert "note      a rehearsal: nothing is computed, each action waits 0.001 s for a unit" in out
     assert "loss" not in out
 

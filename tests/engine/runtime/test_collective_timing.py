@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.cli import main as cli
-from meshwave.engine.cli.calibrate import cluster_of, to_text
+from meshwave.engine.cli.calibrate import cluster_to_measure, to_text
 from meshwave.engine.costs.profile import Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs.emulation import network
@@ -145,6 +145,6 @@ def test_options_that_cannot_be_are_refused(options: list[str], said: str, capsy
 
 
 def test_a_cluster_of_two_rates_has_two_nodes() -> None:
-    assert cluster_of(8, None, "250e6,50e6") == Cluster(2, 4, 250e6, 50e6)
-    assert cluster_of(8, 2, "250e6,50e6") == Cluster(4, 2, 250e6, 50e6)
-    assert cluster_of(8, None, None) == Cluster(1, 8)
+    assert cluster_to_measure(8, None, "250e6,50e6") == Cluster(2, 4, 250e6, 50e6)
+    assert cluster_to_measure(8, 2, "250e6,50e6") == Cluster(4, 2, 250e6, 50e6)
+    assert cluster_to_measure(8, None, None) == Cluster(1, 8)

@@ -1,0 +1,40 @@
+"""Messages of the command line: options that are refused, and what is printed beside results."""
+
+from __future__ import annotations
+
+from meshwave.engine.messages import Message
+
+MESSAGES: dict[str, Message] = {
+    "error": "{reason}",
+    "file": "{reason}",
+    "designer_not_in_engine": "the engine alone has no designer; start it with: meshwave serve",
+    "unknown_rank": "rank {rank} does not exist; the design has ranks 0 to {last}",
+    "binary_to_terminal": "{format} is binary; name a file with --out",
+    "folder_not_made": "the folder {folder} cannot be made: {reason}",
+    "boundary_of_transfer": (
+        "--boundary applies to designs only; a transfer document names its own source and destination"
+    ),
+    "mesh_of_expert_layer": "--mesh applies to designs only; an expert-layer document defines its own ranks",
+    # run and runs
+    "too_few_steps": "{steps} is too few; a run has at least one step",
+    "scale_without_dry_run": "--scale applies to dry runs; add --rehearse",
+    "bandwidth_without_hosts": (
+        "--inter-bandwidth and --intra-bandwidth apply to emulated hosts; add --hosts N for their number"
+    ),
+    "checkpoints_of_dry_run": ("a dry run has no state; remove --checkpoint-every and --resume, or remove --rehearse"),
+    "keep_without_checkpoints": "--keep-checkpoints applies to runs that write checkpoints; add --checkpoint-every",
+    "unknown_interval": "{text!r} is not an interval; use a number of steps, such as 50, or a time, such as 10min",
+    "too_few_checkpoints": "{count} is too few; keep at least one checkpoint",
+    "no_runs": "there are no runs yet; start one with: meshwave run DESIGN",
+    "not_predictable": "the run cannot be compared with a prediction: {reason}",
+    "calibrated_elsewhere": "the prediction uses {profile}, {reason}; meshwave calibrate measures this machine",
+    # calibrate
+    "indivisible_ranks": "{ranks} ranks cannot be divided into nodes of {per_node}; use a divisor",
+    "not_two_rates": "{text!r} is not two rates in bytes/s, such as 250e6,50e6",
+    "not_whole_numbers": "{text!r} is not a list of whole numbers above 0, such as 2,4",
+    "unknown_word": "unknown value {word!r}. {hint}",
+    "single_rank": "one process has no other to communicate with; use at least 2 ranks, or --parts blocks",
+    "too_few_rounds": "{rounds} is too few; use 1 or more",
+    "too_few_seconds": "{seconds:g} is too short; use more than 0 seconds",
+    "profile_not_written": "{reason}; the measurements were {place}",
+}
