@@ -72,21 +72,21 @@ def measured_block(run: Run, prediction: Prediction, rank: int, action: Action) 
 
 def as_layer(found: BlockTimeline, label: str, numbers: _Numbers) -> Layer:
     """The chart's form: lanes as ranks, kinds of steps as ops; equal ``numbers`` name the same step in several."""
-    op = np.array([_kind(word, step) for word, step in zip(found.words, found.steps, strict=True)], np.int8)
+    op = np.array([_kind(word, step) for word, step in zip(found.labels, found.steps, strict=True)], np.int8)
     timeline = found.timeline
-    labels = list(dict.fromkeys(found.words))
+    labels = list(dict.fromkeys(found.labels))
     number = {each: place for place, each in enumerate(labels)}
     shown = replace(
         timeline,
         op=op,
         stage=timeline.rank.astype(np.int32),
-        microbatch=numbers.of(timeline.rank, op, timeline.start, found.words),
+        microbatch=numbers.of(timeline.rank, op, timeline.start, found.labels),
     )
     devices = {device: place for place, device in enumerate(dict.fromkeys(found.devices))}
     steps = Steps(
         kinds={kind: words for kind, words in KINDS.items() if (op == kind).any()},
         labels=labels,
-        label=np.array([number[word] for word in found.words], np.int32),
+        label=np.array([number[word] for word in found.labels], np.int32),
         bytes=found.sent,
         tones=[devices[device] for device in found.devices],
     )

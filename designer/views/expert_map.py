@@ -70,8 +70,8 @@ def map_of_layers(cluster: GridCluster = CLUSTERS["pcie"]) -> dict[str, Any]:
             "fitting": _ranking(found.names, found.fastest[order], found.lead[order]),
         },
         "measures": [{"key": key, "text": text} for key, text in MEASURES.items()],
-        "deepspeed": found.gain()[order].round(4).tolist(),
-        "a2a-allgather": found.gain("a2a-allgather")[order].round(4).tolist(),
+        "deepspeed": found.speedup()[order].round(4).tolist(),
+        "a2a-allgather": found.speedup("a2a-allgather")[order].round(4).tolist(),
         "printed": list(PUBLISHED_GAINS),
         "notes": _notes(found),
     }
@@ -92,7 +92,7 @@ def _ranking(names: Sequence[str], best: NDArray[np.int64], lead: NDArray[np.flo
 
 
 def _notes(found: Grid) -> list[str]:
-    gain, modern = found.gain(), found.gain("a2a-allgather")
+    gain, modern = found.speedup(), found.speedup("a2a-allgather")
     low, high = PUBLISHED_GAINS
     cluster = found.cluster
     within = np.mean((gain >= low) & (gain <= high))
@@ -105,7 +105,7 @@ def _notes(found: Grid) -> list[str]:
         f"Against the order of today's systems, which exchange first and gather afterwards, it is {modern.min():.2f}× to "
         f"{modern.max():.2f}× as fast.",
         f"Predicted, forward and backward with experts and gate, on {cluster.devices} devices, {cluster.devices_per_node} a "
-        f"node; {cluster.about}. Other links have other winners. Which layers the paper took is not known, so this grid is ours.",
+        f"node; {cluster.description}. Other links have other winners. Which layers the paper took is not known, so this grid is ours.",
         "; ".join(f"{WORDS[name]}: {help[0].lower()}{help[1:]}" for name, help in HELP.items()) + ".",
     ]
 

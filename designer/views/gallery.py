@@ -107,7 +107,7 @@ class Gallery(Overlay):
     def _on_choose(self, gesture: Mapping[str, Any]) -> None:
         variant = self._variant(gesture)
         self._close()  # first: what is open follows every edit
-        if variant.present:
+        if variant.is_present:
             return
         try:
             self._session.edit("pipeline", dict(variant.pipeline), f"schedule {variant.title}")

@@ -42,7 +42,7 @@ def judged(design: Design) -> Iterator[Cards]:
     for found in judge_variants(design):
         batch.variants.append(found.variant)
         if isinstance(found, Entry):
-            present = found if found.variant.present else present
+            present = found if found.variant.is_present else present
             batch.message["cards"].append(card(found, present))
             entries.append(replace(found, timeline=None))
             batch.searched.extend(_searched(apply_variant(design, found.variant)))
@@ -81,8 +81,8 @@ def axis(entries: list[Entry]) -> float:
 def refused_card(refused: RefusedVariant) -> dict[str, Any]:
     """A variant that has no numbers."""
     variant = refused.variant
-    shown = {"key": variant.key, "schedule": variant.schedule, "title": variant.title, "present": variant.present}
-    return {**shown, "reason": refused.reason, "choosable": variant.refusal is None and not variant.present}
+    shown = {"key": variant.key, "schedule": variant.schedule, "title": variant.title, "present": variant.is_present}
+    return {**shown, "reason": refused.reason, "choosable": variant.refusal is None and not variant.is_present}
 
 
 def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def card(entry: Entry, present: Entry | None) -> dict[str, Any]:
         "key": variant.key,
         "schedule": variant.schedule,
         "title": variant.title,
-        "present": variant.present,
+        "present": variant.is_present,
         "reason": "",
         "choosable": True,
         "fits": entry.fits,

@@ -308,19 +308,19 @@ class TimelineChart(JSComponent):
 
 def _area(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     ranks = value_of(question, "ranks", whole_numbers)
-    return ask.area(value_of(question, "start", float), value_of(question, "end", float), ranks).as_data()
+    return ask.measure_area(value_of(question, "start", float), value_of(question, "end", float), ranks).as_data()
 
 
 def _idle(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any] | None:
     rank = value_of(question, "rank", int)
-    found = ask.idle(rank, value_of(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
+    found = ask.explain_idle(rank, value_of(question, "at", float)) if 0 <= rank < layer.timeline.ranks else None
     return found.as_data() if found else None
 
 
 def _path(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
     timeline = layer.timeline
     bubbles = {"bubble_ratio": timeline.bubble_ratio, "span_bubble_ratio": timeline.span_bubble_ratio}
-    return {**ask.path.as_data(), **bubbles, "by_port_s": ask.limits(), "can_change": layer.played is not None}
+    return {**ask.path.as_data(), **bubbles, "by_port_s": ask.seconds_by_port(), "can_change": layer.played is not None}
 
 
 def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -335,7 +335,7 @@ def _what_if(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> list[
 
 
 def _find(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> dict[str, Any]:
-    return ask.query(value_of(question, "text", plain_text)).as_data()
+    return ask.parse_query(value_of(question, "text", plain_text)).as_data()
 
 
 def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
@@ -347,11 +347,13 @@ def _limit(layer: Layer, ask: Inspector, question: Mapping[str, Any]) -> str:
         [column == value_of(question, name, int) for name, column in zip(names, columns, strict=True)], axis=0
     )
     found = [
-        ask.limit(span, value_of(question, "start", float), value_of(question, "end", float))
+        ask.find_limit(span, value_of(question, "start", float), value_of(question, "end", float))
         for span in np.flatnonzero(same)[:1].tolist()
     ]
     words = (
-        f"it is {limit.words}" if limit.is_held_up else "no other message slows it down" for limit in found if limit
+        f"it is {limit.description}" if limit.is_held_up else "no other message slows it down"
+        for limit in found
+        if limit
     )
     return next(words, "")
 

@@ -74,7 +74,7 @@ def _lane(lane: LinkLane) -> dict[str, Any]:
         "share": lane.load.share,
         "busy_s": lane.load.busy_s,
         "bytes": lane.load.bytes,
-        "rows": lane.at_once,
+        "rows": lane.most_flows,
     }
 
 

@@ -1,0 +1,1 @@
+"""Predictions of designs, questions about them, and comparisons between variants."""

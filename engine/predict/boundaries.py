@@ -1,4 +1,4 @@
-"""What passes between two meshes of a pipeline, as a transfer that can be asked about alone."""
+"""Boundaries of a pipeline: the message between two meshes as a stand-alone transfer document."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from meshwave.engine.resharding import Link, Mesh, Transfer, plan, unit_tasks
 
 
 class Boundary(NamedTuple):
-    """What a mesh sends to another one: the largest of its messages."""
+    """The largest message that one mesh sends to another."""
 
     source: int
     destination: int
-    tensors: int
+    tensors: int  # in the message
 
 
 def find_boundary(design: Design, program: Program, wanted: str) -> Boundary:
-    """The boundary that ``A:B`` names, by names or numbers of meshes.
+    """Return the boundary ``A:B``, where A and B are names or numbers of meshes.
 
     Raises:
-        InputError: there are no such meshes, or the one sends nothing to the other.
+        InputError: a mesh does not exist, or A sends nothing to B.
     """
     sends = program.is_send
     pairs = sorted(set(zip(program.rank[sends].tolist(), program.peer[sends].tolist(), strict=True)))
     names = [mesh.name for mesh in design.meshes]
-    known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:SHOWN_PAIRS])
+    known = ", ".join(f"{names[source]}:{names[target]}" for source, target in pairs[:LISTED_PAIRS])
     there_are = (
-        f"there are {known}{', ...' * (len(pairs) > SHOWN_PAIRS)}" if pairs else "nothing is sent in this design"
+        f"there are {known}{', ...' * (len(pairs) > LISTED_PAIRS)}" if pairs else "nothing is sent in this design"
     )
     if not wanted:
         raise InputError(f"say which boundary of the design with --boundary A:B; {there_are}")
-    source, destination = _ends(design, wanted, there_are)
+    source, destination = _parse_ends(design, wanted, there_are)
     if (source, destination) not in pairs:
         raise InputError(f"mesh {names[source]} sends nothing to mesh {names[destination]}; {there_are}")
     there = sends & (program.rank == source) & (program.peer == destination)
     return Boundary(source, destination, int(program.tensors[there].max()))
 
 
-SHOWN_PAIRS = 12
+LISTED_PAIRS = 12
 
 
-def _ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
-    """Both meshes of ``A:B``; a name may have a colon too."""
+def _parse_ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
+    """Return the ranks of both meshes of ``A:B``; a mesh name may contain a colon."""
     cuts = [at for at, letter in enumerate(wanted) if letter == ":"]
     if not cuts:
         raise InputError(f"--boundary takes two meshes such as A:B, not {wanted!r}; {there_are}")
@@ -65,11 +65,13 @@ def _ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
 
 
 def boundary_transfer_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:
-    """The ``tensors`` of one microbatch on their way from mesh ``source`` to mesh ``destination``: activations
-    forward, their gradients backward. Ranks are the devices of the cluster; hosts are its nodes, or the
-    devices themselves where nothing needs leave a node."""
+    """Return the transfer of one microbatch's ``tensors`` from mesh ``source`` to mesh ``destination``.
+
+    Activations move forward, their gradients backward. Ranks are device numbers of the cluster; hosts are its nodes,
+    or the devices themselves where every message stays inside a node.
+    """
     found = crossing(design, source, destination, tensors)
-    host = _hosts(design, found.links.host)
+    host = _cluster_hosts(design, found.links.host)
     return TransferSpec(
         format="meshwave-transfer/1",
         tensor=TransferTensor(shape=found.tensor.shape, item_bytes=found.tensor.item_bytes),
@@ -77,19 +79,19 @@ def boundary_transfer_spec(design: Design, source: int, destination: int, tensor
         destination=_side(*found.destination, host),
         links=TransferLinks(intra_node=_link(found.links.intra_node), inter_node=_link(found.links.inter_node)),
         nics_per_host=found.links.nics,
-        chunks=_chunks(found),
+        chunks=_limited_chunks(found),
     )
 
 
-def _hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
-    """The hosts of a plan, which numbers them from 0, as the cluster calls them."""
+def _cluster_hosts(design: Design, host: Mapping[int, int]) -> dict[int, int]:
+    """Return the host of each rank in the cluster's numbering; a plan numbers its hosts from 0."""
     node = {rank: design.cluster.node_of(rank) for rank in host}
     has_own_port = len({*host.values()}) > len({*node.values()})
     return {rank: rank for rank in host} if has_own_port else node
 
 
-def _chunks(found: Transfer) -> int | None:
-    """The number of chunks where the best would make them too small for the processes that pass them on."""
+def _limited_chunks(found: Transfer) -> int | None:
+    """Return the largest number of chunks where the planner's best number exceeds it, else None."""
     most = most_chunks(unit_tasks(found.tensor, *found.source, *found.destination))
     best = plan(found.tensor, found.source, found.destination, found.links, strategy="broadcast", ordering="naive")
     return most if any(each.chunks > most for each in best.tasks) else None

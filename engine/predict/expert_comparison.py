@@ -1,4 +1,4 @@
-"""Expert schedules side by side: for one layer, and for a layer of a design."""
+"""Comparison of expert schedules for one expert layer: a stand-alone document's or a design's."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from meshwave.engine.experts.auto import left_out
 from meshwave.engine.lowering.lower import lower
 
 WHOLE_EXPERTS_CODE = "whole_experts"
-"""What plain expert parallelism says of a layout with shards. Where a layer alone is asked about, it
-is priced all the same: each of those devices has whole experts, and its lane exchanges for itself."""
+"""Problem code of plain expert parallelism for a layout with expert shards (``esp`` above 1).
+
+A stand-alone layer is priced despite it: each of the ``esp`` devices then holds whole experts and exchanges tokens for
+its own share.
+"""
 
 
 class ScheduleComparison(NamedTuple):
-    """All schedules of a layer: their prices, and why the others cannot run it."""
+    """Prices of the schedules that can run a layer, and the reasons of those that cannot."""
 
     prices: Mapping[str, Price]
     refused: Mapping[str, str]
 
 
 def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str = "") -> ScheduleComparison:
-    """Every schedule, and every variant of one that can run the layer; problems with the code
-    ``ignored`` keep nobody from it."""
+    """Price every schedule variant that can run the layer; problems with the code ``ignored`` do not exclude one."""
     prices, refused = {}, {}
     for name in by_age(option=False):
         found = next((each for each in expert_schedules[name]().problems(layer) if each.code != ignored), None)
@@ -43,20 +45,22 @@ def compare_schedules(layer: Layer, priced: Callable[[str], Price], ignored: str
     return ScheduleComparison(prices, refused)
 
 
-# ---- one layer: meshwave moe ----
-
-
 def expert_layer_answer(spec: ExpertLayerSpec) -> dict[str, Any]:
-    """What ``meshwave moe --json`` prints; bytes are of one rank, the busiest, and seconds those of communication."""
+    """Return the data that ``meshwave moe --json`` prints for an expert-layer document.
+
+    Bytes are those of the busiest rank; seconds are communication only.
+    """
     layer, links = spec.layer, spec.lines
     found = compare_schedules(layer, lambda name: price(name, layer, links), WHOLE_EXPERTS_CODE)
-    return _answer(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
+    return _comparison_data(layer, found, [*_common_notes(layer, links), *_layer_notes(layer, links)])
 
 
 def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
-    """The same of the expert layer that a design has on mesh ``rank``, for one microbatch: each schedule in the groups
-    that the design gives it there, on the links and devices that are drawn, with the seconds of the whole layer beside
-    those of communication, so that an automatic schedule chooses as it does in the design."""
+    """Return the data that ``meshwave moe --json`` prints for the expert layer of a design on mesh ``rank``.
+
+    Each schedule is priced for one microbatch with the design's groups, links and devices. Seconds of the whole layer
+    are added to those of communication, so that an automatic schedule chooses as it does in the design.
+    """
     mesh = design.meshes[rank]
     prices, refused = {}, {}
     for name in by_age(option=False):
@@ -67,12 +71,13 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
         else:
             refused[name] = found.message
     layer, links = resolved(design, mesh).layer, mesh_links(design, mesh)
-    told = _answer(layer, ScheduleComparison(prices, refused), [*_common_notes(layer, links), *_design_notes(design)])
-    for name, each in told["schedules"].items():
+    notes = [*_common_notes(layer, links), *_design_notes(design)]
+    answer = _comparison_data(layer, ScheduleComparison(prices, refused), notes)
+    for name, each in answer["schedules"].items():
         ways = {"forward": prices[name].forward, "backward": prices[name].backward}
         each["seconds"] = {way: play(prices[name], steps).makespan for way, steps in ways.items()}
     return {
-        **told,
+        **answer,
         "design": design.name,
         "mesh": mesh.name,
         "layer": _layer_data(layer),
@@ -81,7 +86,7 @@ def design_expert_answer(design: Design, rank: int) -> dict[str, Any]:
 
 
 def _with_schedule(design: Design, name: str) -> Design:
-    """The same with another expert schedule, called by its name among all."""
+    """Return the design with another expert schedule, given by its registered name."""
     variant = name.removeprefix("deepspeed-") if name.startswith("deepspeed-") else "paper"
     update = {"schedule": name if variant == "paper" else "deepspeed", "variant": variant}
     return design.model_copy(update={"experts": design.experts.model_copy(update=update)})
@@ -105,10 +110,10 @@ def _layer_data(layer: Layer) -> dict[str, Any]:
 
 
 def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
-    """The mesh of that name or number, or the first one of all, whose stages have experts.
+    """Return the rank of the mesh ``wanted`` (name or number), by default of the first mesh with experts.
 
     Raises:
-        InputError: it has none, or there is no such mesh.
+        InputError: the mesh does not exist, or none of its stages has experts.
     """
     moe = design.model.moe
     if moe is None:
@@ -119,7 +124,7 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     stages = {bisect_right(ends, block) for block in design.model.expert_blocks}
     having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
     if not having:
-        raise InputError(f"of {design.model.layers} blocks none is number {moe.every}; set model.moe.every to fewer")
+        raise InputError(f"no block has experts: model.moe.every is {moe.every}, the model has {design.model.layers}")
     rank = having[0] if wanted is None else mesh_called(design.meshes, wanted)
     if rank not in having:
         names = ", ".join(design.meshes[each].name for each in having)
@@ -127,7 +132,7 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     return rank
 
 
-def _answer(layer: Layer, found: ScheduleComparison, notes: list[str]) -> dict[str, Any]:
+def _comparison_data(layer: Layer, found: ScheduleComparison, notes: list[str]) -> dict[str, Any]:
     rule, auto = found.prices["parm-auto"].choice, found.prices["auto"].choice
     assert rule is not None and auto is not None
     return {
@@ -145,12 +150,12 @@ def _answer(layer: Layer, found: ScheduleComparison, notes: list[str]) -> dict[s
 
 
 def schedule_figures(priced: Price) -> dict[str, Any]:
-    """A schedule's collectives in both directions, and what the experts of one device compute and hold."""
+    """Return a schedule's collectives in both directions, and the FLOPs and parameters of one device's experts."""
     return {
         "title": expert_schedules[priced.name].title,
         "runs": priced.name,
-        "forward": [_collective(each) for each in priced.collectives(priced.forward)],
-        "backward": [_collective(each) for each in priced.collectives(priced.backward)],
+        "forward": [_collective_data(each) for each in priced.collectives(priced.forward)],
+        "backward": [_collective_data(each) for each in priced.collectives(priced.backward)],
         "communication_s": {
             "forward": priced.communication_s(priced.forward),
             "backward": priced.communication_s(priced.backward),
@@ -161,44 +166,46 @@ def schedule_figures(priced: Price) -> dict[str, Any]:
     }
 
 
-def _collective(each: Collective) -> dict[str, Any]:
+def _collective_data(each: Collective) -> dict[str, Any]:
     return each._asdict()
 
 
 def _layer_notes(layer: Layer, links: Links) -> Iterator[str]:
-    """What was assumed of a layer that no design has."""
+    """Yield the assumptions made for a stand-alone layer."""
     if layer.esp > 1:
         yield (
-            f"expert-parallel keeps experts whole: esp={layer.esp} plays no part in it, each lane of ep={layer.ep} "
-            "exchanges for itself"
+            f"expert-parallel does not shard experts: esp={layer.esp} is not used; each group of ep={layer.ep} "
+            "exchanges its own tokens"
         )
     if links.fit:
-        yield f"measured lines are used for {', '.join(links.fit)}; all else is by the links"
+        yield f"measured alpha and beta are used for {', '.join(links.fit)}; other collectives use the links"
     if links.fit and "overlap" not in links.fit and "all_gather" in links.fit:
-        yield "no overlap was measured, so that parm-s2 hides nothing here: its gather follows its exchange"
-    yield "seconds are those of messages, by which auto chooses here too: how fast a device computes is not asked for"
+        yield "no overlap was measured: parm-s2 runs its all-gather after its all-to-all"
+    yield "seconds are communication only; auto chooses by them, since the document has no compute speed"
 
 
 def _design_notes(design: Design) -> Iterator[str]:
-    """What was assumed of the layer of a design."""
-    yield "seconds of a schedule are those of its messages; whole: with gate, order and experts, by which auto chooses"
+    """Yield the assumptions made for the layer of a design."""
+    yield (
+        "seconds of a schedule are communication; the whole layer adds gate, ordering and experts, by which auto chooses"
+    )
     if design.cost.profile_name:
-        yield "links and devices are as they are drawn: the profile of the design prices its blocks, not a layer alone"
+        yield "links and devices are those of the cluster; the design's profile prices pipeline blocks only"
 
 
 def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
-    """What was assumed on the way to the answer."""
+    """Yield the assumptions made for any layer."""
     if rounding(layer):
         yield rounding(layer)
     crossing = [kind for kind in ("mp", "esp") if _crosses_nodes(layer, kind)]
     if crossing:
-        yield f"groups of {' and '.join(crossing)} go from node to node; their rings take the links between nodes"
+        yield f"groups of {' and '.join(crossing)} span nodes; their ring collectives use the links between nodes"
     if layer.may_drop and layer.mp > 1:
         yield f"parm-s1 {drops(layer)}"
     if layer.load and not layer.homes and layer.capacity_factor is not None:
-        yield "experts compute all of their slots, so that the load changes what is dropped and no time"
+        yield "experts compute all slots of their capacity: the load changes dropped tokens, not the time"
     if layer.load and layer.capacity_factor is None:
-        yield "what is exchanged is padded to the most wanted expert; experts compute the tokens alone"
+        yield "exchanges are padded to the busiest expert; experts compute their actual tokens only"
 
 
 def _crosses_nodes(layer: Layer, kind: str) -> bool:

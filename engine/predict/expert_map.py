@@ -1,8 +1,8 @@
-"""A grid of expert layers, each priced under every schedule, on a choice of clusters.
+"""Map of expert layers: a grid of layers, each priced with every expert schedule, on a choice of clusters.
 
-Parm's paper (arXiv:2407.00599) configured 1296 layers on a server of 8 GPUs and on a cluster of 32. Which layers
-those were, and how fast its links are, is not known to us: the grid is ours and has as many, and the clusters differ
-in their links, since these decide which schedule is the fastest.
+Parm's paper (arXiv:2407.00599) measured 1296 layers on a server with 8 GPUs and on a cluster with 32. It names neither
+the layers nor the speed of its links. This grid has the same number of layers, and its clusters differ in their
+links, since these decide which schedule is the fastest.
 """
 
 from __future__ import annotations
@@ -40,52 +40,55 @@ GRID: Mapping[str, tuple[float, ...]] = {
 GRID_CORNERS: Mapping[str, tuple[float, ...]] = {
     name: values if name == "mp" else (values[0], values[-1]) for name, values in GRID.items()
 }
-"""384 of them: the smallest and the largest of everything, to compare many clusters by."""
+"""384 of these layers: smallest and largest value of each axis, for comparisons of many clusters."""
 PUBLISHED_GAINS = (1.13, 5.77)
-"""Parm's least and largest gain over DeepSpeed-MoE, as its paper prints them."""
+"""Smallest and largest speedup of Parm over DeepSpeed-MoE that its paper reports."""
 
 SPREADING_SCHEDULES = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
-"""Schedules that spread the experts over all ranks, so that they need the same memory."""
+"""Schedules that spread the experts over all ranks; they need the same memory."""
 GRID_SCHEDULES = ("expert-parallel", *SPREADING_SCHEDULES, "ppmoe")
-"""And those that keep experts whole: on each of the ``esp`` devices that would share one, or in every
-tensor-parallel group. They take as many times the memory, which not every layer leaves them."""
+"""These, and schedules that replicate experts.
+
+They hold an expert on each of the ``esp`` devices that would share it, or in every tensor-parallel group, and need
+that many times the memory.
+"""
 
 STATE_BYTES = 16
-"""Of a parameter in training: in fp32 its value, its gradient and the two means of Adam."""
+"""Bytes of a parameter in training: value, gradient and two Adam moments in fp32."""
 
 
 # ---- clusters ----
 
 RTX_2080_TI = Rates(flops=0.5 * 13.45e12, memory=616e9)
-"""In fp32, at half of its peak."""
+"""fp32 at half of the peak rate."""
 
 
 @dataclass(frozen=True)
 class GridCluster:
-    """Devices and links that the layers of the grid are priced on."""
+    """Devices and links on which the layers of the grid are priced."""
 
     title: str
-    about: str
-    """Where the speeds of its links come from."""
+    description: str
+    """Source of the link speeds."""
     links: Links
     devices: int = 32
     devices_per_node: int = 4
     rates: Rates = RTX_2080_TI
     memory_bytes: float = 11e9
-    """Memory of one of them."""
+    """Memory of one device."""
     item_bytes: int = 4
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """[devices] the node of each."""
+        """``[devices]`` node of each device."""
         return tuple(device // self.devices_per_node for device in range(self.devices))
 
 
 PCIE = Line(1.07e-5, 2.24e-10)
 NVLINK = Line(5e-6, 1 / 200e9)
 NETWORK = Line(5.1e-6, 3.26e-10)
-FITTED = "as FSMoE fitted its second testbed (8 nodes of 4 RTX 2080 Ti)"
-SAME_GPUS = "the GPUs are the same, so that links alone differ"
+FITTED = "as fitted by FSMoE for its second testbed (8 nodes of 4 RTX 2080 Ti)"
+SAME_GPUS = "same GPUs, so that only the links differ"
 
 CLUSTERS: Mapping[str, GridCluster] = {
     "pcie": GridCluster(
@@ -117,30 +120,29 @@ CLUSTERS: Mapping[str, GridCluster] = {
     ),
 }
 OWN_CLUSTER = "own"
-"""Stands for the cluster of the open design."""
+"""Name of the open design's cluster."""
 
 
 def find_cluster(name: str, design: Design) -> GridCluster:
-    """Return the cluster of that name, or the one that ``design`` draws.
+    """Return the cluster called ``name``; :data:`OWN_CLUSTER` is that of ``design``.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: the name is unknown.
     """
     if name == OWN_CLUSTER:
         return design_cluster(design)
     if name not in CLUSTERS:
-        raise InputError(f"there are no links called {name!r}. {nearest(name, {OWN_CLUSTER: '', **CLUSTERS})}")
+        raise InputError(f"unknown links {name!r}. {nearest(name, {OWN_CLUSTER: '', **CLUSTERS})}")
     return CLUSTERS[name]
 
 
 def design_cluster(design: Design) -> GridCluster:
-    """Return 8, 16 or 32 devices of the kind, in nodes of the size and on the links that ``design`` draws.
+    """Return 8, 16 or 32 devices with the device type, node size and links of ``design``.
 
-    The layers of the grid need at least 8 devices: a smaller cluster is priced with more nodes of its size.
+    The layers of the grid need at least 8 devices: a smaller cluster is extended by nodes of its size.
     """
     cluster = design.cluster
-    drawn = cluster.nodes * cluster.devices_per_node
-    devices = next((size for size in (32, 16) if size <= drawn), 8)
+    devices = next((size for size in (32, 16) if size <= cluster.devices), 8)
     per_node = min(cluster.devices_per_node, devices)
     links = cluster_links(cluster, per_node)
     inside, between = (quantity(1 / line.beta, "B/s") for line in (links.intra, links.inter))
@@ -160,17 +162,17 @@ def design_cluster(design: Design) -> GridCluster:
 
 
 class Grid(NamedTuple):
-    """One layer a row, with the time that its forward and backward take."""
+    """Times of a forward and backward of every layer, by schedule."""
 
-    axes: Mapping[str, Floats]  # [layers] of each
+    axes: Mapping[str, Floats]  # [layers] by axis
     seconds: Mapping[str, Floats]  # [layers] by schedule, experts and gate included
-    communication_s: Mapping[str, Floats]  # [layers] of them those in which something is sent
-    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] that training the experts takes of a device
+    communication_s: Mapping[str, Floats]  # [layers] by schedule, the communication in ``seconds``
+    memory_bytes: Mapping[str, Floats] = MappingProxyType({})  # [layers] by schedule, training state of the experts
     cluster: GridCluster = CLUSTERS["pcie"]
 
     @property
     def auto(self) -> Floats:
-        """[layers] seconds of what Parm chooses."""
+        """``[layers]`` seconds of the schedule that Parm chooses."""
         return np.where(self._chooses_s1(), self.seconds["parm-s1"], self.seconds["parm-s2"])
 
     def _chooses_s1(self) -> NDArray[np.bool_]:
@@ -178,45 +180,46 @@ class Grid(NamedTuple):
 
     @property
     def winner(self) -> NDArray[np.int64]:
-        """[layers] which of :data:`SPREADING_SCHEDULES` is the fastest."""
+        """``[layers]`` index of the fastest of :data:`SPREADING_SCHEDULES`."""
         return np.asarray(np.argmin([self.seconds[name] for name in SPREADING_SCHEDULES], axis=0))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All schedules that were priced."""
+        """Names of the schedules that were priced."""
         return tuple(name for name in GRID_SCHEDULES if name in self.seconds)
 
     def fits(self, name: str) -> NDArray[np.bool_]:
-        """[layers] whether the experts of one layer alone leave room on a device under a schedule."""
+        """Return ``[layers]`` whether a device's memory holds the experts of one layer under a schedule."""
         return np.asarray(self.memory_bytes.get(name, np.zeros_like(self.auto)) <= self.cluster.memory_bytes)
 
     @property
     def fastest(self) -> NDArray[np.int64]:
-        """[layers] which of :attr:`names` is the fastest of those that fit; where none does, of all."""
-        return np.asarray(np.argmin(self._where_it_fits(), axis=0))
+        """``[layers]`` index into :attr:`names` of the fastest schedule that fits; of all where none fits."""
+        return np.asarray(np.argmin(self._fitting_seconds(), axis=0))
 
     @property
     def lead(self) -> Floats:
-        """[layers] how many times as long the second of them takes; 1 where there is no second."""
-        first, second = np.sort(self._where_it_fits(), axis=0)[:2]
+        """``[layers]`` time of the second fastest over that of the fastest; 1 where only one fits."""
+        first, second = np.sort(self._fitting_seconds(), axis=0)[:2]
         ratio: Floats = np.where(np.isfinite(second), second, first) / first
         return ratio
 
-    def _where_it_fits(self) -> Floats:
-        there = np.array([self.fits(name) for name in self.names])
-        return np.where(there | ~there.any(axis=0), [self.seconds[name] for name in self.names], np.inf)
+    def _fitting_seconds(self) -> Floats:
+        """``[schedules, layers]`` seconds, infinite where another schedule fits and this one does not."""
+        fits = np.array([self.fits(name) for name in self.names])
+        return np.where(fits | ~fits.any(axis=0), [self.seconds[name] for name in self.names], np.inf)
 
-    def gain(self, over: str = "deepspeed", name: str = "") -> Floats:
-        """[layers] how many times as fast as ``over`` Parm's choice is, or the schedule called ``name``."""
+    def speedup(self, over: str = "deepspeed", name: str = "") -> Floats:
+        """Return ``[layers]`` the speedup over schedule ``over`` of schedule ``name``, by default of Parm's choice."""
         return self.seconds[over] / (self.seconds[name] if name else self.auto)
 
 
 @lru_cache(maxsize=16)
-def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -> Grid:
-    """Price every layer of :data:`GRID`, or of its :data:`GRID_CORNERS`, under :data:`GRID_SCHEDULES` schedules."""
-    sizes = GRID_CORNERS if ends else GRID
+def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, corners: bool = False) -> Grid:
+    """Price every layer of :data:`GRID`, or of :data:`GRID_CORNERS`, with :data:`GRID_SCHEDULES`."""
+    sizes = GRID_CORNERS if corners else GRID
     points = np.array(list(product(*sizes.values())))
-    known: dict[Layer, list[tuple[float, ...]]] = {}  # many differ in what makes no difference to them
+    known: dict[Layer, list[tuple[float, ...]]] = {}  # many points give the same layer
     found = []
     for point in points.tolist():
         layer = _grid_layer(cluster, dict(zip(sizes, point, strict=True)))
@@ -233,7 +236,7 @@ def price_grid(cluster: GridCluster = CLUSTERS["pcie"], *, ends: bool = False) -
 
 
 def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
-    """A layer of the grid, its slots counted: layers of as many slots cost the same."""
+    """Return the layer at a point of the grid, with top-k folded into the capacity, so that equal layers are priced once."""
     esp, hidden = int(point["esp"]), int(point["hidden"])
     tokens, ep = int(point["batch"] * point["sequence"]), cluster.devices // esp
     routes = point["top_k"] * point["capacity_factor"]
@@ -252,6 +255,6 @@ def _grid_layer(cluster: GridCluster, point: Mapping[str, float]) -> Layer:
 
 
 def _training_figures(priced: Price) -> tuple[float, ...]:
-    """Seconds both ways, those of messages, and bytes of the experts in training."""
-    ways = (priced.forward, priced.backward)
-    return sum(map(priced.seconds, ways)), sum(map(priced.communication_s, ways)), STATE_BYTES * priced.parameters
+    """Return seconds of forward and backward, their communication, and bytes of the experts' training state."""
+    both = (priced.forward, priced.backward)
+    return sum(map(priced.seconds, both)), sum(map(priced.communication_s, both)), STATE_BYTES * priced.parameters

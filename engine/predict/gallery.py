@@ -1,7 +1,7 @@
-"""Every schedule for one design, side by side: what each takes, holds and sends, and what is to be learned of it.
+"""Gallery of schedules: every schedule variant for one design, simulated and measured alike.
 
-A variant is a schedule with values for its options. It is judged as any design is: lowered, priced
-and simulated with the design's own meshes, model, links and microbatches.
+A variant is a schedule with values for its options. It is lowered, priced and simulated like any design, with the
+design's own meshes, model, links and microbatches.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.schedules import Schedule, schedules
 
 LARGEST_STEP = 400_000
-"""Computations of the largest step that is judged: a second or two, and some hundred megabytes for as long."""
+"""Computations of the largest step that the gallery simulates: 1 to 2 s and some hundred megabytes."""
 CUTS = (1, 2, 4, 8, 16)
-"""Waves, chunks and replicas that are tried; of those that cut the model, as far as its layers go."""
+"""Numbers of waves, chunks and replicas that are tried, as far as the model has layers for their stages."""
 SEARCHED_CUTS = (1, 2)
-"""The same of a schedule that searches its order, which takes a second or more each time."""
+"""The same for schedules that search their order, which takes a second or more each."""
 EQUAL_WITHIN = 0.005
-"""Times that differ by less are told as equal."""
+"""Relative: times that differ by less are reported as equal."""
 UNCHANGED_WITHIN = 5e-4
-"""A change that would be written as none."""
+"""Relative: a change below it would be printed as 0.0 %."""
 
 Pipeline = Mapping[str, Any]
 
@@ -44,63 +44,65 @@ class Variant:
     schedule: str
     options: Mapping[str, Any]
     title: str
-    pipeline: Pipeline  # the section of the document that chooses it
+    pipeline: Pipeline  # section of the document that chooses it
     stages: int
     microbatches: int
-    refusal: str | None  # why it cannot be chosen here, in a sentence
-    present: bool  # what the design has now
+    refusal: str | None  # sentence that says why it cannot be chosen
+    is_present: bool  # it is the design's own
 
     @property
     def key(self) -> str:
-        """Tells it from the others of its design."""
+        """Identifier of the variant within its design."""
         return " ".join([self.schedule, *(f"{name}={value}" for name, value in self.options.items())])
 
     @property
     def computations(self) -> int:
-        """Of a step, with whole backwards."""
+        """Computations of a step, each backward counted as a whole."""
         return 2 * self.stages * self.microbatches
 
     @property
-    def too_large(self) -> bool:
-        """Whether it is left out of the gallery though it can be chosen."""
+    def is_too_large(self) -> bool:
+        """Whether the gallery does not simulate it although it can be chosen."""
         return self.refusal is None and self.computations > LARGEST_STEP
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """What a variant was found to take, hold and send."""
+    """Simulated time, memory and traffic of a variant."""
 
     variant: Variant
     unit: Literal["s", "units"]
     makespan_s: float
     bubble_ratio: float
     span_bubble_ratio: float
-    peak_bytes: float  # of the fullest device
+    peak_bytes: float  # of the device with the highest peak
     capacity_bytes: float
     fits: bool
-    traffic_bytes: float  # that all devices together send from mesh to mesh in a step
-    weight_copies: float  # of a device's share of the model, where there are most
-    free_s: float  # the step, were transfers free
+    traffic_bytes: float  # sent between meshes by all devices in a step
+    weight_copies: float  # largest number of copies of a device's share of the model
+    free_s: float  # makespan with free transfers
     forward_s: float  # T_F: one microbatch through a mesh's share of the model
     backward_s: float  # T_B
-    transfer_s: float  # T_C: one hop, the mean of all
-    uneven: bool  # whether stages take different times
-    splits: bool  # whether weight gradients are computed apart
+    transfer_s: float  # T_C: mean of all transfers
+    has_uneven_stages: bool
+    splits_backward: bool
     digest: str
     timeline: Timeline | None  # None once it has been drawn
 
 
 @dataclass(frozen=True)
 class RefusedVariant:
-    """A variant that cannot be judged, and why, in a sentence; it may be chosen all the same."""
+    """A variant that is not simulated, and the reason in a sentence."""
 
     variant: Variant
     reason: str
 
 
 def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
-    """Judge every variant, the quickest to judge first; of those that order the same step the first, and what
-    a search found even where it is one of the others."""
+    """Simulate every variant, smallest step first.
+
+    Of variants with equal programs the first is kept, and in addition every result of a search.
+    """
     seen: set[str] = set()
     for variant in list_variants(design):
         judged = judge_variant(design, variant)
@@ -111,40 +113,39 @@ def judge_variants(design: Design) -> Iterator[Entry | RefusedVariant]:
         yield judged
 
 
-# ---- which variants there are ----
+# ---- list the variants ----
 
 
 def list_variants(design: Design) -> list[Variant]:
-    """Every variant of every schedule: the present one first, then by the size of the step; those that
-    search their order last.
+    """List the variants of every schedule: the present one, then by size of the step, then those that search.
 
-    A schedule that has one that can be chosen is not shown with options that it refuses, but for
-    the first that cuts more stages than the model has layers.
+    Refused variants are left out where the schedule has others, except the first that needs more stages than the
+    model has layers.
     """
     found: list[Variant] = []
     for name in schedules:
         if name != "custom":
             found += _without_refused(design, [_variant(design, name, options) for options in _options(design, name)])
-    if not any(variant.present for variant in found):
+    if not any(variant.is_present for variant in found):
         found.append(_present_variant(design))
-    return sorted(found, key=lambda each: (not each.present, schedules[each.schedule].weighs, each.computations))
+    return sorted(found, key=lambda each: (not each.is_present, schedules[each.schedule].weighs, each.computations))
 
 
 def _without_refused(design: Design, of_schedule: list[Variant]) -> list[Variant]:
-    """Without the refused ones, unless there are no others; but with the first that cuts too many stages."""
+    """Drop the refused variants of a schedule, except as :func:`list_variants` says."""
     kept = [variant for variant in of_schedule if variant.refusal is None]
     too_many = [variant for variant in of_schedule if variant.refusal and variant.stages > design.model.layers]
     return kept + too_many[:1] if kept else of_schedule[:1]
 
 
 def _options(design: Design, name: str) -> list[dict[str, Any]]:
-    """Values of a schedule's options that are worth a look, the design's own among them where it has it."""
+    """Return the combinations of a schedule's options that are tried, the design's own included."""
     schedule, now = schedules[name], _pipeline_section(design)
     default = {key: field.get_default() for key, field in schedule.model_fields.items()}
     own = {key: now[key] for key in default} if now["schedule"] == name else None
     values = {key: _values(design, name, key, default) for key in default}
     combined = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
-    if schedule.weighs:  # once on each path
+    if schedule.weighs:  # one for each route of the stages
         combined = list({_stage_routes(design, name, options): options for options in reversed(combined)}.values())[
             ::-1
         ]
@@ -152,7 +153,7 @@ def _options(design: Design, name: str) -> list[dict[str, Any]]:
 
 
 def _values(design: Design, name: str, key: str, default: Mapping[str, Any]) -> Sequence[Any]:
-    """The values of one option; of a schedule that searches only those that lay its stages elsewhere."""
+    """Return the values of one option; for a schedule that searches, only those that change the stages' routes."""
     schedule = schedules[name]
     annotation, value = schedule.model_fields[key].annotation, default[key]
     words = get_args(annotation) if get_origin(annotation) is Literal else ()
@@ -182,18 +183,18 @@ def _variant(design: Design, name: str, options: Mapping[str, Any]) -> Variant:
         stages=_stage_count(design, name, options) or 0,
         microbatches=design.pipe.microbatches,
         refusal=_refusal(design, name, options),
-        present=False,
+        is_present=False,
     )
 
 
 def _present_variant(design: Design) -> Variant:
-    """What the design has now, with all that was set by hand."""
+    """Return the design's own variant, with all that was set by hand."""
     now = _pipeline_section(design)
     name = now["schedule"]
     options = {key: now[key] for key in schedules[name].model_fields}
     try:
         stages = design.stages
-    except InputError:  # a draft by hand without actions
+    except InputError:  # a draft of a custom schedule without actions
         stages = 0
     return Variant(name, options, _title(name, options), now, stages, design.pipe.microbatches, None, True)
 
@@ -217,7 +218,7 @@ def _stage_count(design: Design, name: str, options: Mapping[str, Any]) -> int |
 
 
 def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], ...] | None:
-    """The mesh of each stage, for every replica; None where it cannot be said."""
+    """Return the rank of each stage for every replica; None where the schedule cannot run."""
     made = _make_schedule(name, options)
     if made is None or made.stage_count(design.ranks) > design.model.layers or made.refuses(design.pipe):
         return None
@@ -225,7 +226,7 @@ def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tupl
 
 
 def _pipeline_of_variant(design: Design, name: str, options: Mapping[str, Any]) -> Pipeline:
-    """The pipeline under another variant: what was set stage by stage stays where the stages lie as before."""
+    """Return the pipeline section of another variant; settings per stage stay where the routes stay the same."""
     now = _pipeline_section(design)
     of_schedule = schedules[now["schedule"]].model_fields
     kept = {key: value for key, value in now.items() if key not in of_schedule}
@@ -249,7 +250,7 @@ def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> str | Non
 
 
 def _title(name: str, options: Mapping[str, Any]) -> str:
-    """``Hanayo, 2 waves, ungrouped``: options at their defaults are left out, but for what cuts the model."""
+    """Return a title such as ``Hanayo, 2 waves, ungrouped``; of options at their defaults it names counts only."""
     words = []
     for key, field in schedules[name].model_fields.items():
         value, default = options[key], field.get_default()
@@ -262,13 +263,15 @@ def _title(name: str, options: Mapping[str, Any]) -> str:
     return ", ".join([schedules[name].title, *words])
 
 
-_SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options whose value says it all
+_SELF_EXPLANATORY = {"grouping", "concatenation", "path"}  # options that a title names by their value alone
 _OPTION_TITLES = {("backward", "split"): "split backward", ("backward", "whole"): "whole backward"}
 
 
 def searched_pipeline(design: Design) -> Pipeline | None:
-    """The pipeline with its order searched for, on the very stages and meshes that it has; None where that is no
-    question: it is searched already, or of replicas, or on one mesh."""
+    """Return the pipeline section that searches the order for the design's own stages and meshes.
+
+    None where a search does not apply: the order is searched already, the schedule has replicas, or there is one mesh.
+    """
     now = _pipeline_section(design)
     made = schedules[now["schedule"]]
     routes = [list(route) for route in design.pipeline.routes(design.pipe)]
@@ -281,16 +284,16 @@ def searched_pipeline(design: Design) -> Pipeline | None:
     return {"schedule": "auto", **kept, **next(same, {"placement": route})}
 
 
-# ---- what a variant takes ----
+# ---- simulate a variant ----
 
 
 def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
     """Lower, price and simulate the design with the variant in place of its own schedule."""
     if variant.refusal:
         return RefusedVariant(variant, variant.refusal)
-    if variant.too_large:
-        words = f"{variant.computations:,} computations are more than the gallery simulates ({LARGEST_STEP:,})"
-        return RefusedVariant(variant, f"{words}; choose it to see it")
+    if variant.is_too_large:
+        limit = f"{variant.computations:,} computations are more than the gallery simulates ({LARGEST_STEP:,})"
+        return RefusedVariant(variant, f"{limit}; choose it to simulate it")
     try:
         return _entry(variant, predict(apply_variant(design, variant)))
     except DesignError as error:
@@ -300,10 +303,10 @@ def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
 
 
 def apply_variant(design: Design, variant: Variant) -> Design:
-    """The design with another pipeline.
+    """Return the design with the variant's pipeline.
 
     Raises:
-        DesignError: the two do not fit each other.
+        DesignError: the pipeline does not fit the design.
     """
     return parse_design({**design.model_dump(mode="json"), "pipeline": dict(variant.pipeline)})
 
@@ -315,7 +318,7 @@ def _entry(variant: Variant, prediction: Prediction) -> Entry:
     free = np.where(sends, 0.0, costs.seconds)
     share = program.ranks * max(prediction.design.pipe.microbatches, 1)
 
-    def of(*ops: Op) -> float:
+    def mean_seconds(*ops: Op) -> float:
         return float(costs.seconds[np.isin(program.op, ops)].sum()) / share
 
     return Entry(
@@ -330,11 +333,11 @@ def _entry(variant: Variant, prediction: Prediction) -> Entry:
         traffic_bytes=float((costs.bytes * devices[program.rank])[sends].sum()),
         weight_copies=float(prediction.weight_copies.max()),
         free_s=simulate(program, free).makespan,
-        forward_s=of(Op.F),
-        backward_s=of(Op.B, Op.I, Op.W),
+        forward_s=mean_seconds(Op.F),
+        backward_s=mean_seconds(Op.B, Op.I, Op.W),
         transfer_s=float(costs.seconds[sends].mean()) if sends.any() else 0.0,
-        uneven=_has_uneven_stages(prediction),
-        splits=bool((program.op == Op.W).any()),
+        has_uneven_stages=_has_uneven_stages(prediction),
+        splits_backward=bool((program.op == Op.W).any()),
         digest=program.digest,
         timeline=timeline,
     )

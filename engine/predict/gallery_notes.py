@@ -1,8 +1,4 @@
-"""Every schedule for one design, side by side: what each takes, holds and sends, and what is to be learned of it.
-
-A variant is a schedule with values for its options. It is judged as any design is: lowered, priced
-and simulated with the design's own meshes, model, links and microbatches.
-"""
+"""Notes on a gallery of schedules: what its numbers say, in sentences, and which variant they recommend."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from meshwave.engine.units import quantity
 
 
 def describe_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
-    """What a search for the order of the same stages gained, in a sentence, and whether that is to be taken."""
+    """Return a sentence about the order that a search found for the same stages, and whether it is better."""
     unit = present.costs.unit
     was, now = present.timeline.makespan, found.timeline.makespan
     fitted, fits = (bool(each.memory.fits.all()) for each in (present, found))
@@ -33,30 +29,27 @@ def describe_search(present: Prediction, found: Prediction) -> tuple[str, bool]:
     return f"Auto finds an order of these stages in {taken}: {_reduction(now, was)} shorter, with {held}.", True
 
 
-# ---- what is to be learned of them ----
-
-
 class Note(NamedTuple):
-    """One thing that the numbers say."""
+    """One observation about the numbers of a gallery."""
 
     title: str
     text: str
     advised: str = ""
-    """The key of the variant that it speaks for, where that is better than the present one."""
+    """Key of the variant that it recommends, where that is better than the present one."""
     advised_title: str = ""
 
 
 def gallery_notes(entries: Iterable[Entry]) -> list[Note]:
-    """What the numbers say; fewer where there is less to say."""
-    lesson = _Comparison(tuple(entries))
-    told = (
-        _advice("The fastest that fits", lesson.fastest, lesson.faster()),
-        _advice("Auto with other options", lesson.searching, lesson.faster("auto")),
-        Note("Hanayo or interleaved 1F1B", lesson.interleaving),
-        Note("How many waves", lesson.waves),
-        Note("A split backward", lesson.splitting),
+    """Return the notes that apply to the entries of a gallery."""
+    compared = _Comparison(tuple(entries))
+    notes = (
+        _advice("Fastest that fits", compared.fastest, compared.faster()),
+        _advice("Auto with other options", compared.searching, compared.faster("auto")),
+        Note("Hanayo or interleaved 1F1B", compared.interleaving),
+        Note("Number of waves", compared.waves),
+        Note("Split backward", compared.splitting),
     )
-    return [note for note in told if note.text]
+    return [note for note in notes if note.text]
 
 
 def _advice(title: str, text: str, entry: Entry | None) -> Note:
@@ -64,27 +57,27 @@ def _advice(title: str, text: str, entry: Entry | None) -> Note:
 
 
 class _Comparison:
-    """Some entries of one design, and what they teach."""
+    """Comparisons between the entries of one design."""
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self._entries = entries
 
     @property
     def present(self) -> Entry | None:
-        return next((entry for entry in self._entries if entry.variant.present), None)
+        return next((entry for entry in self._entries if entry.variant.is_present), None)
 
     def faster(self, schedule: str | None = None) -> Entry | None:
-        """The fastest that fits, of one schedule or of all, where what one has is slower or does not fit."""
+        """Return the fastest entry that fits, of one schedule or of all; None if the present one is as good."""
         fitting = [entry for entry in self._entries if entry.fits and schedule in (None, entry.variant.schedule)]
         best, present = min(fitting, key=lambda each: each.makespan_s, default=None), self.present
-        if best is None or present is None or best.variant.present:
+        if best is None or present is None or best.variant.is_present:
             return None
         behind = present.makespan_s >= best.makespan_s * (1 + EQUAL_WITHIN)
         return best if behind or not present.fits else None
 
     @property
     def searching(self) -> str:
-        """What a search gains on another path or with other chunks, where one searches already."""
+        """Gain of a search on another path or with other chunks, where the present order is searched."""
         present, best = self.present, self.faster("auto")
         if present is None or best is None or present.variant.schedule != "auto":
             return ""
@@ -94,30 +87,30 @@ class _Comparison:
 
     @property
     def fastest(self) -> str:
-        """Who is ahead of those that fit, and of the present one."""
+        """The fastest entry that fits, compared with the present one."""
         fitting = [entry for entry in self._entries if entry.fits]
         if not fitting:
             least = min(self._entries, key=lambda each: each.peak_bytes, default=None)
             if least is None:
                 return ""
             words = f"{_bytes(least.peak_bytes)} of {_bytes(least.capacity_bytes)}"
-            return f"None fits in memory. The leanest is {_name(least)} with {words}."
+            return f"None fits in memory. {_name(least)} needs least: {words}."
         best, present = min(fitting, key=lambda each: each.makespan_s), self.present
         words = f"{_name(best)}, {_time(best, best.makespan_s)}"
         if present is None:
             return f"{words}."
-        if best.variant.present:
-            return f"{words}: what you have."
+        if best.variant.is_present:
+            return f"{words}: the present schedule."
         if not present.fits:
-            return f"{words}; what you have does not fit."
+            return f"{words}; the present schedule does not fit."
         if present.makespan_s < best.makespan_s * (1 + EQUAL_WITHIN):
-            return f"{words}; what you have is as fast."
+            return f"{words}; the present schedule is as fast."
         held = _relative_memory(best.peak_bytes, present.peak_bytes)
-        return f"{words}, {_reduction(best.makespan_s, present.makespan_s)} shorter than what you have, with {held}."
+        return f"{words}, {_reduction(best.makespan_s, present.makespan_s)} shorter than the present schedule, with {held}."
 
     @property
     def interleaving(self) -> str:
-        """Hanayo beside interleaved 1F1B at equal chunks a mesh: who wins, by how much and why."""
+        """Hanayo against interleaved 1F1B with equal chunks per mesh: which is faster, by how much and why."""
         pairs = [
             (fold, loop)
             for fold in self._of("hanayo", backward="whole")
@@ -128,7 +121,7 @@ class _Comparison:
             return ""
         fold, loop = min(pairs, key=lambda pair: (sum(each.makespan_s for each in pair), pair[0].makespan_s))
         waves = fold.variant.options["waves"]
-        told = f"With {2 * waves} chunks a mesh {_name(fold)} takes {_time(fold, fold.makespan_s)} and interleaved 1F1B {_time(loop, loop.makespan_s)}"
+        times = f"With {2 * waves} chunks a mesh {_name(fold)} takes {_time(fold, fold.makespan_s)} and interleaved 1F1B {_time(loop, loop.makespan_s)}"
         behind, bubble = fold.makespan_s - loop.makespan_s, fold.free_s - loop.free_s
         near = EQUAL_WITHIN * loop.makespan_s
         if abs(behind) < near:
@@ -137,28 +130,28 @@ class _Comparison:
             first, second = (loop, fold) if behind > 0 else (fold, loop)
             name = "Hanayo" if first is fold else "interleaved 1F1B"
             verdict = f"{name} is {_reduction(first.makespan_s, second.makespan_s)} shorter"
-        return f"{told}: {verdict}. {self._why(fold, loop, bubble, behind - bubble, near)}"
+        return f"{times}: {verdict}. {self._reason(fold, loop, bubble, behind - bubble, near)}"
 
-    def _why(self, fold: Entry, loop: Entry, bubble: float, transfers: float, near: float) -> str:
+    def _reason(self, fold: Entry, loop: Entry, bubble: float, transfers: float, near: float) -> str:
         times = fold.backward_s / fold.forward_s if fold.forward_s else 1.0
-        ahead = "the loop" if bubble > 0 else "the fold"
+        ahead = "interleaved 1F1B" if bubble > 0 else "Hanayo"
         if abs(bubble) < near / 5:
             first = "Without transfers they are equal"
         else:
-            first = f"Without transfers {ahead} is {_time(fold, abs(bubble))} ahead"
+            first = f"Without transfers {ahead} is {_time(fold, abs(bubble))} shorter"
             if bubble > 0 and times > 1:
-                first += f", as a backward takes {times:.2g} times a forward and the fold waits for it where it turns"
-            elif bubble < 0 and fold.uneven:
-                first += ", as stages take different times; were they equal, the loop would be"
+                first += f": a backward takes {times:.2g} times a forward, and Hanayo waits for it where a wave turns"
+            elif bubble < 0 and fold.has_uneven_stages:
+                first += ": stages take different times; with equal stages interleaved 1F1B would be shorter"
         cost = f"cost Hanayo {_time(fold, abs(transfers))} {'less' if transfers < 0 else 'more'}"
         change = cost if abs(transfers) > near / 5 else "make little difference"
-        sent = f"{_bytes(fold.traffic_bytes)} cross links against {_bytes(loop.traffic_bytes)}, since a turn stays on its mesh"
-        held = f"The fullest device holds {_bytes(fold.peak_bytes)} against {_bytes(loop.peak_bytes)}"
+        sent = f"it sends {_bytes(fold.traffic_bytes)} against {_bytes(loop.traffic_bytes)}, since a turn stays on its mesh"
+        held = f"Peak memory is {_bytes(fold.peak_bytes)} against {_bytes(loop.peak_bytes)}"
         return f"{first}; transfers {change} ({sent}). {held}."
 
     @property
     def waves(self) -> str:
-        """The best number of waves: simulated, and by the law W* = sqrt(T_B / 4 T_C)."""
+        """The best number of waves: simulated, and by Hanayo's W* = sqrt(T_B / 4 T_C) (arXiv:2308.15762)."""
         fastest: dict[int, Entry] = {}
         for entry in self._of("hanayo", backward="whole"):
             waves = entry.variant.options["waves"]
@@ -171,37 +164,35 @@ class _Comparison:
         tried = ", ".join(map(str, sorted(fastest)))
         words = f"{best} of {tried} is best, simulated ({_time(entry, entry.makespan_s)})"
         if not entry.transfer_s:
-            return f"{words}. Transfers are free here, so every doubling halves the bubble: the layers set the end."
+            return f"{words}. Transfers are free, so every doubling halves the bubble until the layers run out."
         law = sqrt(entry.backward_s / (4 * entry.transfer_s))
-        shares = (
-            f"a mesh's backward of {_time(entry, entry.backward_s)} and a transfer of {_time(entry, entry.transfer_s)}"
-        )
-        told = f"{words}. The law W* = sqrt(T_B / 4 T_C) gives {law:.2g}, from {shares}"
+        times = f"T_B = {_time(entry, entry.backward_s)} and T_C = {_time(entry, entry.transfer_s)}"
+        text = f"{words}. W* = sqrt(T_B / 4 T_C) gives {law:.2g} with {times}"
         if law > 1.5 * most and best == most:
-            return f"{told}; the layers allow no more than {most}."
+            return f"{text}; the layers allow at most {most}."
         if not best / 2 < law < 2 * best:
-            return f"{told}: it takes equal stages, and as many microbatches as meshes, for granted."
-        return f"{told}."
+            return f"{text}; it assumes equal stages and as many microbatches as meshes."
+        return f"{text}."
 
     @property
     def splitting(self) -> str:
-        """What the best split backward gains over the best whole one."""
+        """Gain of the best schedule with a split backward over the best without."""
         fitting = [entry for entry in self._entries if entry.fits] or list(self._entries)
-        split = [entry for entry in fitting if entry.splits]
-        whole = [entry for entry in fitting if not entry.splits]
+        split = [entry for entry in fitting if entry.splits_backward]
+        whole = [entry for entry in fitting if not entry.splits_backward]
         if not split or not whole:
             return ""
         first, second = (min(group, key=lambda each: each.makespan_s) for group in (split, whole))
         if first.makespan_s > second.makespan_s * (1 - EQUAL_WITHIN):
             return ""
         span = (
-            f"a bubble of {100 * first.span_bubble_ratio:.1f} % in its own span"
+            f"a span bubble ratio of {100 * first.span_bubble_ratio:.1f} %"
             if first.span_bubble_ratio < first.bubble_ratio / 2
             else ""
         )
         return (
-            f"It pays: {_name(first)} is {_reduction(first.makespan_s, second.makespan_s)} shorter than "
-            f"{_name(second)}, the best that does not, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
+            f"{_name(first)} is {_reduction(first.makespan_s, second.makespan_s)} shorter than "
+            f"{_name(second)}, the best with a whole backward, with {_relative_memory(first.peak_bytes, second.peak_bytes)}{' and ' + span if span else ''}."
         )
 
     def _of(self, schedule: str, **options: Any) -> list[Entry]:
@@ -231,7 +222,7 @@ def _reduction(time: float, other: float) -> str:
 
 
 def _relative_memory(held: float, other: float) -> str:
-    """Memory against another's: ``12 % more memory``."""
+    """Return memory relative to another's, such as ``12 % more memory``."""
     more = held / other - 1
     return (
         "as much memory"

@@ -1,4 +1,4 @@
-"""Flows of a prediction: messages and collectives with the ports they pass, their times, and the port that limits each."""
+"""Flows of a prediction: messages and collectives with their ports, their times and the port that limits each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ENTRIES_PER_ROW = 4
-"""Changes of rates that are noted at first, for each row of the program; where there are more, all are played again."""
+"""Initial size of the log of rates per row of the program; a longer log needs another simulation."""
 FULL_SHARE = 1 - 1e-6
-"""A port of which so much is used is full."""
+"""Used share of its capacity from which a port is full."""
 ROUNDING = 1e-9
-"""Relative: bytes that are left by rounding."""
+"""Relative: bytes that rounding may leave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,27 +35,27 @@ class LinkFlows:
     """All flows of a step: messages between meshes, gradient reductions, and the exchanges inside computations."""
 
     network: Network
-    span: Ints  # [flows] of the timeline
-    part: Ints  # [flows] of the exchanges inside a computation, from 0
-    kind: Ints  # [flows]
-    bytes: Floats  # [flows] by the network's rates; seconds where one transfer passes at a time
-    start_s: Floats  # [flows] its first byte
-    end_s: Floats
-    rates: Mapping[int, Steps]  # by class of kinds, bytes/s of each flow
+    span: Ints  # [flows] span of the timeline
+    part: Ints  # [flows] number of an exchange inside its computation, from 0
+    kind: Ints  # [flows] kind of the network
+    bytes: Floats  # [flows] bytes; seconds where a port carries one transfer at a time
+    start_s: Floats  # [flows] time of the first byte
+    end_s: Floats  # [flows] time of the last byte
+    rates: Mapping[int, Steps]  # by flow class: bytes/s of one flow over time
 
     @property
     def is_serial(self) -> bool:
-        """True where a port carries one transfer at a time."""
+        """Whether a port carries one transfer at a time."""
         return bool((self.network.units >= 0).any())
 
     @property
     def at_capacity(self) -> Floats:
-        """``[ports]`` what fills each port, in the units of rates."""
+        """``[ports]`` rate that fills each port, in the units of ``rates``."""
         return np.where(self.network.units >= 0, np.maximum(1, self.network.units), self.network.capacity)
 
     @cached_property
     def passing(self) -> Mapping[int, tuple[Ints, Floats]]:
-        """The flows that pass each port by their first byte, and the bytes there for each byte of the flow."""
+        """By port: the flows that pass it, ordered by first byte, and their bytes there per byte of the flow."""
         network = self.network
         counts = np.diff(network.use_ptr)[self.kind]
         flow = np.repeat(np.arange(len(self.kind)), counts)
@@ -69,37 +69,37 @@ class LinkFlows:
             if last > first
         }
 
-    def ports_of(self, kind: int) -> list[int]:
-        """The ports that a kind of flows passes."""
+    def ports_of_kind(self, kind: int) -> list[int]:
+        """Return the ports that flows of a kind pass."""
         ports: list[int] = self.network.use_port[self.network.use_ptr[kind] : self.network.use_ptr[kind + 1]].tolist()
         return ports
 
-    def class_of(self, flow: int) -> int:
-        """Return the class of a flow in the play: flows of one class have the same rate."""
+    def flow_class(self, flow: int) -> int:
+        """Return the class of a flow in the simulation; flows of one class have the same rate."""
         return int(self.network.coupling.classes[0][self.kind[flow]])
 
-    def limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
-        """Return the port that held a message or collective up most from ``start_s`` to ``end_s``.
+    def find_limit(self, span: int, start_s: float, end_s: float) -> Limit | None:
+        """Return the port that delayed a message or collective most from ``start_s`` to ``end_s``.
 
-        Messages that go before it on the same connection are held up for it. Where nothing is shared, that is the
-        port of which it takes most. None where it passes no port.
+        Delays of earlier messages on the same connection count as its own. Where nothing is shared, the answer is the
+        port of which it uses the largest share; None where it passes no port.
         """
         own = np.flatnonzero(self.span == span)
         if not len(own):
             return None
         kind = int(self.kind[own[0]])
         lost: dict[int, tuple[float, int]] = {}
-        for flow, first, last in self._before(kind, start_s, end_s):
-            for port in self.ports_of(int(self.kind[flow])):
-                seconds, others = self._held_up(flow, port, first, last)
+        for flow, first, last in self._connection_flows(kind, start_s, end_s):
+            for port in self.ports_of_kind(int(self.kind[flow])):
+                seconds, others = self._delay(flow, port, first, last)
                 before = lost.get(port, (0.0, 0))
                 lost[port] = before[0] + seconds, max(before[1], others)
         port = max(lost, key=lambda each: lost[each][0], default=-1)
         if port >= 0 and lost[port][0] > ROUNDING * (end_s - start_s):
             return Limit(self.network.ports[port], lost[port][1], self.is_serial)
-        return self._widest(kind)
+        return self._most_used_port(kind)
 
-    def _widest(self, kind: int) -> Limit | None:
+    def _most_used_port(self, kind: int) -> Limit | None:
         network = self.network
         uses = slice(network.use_ptr[kind], network.use_ptr[kind + 1])
         ports = network.use_port[uses]
@@ -108,8 +108,11 @@ class LinkFlows:
         port = int(ports[np.argmax(network.use_weight[uses] / self.at_capacity[ports])])
         return Limit(network.ports[port], 1, self.is_serial)
 
-    def _before(self, kind: int, start_s: float, end_s: float) -> Iterator[tuple[int, float, float]]:
-        """The flows of a connection in some time, or where one transfer passes at a time the wait for the next one."""
+    def _connection_flows(self, kind: int, start_s: float, end_s: float) -> Iterator[tuple[int, float, float]]:
+        """Yield the flows of a connection within a time, with the time that each has of it.
+
+        Where a port carries one transfer at a time, the whole time is also given to the next flow, which waits.
+        """
         same = self.network.connection[self.kind] == self.network.connection[kind]
         inside = same & (self.start_s < end_s) & (self.end_s > start_s)
         for flow in np.flatnonzero(inside).tolist():
@@ -118,7 +121,7 @@ class LinkFlows:
             after = np.flatnonzero(same & (self.start_s >= end_s))
             yield from ((flow, start_s, end_s) for flow in after[:1].tolist())
 
-    def _held_up(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
+    def _delay(self, flow: int, port: int, start_s: float, end_s: float) -> tuple[float, int]:
         """Return the seconds by which a full port delayed a flow, and the largest number of flows there meanwhile."""
         flows, weights = self.passing[port]
         inside = (self.start_s[flows] < end_s) & (self.end_s[flows] > start_s)
@@ -131,11 +134,11 @@ class LinkFlows:
         level, count = np.zeros(len(middle)), np.zeros(len(middle), np.int64)
         for other, weight in zip(flows.tolist(), weights.tolist(), strict=True):
             on = (middle > self.start_s[other]) & (middle < self.end_s[other])
-            level += np.where(on, weight * rates[self.class_of(other)], 0.0)
+            level += np.where(on, weight * rates[self.flow_class(other)], 0.0)
             count += on
         full = level >= FULL_SHARE * self.at_capacity[port]
         alone = float(self.network.rate[self.kind[flow]])
-        slower = np.ones(len(middle)) if self.is_serial else 1 - rates[self.class_of(flow)] / alone
+        slower = np.ones(len(middle)) if self.is_serial else 1 - rates[self.flow_class(flow)] / alone
         lost = np.where(full & (slower > FULL_SHARE - 1 + 2e-6), slower * length, 0.0)
         return float(lost.sum()), int(count[lost > 0].max(initial=0))
 
@@ -144,17 +147,17 @@ class Limit(NamedTuple):
     """The port that limits a flow."""
 
     port: Port
-    flows: int  # how many share it, at most
+    flows: int  # largest number of flows that share it
     is_serial: bool
 
     @property
     def is_held_up(self) -> bool:
-        """True where other flows make this one wait, or slower than it is alone."""
+        """Whether other flows delay this one or slow it down."""
         return self.is_serial or self.flows > 1
 
     @property
-    def words(self) -> str:
-        """``held up by the NIC of node 0, outgoing, shared by 3 flows``"""
+    def description(self) -> str:
+        """Phrase such as ``held up by the NIC of node 0, outgoing, shared by 3 flows``."""
         name = f"the {port_name(self.port)}"
         if self.is_serial:
             return f"held up by {name}, which carries one transfer at a time"
@@ -163,11 +166,8 @@ class Limit(NamedTuple):
         return f"held up by {name}, shared by {self.flows} flows"
 
 
-# ---- flows of a prediction ----
-
-
 def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows | None:
-    """Return the flows of a prediction; None where no links are shared, or costs are no seconds."""
+    """Return the flows of a prediction; None where no links are shared, or the costs are in units."""
     network = costs.network
     if network is None or costs.unit != "s":
         return None
@@ -185,11 +185,11 @@ def find_flows(program: Program, costs: Costs, timeline: Timeline) -> LinkFlows 
 
 
 Columns = tuple[Ints, Ints, Floats, Floats, Floats]
-"""Rows, parts, bytes, starts and ends of some flows."""
+"""Rows, parts, bytes, starts and ends of flows."""
 
 
 def _messages(program: Program, network: Network, timeline: Timeline, rows: Ints, sizes: Floats) -> Columns:
-    """Messages and reductions: those of one connection follow one another, and wait for their latency meanwhile."""
+    """Return messages and reductions; those of one connection follow one another, their latencies overlap."""
     spans, kind = program.span_of_row[rows], network.row_kind[rows]
     end = timeline.end[spans]
     ready = timeline.start[spans].copy()
@@ -217,7 +217,7 @@ def _exchanges(
     sizes: Floats,
     rates: Mapping[int, Steps],
 ) -> Iterator[Columns]:
-    """The exchanges inside computations, part by part: each follows a part that is computed."""
+    """Yield the exchanges inside computations, part by part: each follows a computed part."""
     spans, parts = program.span_of_row[rows], network.parts[rows]
     each, size = computing[rows] / parts, sizes[rows] / parts
     at = timeline.start[spans]
@@ -236,7 +236,7 @@ def _exchanges(
 
 
 def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
-    """Return the moments at which flows of one class have moved their bytes."""
+    """Return the times at which flows of one class have moved their bytes."""
     times, values = np.array(rates.times), np.array(rates.values)
     served = np.concatenate(([0.0], np.cumsum(np.diff(times) * values[:-1])))
     first = np.maximum(0, np.searchsorted(times, begin, "right") - 1)
@@ -247,7 +247,7 @@ def _flow_ends(rates: Steps, begin: Floats, size: Floats) -> Floats:
 
 
 def _class_rates(program: Program, seconds: Floats, network: Network) -> Mapping[int, Steps]:
-    """The rate of each class over time: as it is alone where nothing is ever shared."""
+    """Return the rate of each class over time; the rate without contention where nothing is shared."""
     of_kind, first = network.coupling.classes
     if (network.units >= 0).any() or not is_shared(program, seconds, network):
         return {of: Steps((0.0,), (float(network.rate[kind]),)) for of, kind in enumerate(first.tolist())}

@@ -1,4 +1,4 @@
-"""The ports of a prediction as lanes: which flow has which part of each port, from when to when."""
+"""Lanes of ports: the share of each port that each flow of a prediction has, over time."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from meshwave.engine.program.link_shares import (
 )
 
 LANE_LIMIT = 32
-"""Largest number of lanes. Ports of nodes come before those of devices, and busy ones before idle ones."""
+"""Largest number of lanes; ports of nodes come first, then busier ports."""
 BUSY_SHARE = 0.5
-"""A link of a device that is busy for so much of the step has a lane, though nobody asked for those of devices."""
-
-
+"""Share of the step from which a device link is busy and has a lane even where lanes of devices are off."""
 ROUNDING = 2e-9
-"""Relative to the step. Shorter shares are artefacts of rounding."""
+"""Relative to the step: shorter shares are artefacts of rounding."""
 
 
 class LinkLane(NamedTuple):
-    """A port and what it carries."""
+    """A port and the flows that share it."""
 
     load: PortLoad
-    shares: Sequence[Share]  # of the flows, by their number
-    at_once: int  # the most flows
+    shares: Sequence[Share]  # by number of the flow
+    most_flows: int  # at one time
 
 
 class LinkLanes(NamedTuple):
@@ -42,23 +40,26 @@ class LinkLanes(NamedTuple):
 
     flows: LinkFlows
     lanes: Sequence[LinkLane]
-    ports: int  # how many could be shown
+    ports: int  # number of ports that could have a lane
 
 
 def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = False) -> LinkLanes:
-    """Return the lanes of the ports that are used: those of nodes first, those of devices where ``devices`` asks for
-    them, where they are busy, or where there are no others. Of too many, the busiest of nodes, then of devices."""
+    """Return the lanes of the ports that are used.
+
+    Ports of nodes have lanes; ports of devices have them with ``devices``, where they are busy, or where there are no
+    others. Of too many, the busiest ports of nodes are kept first, then the busiest of devices.
+    """
     number = {port: place for place, port in enumerate(flows.network.ports)}
     nodes = any(not is_device_port(load.port) for load in loads)
     possible = [
         load for load in loads if devices or not nodes or not is_device_port(load.port) or load.share >= BUSY_SHARE
     ]
     chosen: set[int] = set()
-    drawn = 0
+    shown = 0
     first = sorted(range(len(possible)), key=lambda at: (is_device_port(possible[at].port), -possible[at].share))
     for place in first[:LANE_LIMIT]:
-        drawn += len(flows.passing.get(number[possible[place].port], ((),))[0])
-        if drawn > MOST_SHARES:
+        shown += len(flows.passing.get(number[possible[place].port], ((),))[0])
+        if shown > MOST_SHARES:
             break
         chosen.add(place)
     most = most_per_port(len(chosen))
@@ -72,7 +73,6 @@ def link_lanes(flows: LinkFlows, loads: Sequence[PortLoad], *, devices: bool = F
 
 
 def _port_flows(flows: LinkFlows, port: int) -> list[Passing]:
-    """The flows of a port."""
     if port not in flows.passing:
         return []
     here, weights = flows.passing[port]

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Binding = Literal["network", "compute", "critical_path"]
 
 EQUAL_BOUNDS_WITHIN = 0.01
-"""Bounds that differ by less of the step are equal: the more specific one is named."""
+"""Relative to the step: of bounds that differ by less, the more specific one is reported."""
 PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
     "nic-out": ("NIC of node {}, outgoing", "NIC {} out"),
     "nic-in": ("NIC of node {}, incoming", "NIC {} in"),
@@ -38,19 +38,19 @@ PORT_NAMES: Mapping[PortKind, tuple[str, str]] = {
     "link-out": ("link of device {}, outgoing", "dev {} out"),
     "link-in": ("link of device {}, incoming", "dev {} in"),
 }
-"""Name and shortest name of each kind of port. Where a node has several NICs, a device uses one of them at a time."""
+"""Name and label of each kind of port; a device uses one of the NICs of its node at a time."""
 PORT_KIND_ORDER: Mapping[PortKind, int] = {kind: place for place, kind in enumerate(PORT_NAMES)}
 PORT_GROUP_ORDER = ("nic", "switch", "uplink", "device", "link")
-"""Ports of nodes come before those of devices."""
+"""Order of ports: those of nodes come before those of devices."""
 
 
 def port_name(port: Port) -> str:
-    """``NIC of node 1, outgoing``"""
+    """Return the name of a port, such as ``NIC of node 1, outgoing``."""
     return PORT_NAMES[port.kind][0].format(port.number)
 
 
 def port_label(port: Port) -> str:
-    """Return the shortest name of a port: ``NIC 1 out``, ``dev 3 in``."""
+    """Return the label of a port, such as ``NIC 1 out`` or ``dev 3 in``."""
     return PORT_NAMES[port.kind][1].format(port.number)
 
 
@@ -63,17 +63,18 @@ class PortLoad(NamedTuple):
     """Load of a port in a step."""
 
     port: Port
-    bytes: float | None  # None where the link model counts seconds: link-serial
-    busy_s: float  # at least: its bytes at its capacity
-    share: float  # of the makespan
+    bytes: float | None  # None for link-serial, which counts seconds
+    busy_s: float  # lower bound: bytes over capacity
+    share: float  # busy_s over the makespan
 
     def as_data(self) -> dict[str, Any]:
+        """Return the load as JSON data."""
         named = {"name": port_name(self.port), "kind": self.port.kind, "number": self.port.number}
         return {**named, "bytes": self.bytes, "busy_s": self.busy_s, "share": self.share}
 
 
 def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLoad]:
-    """Return the load of every port that is used: ports of nodes first, then by number."""
+    """Return the load of every port that is used, in :func:`port_order`."""
     network = costs.network
     if network is None or costs.unit != "s":
         return []
@@ -90,12 +91,12 @@ def port_loads(program: Program, costs: Costs, makespan_s: float) -> list[PortLo
 
 
 def port_order(port: Port) -> tuple[int, int, int]:
-    """Return the place of a port among others: NICs first, by number, outgoing before incoming."""
+    """Return the sort key of a port: NICs first, by number, outgoing before incoming."""
     return PORT_GROUP_ORDER.index(port.kind.partition("-")[0]), port.number, PORT_KIND_ORDER[port.kind]
 
 
 def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats:
-    """``[ports]`` bytes that pass each port in a step; seconds of one transfer at a time for link-serial."""
+    """Return ``[ports]`` bytes that pass each port in a step; seconds where a port carries one transfer at a time."""
     sizes = flow_bytes(program, seconds, network)
     rows = np.flatnonzero(network.row_kind >= 0)
     of_kind = np.bincount(network.row_kind[rows], sizes[rows], minlength=len(network.rate))
@@ -107,9 +108,9 @@ def carried_bytes(program: Program, seconds: Floats, network: Network) -> Floats
 class Bounds(NamedTuple):
     """Lower bounds of the step time, and the one that binds."""
 
-    network_s: float | None  # the busiest port; None where no links are shared
+    network_s: float | None  # of the busiest port; None where no links are shared
     critical_path_s: float
-    busy_s: float  # the busiest mesh
+    busy_s: float  # of the busiest mesh
     port: Port | None
     mesh: str
     makespan_s: float
@@ -117,18 +118,19 @@ class Bounds(NamedTuple):
 
     @property
     def binding_s(self) -> float:
-        """The bound that comes nearest to the makespan."""
+        """Seconds of the bound that binds."""
         return {"network": self.network_s or 0.0, "compute": self.busy_s, "critical_path": self.critical_path_s}[
             self.binding
         ]
 
     @property
     def share(self) -> float:
+        """The binding bound over the makespan."""
         return self._share(self.binding_s)
 
     @property
-    def words(self) -> str:
-        """One sentence, without its full stop: what the step is limited by."""
+    def description(self) -> str:
+        """One sentence without a full stop that says what limits the step."""
         port = (
             "" if self.port is None else f"the {port_name(self.port)}, is busy {self._percent(self.network_s or 0.0)}"
         )
@@ -142,6 +144,7 @@ class Bounds(NamedTuple):
         return f"{path}; the busiest port, {port} of it" if port else path
 
     def as_data(self) -> dict[str, Any]:
+        """Return the bounds as JSON data."""
         port = None if self.port is None else {**self.port._asdict(), "name": port_name(self.port)}
         return {
             "network_s": self.network_s,
@@ -152,7 +155,7 @@ class Bounds(NamedTuple):
             "share": self.share,
             "port": port,
             "mesh": self.mesh,
-            "words": self.words,
+            "words": self.description,
         }
 
     def _share(self, seconds: float) -> float:
@@ -163,7 +166,7 @@ class Bounds(NamedTuple):
 
 
 def find_bounds(program: Program, costs: Costs, timeline: Timeline, loads: list[PortLoad]) -> Bounds | None:
-    """Return the lower bounds of a prediction; None for unit costs, which know no bytes."""
+    """Return the lower bounds of a prediction; None for unit costs, which have no bytes."""
     if costs.unit != "s":
         return None
     makespan = timeline.makespan

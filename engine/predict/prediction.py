@@ -40,15 +40,15 @@ from meshwave.engine.units import quantity
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a design means and what it is expected to cost."""
+    """A design with its program, costs and simulated timeline, and all numbers that follow from them."""
 
     design: Design
     program: Program
     costs: Costs
     timeline: Timeline
 
-    def renamed(self, design: Design) -> Prediction:
-        """Return the same prediction for a design that differs in its name alone, with all that is known of it."""
+    def with_design(self, design: Design) -> Prediction:
+        """Return the prediction, with its cached results, for a design that differs only in its name."""
         same = copy(self)
         vars(same)["design"] = design
         if "numbers" in vars(same):
@@ -57,23 +57,23 @@ class Prediction:
 
     @cached_property
     def memory(self) -> PeakMemory:
-        """The most that a device of each mesh holds, by what it is for."""
+        """Peak memory of a device of each mesh in bytes, by category."""
         return peak_memory(self.program, self.costs)
 
     @cached_property
     def memory_curves(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Per mesh the times at which a device's memory changes, and its bytes from then on."""
+        """Per mesh: times in seconds at which a device's memory changes, and its bytes from then on."""
         return memory_over_time(self.timeline, self.costs)
 
     @cached_property
     def weight_copies(self) -> NDArray[np.float64]:
-        """``[meshes]`` copies of a device's share of the model: 2 for Chimera."""
+        """``[meshes]`` weights that a device holds over its share of the model; 2 for Chimera."""
         held = np.bincount(self.program.placement.ravel(), minlength=self.program.ranks)
         return held * self.program.ranks / self.program.stages
 
     @cached_property
-    def played_seconds(self) -> NDArray[np.float64]:
-        """``[rows]`` seconds of each action in the timeline: those of its cost, and what shared links add to them."""
+    def simulated_seconds(self) -> NDArray[np.float64]:
+        """``[rows]`` seconds of each action in the timeline: its cost and the delays of shared links."""
         seconds = self.costs.seconds.copy()
         if self.costs.network is None:
             return seconds
@@ -85,8 +85,10 @@ class Prediction:
 
     @cached_property
     def inside_communication(self) -> NDArray[np.float64]:
-        """``[meshes]`` of the seconds that each computes those in which its blocks wait for messages of their own:
-        exchanges of experts and tensor-parallel reductions. They are no part of what is exposed between blocks."""
+        """``[meshes]`` seconds in which blocks wait for their own collectives: expert and tensor-parallel.
+
+        They are part of the compute time and not of the communication exposed between blocks.
+        """
         of_rows = waits(self.design, self.program, self.costs.layers)
         return np.asarray(np.bincount(self.program.rank, of_rows, minlength=self.program.ranks), np.float64)
 
@@ -102,12 +104,12 @@ class Prediction:
 
     @cached_property
     def link_flows(self) -> LinkFlows | None:
-        """Messages and collectives with the ports they pass and their times; None where no links are shared."""
+        """Messages and collectives with their ports and times; None where no links are shared."""
         return find_flows(self.program, self.costs, self.timeline)
 
     @cached_property
     def dropped(self) -> list[float] | None:
-        """``[meshes]`` the part of the visits to experts that is expected to find no slot; None where no block has experts."""
+        """``[meshes]`` expected share of token assignments that are dropped; None where no block has experts."""
         if not self.design.model.expert_blocks:
             return None
         return [
@@ -116,7 +118,7 @@ class Prediction:
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
-        """What ``meshwave simulate --json`` prints and the page shows; SI units, lists are per mesh."""
+        """Numbers that ``meshwave simulate --json`` prints and the page shows, in SI units; lists are per mesh."""
         timeline, costs, makespan = self.timeline, self.costs, self.timeline.makespan
         busy = timeline.busy
         seconds = costs.unit == "s" and makespan > 0
@@ -153,18 +155,18 @@ class Prediction:
 
     @cached_property
     def warnings(self) -> list[Problem]:
-        """What is unwise, though it can be simulated."""
+        """Problems that do not prevent the simulation."""
         priced = pricing_model(self.design).warnings(self.design)
         return [*_memory_warnings(self), *priced, *_design_warnings(self.design)]
 
 
 def predict(design: Design, program: Program | None = None) -> Prediction:
-    """Lower, price and simulate a design; not lower it anew where its ``program`` is there already.
+    """Lower, price and simulate a design; lowering is skipped where its ``program`` is given.
 
     Raises:
-        InputError: the order waits for ever, or the cost model cannot price the design.
+        InputError: the order deadlocks, or the cost model cannot price the design.
     """
-    ordered = 0.9 if type(design.pipeline).weighs else 0.4  # of the time; a search takes nearly all of it
+    ordered = 0.9 if type(design.pipeline).weighs else 0.4  # share of the time; a search takes nearly all of it
     tell(0.0, "ordering actions")
     program = lower(design) if program is None else program
     tell(ordered, "pricing actions")
@@ -175,15 +177,14 @@ def predict(design: Design, program: Program | None = None) -> Prediction:
 
 
 def check_design(design: Design) -> list[Problem]:
-    """Every problem of a design, also of a draft whose parts do not fit each other: what is wrong
-    between its parts, what lowering and the costs find, and the unwise."""
+    """Return every problem of a design or a draft: of its sections, of lowering and pricing, and all warnings."""
     found = problems(design)
     wrong = [problem.where for problem in found if problem.severity == "error"]
     try:
         if not wrong:
             return [*found, *predict(design).warnings]
         if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDER_SECTIONS) for where in wrong):
-            lower(design)  # what is wrong elsewhere does not hide what is wrong with a drawn order
+            lower(design)  # problems of other sections do not hide those of a hand-drawn order
     except DesignError as error:
         return [*found, *error.problems]
     except InputError as error:
@@ -192,7 +193,7 @@ def check_design(design: Design) -> list[Problem]:
 
 
 _ORDER_SECTIONS = ("pipeline", "model", "meshes")
-"""What the orders of a design depend on."""
+"""Sections of the document that a hand-drawn order depends on."""
 
 
 def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
@@ -210,7 +211,7 @@ def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
 
 
 def _memory_remedy(design: Design, category: str) -> str:
-    """What would take less of one kind of memory, of what this design does not do already."""
+    """Return the changes that reduce a category of memory and that the design does not have yet."""
     ways = {
         "weights": ["more meshes", "a larger tp"],
         "gradients": ["more meshes", "a larger tp"],

@@ -1,4 +1,4 @@
-"""A transfer alone: its unit tasks, and every strategy with every ordering, side by side."""
+"""Comparison of transfer plans: unit tasks of a transfer, and every strategy with every ordering."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from meshwave.engine.resharding import Load, Transfer, UnitTask, every_transfer,
 
 
 def transfer_answer(spec: TransferSpec | TransferListSpec) -> dict[str, Any]:
-    """What ``meshwave reshard --json`` prints. A plan whose strategy cuts tensors further has slices of its own."""
+    """Return the data that ``meshwave reshard --json`` prints.
+
+    A plan whose strategy cuts tensors further lists its own unit tasks.
+    """
     slices = _tasks_data(spec, [task for number, load in enumerate(spec.loads) for task in _plain_tasks(load, number)])
     plans = []
     for made in every_transfer(spec.loads, spec.lines, spec.chunks):
         own = _tasks_data(spec, made.tasks)
-        told = _plan_data(made, spec)
-        plans.append({**told, **(own if own != slices else {}), "played_s": made.played_s})
+        plans.append({**_plan_data(made, spec), **(own if own != slices else {}), "played_s": made.played_s})
     return {"format": spec.format, "bytes": sum(load.tensor.bytes for load in spec.loads), **slices, "plans": plans}
 
 
@@ -32,7 +34,7 @@ def _plain_tasks(load: Load, number: int) -> list[UnitTask]:
 
 
 def _tasks_data(spec: TransferSpec | TransferListSpec, tasks: Sequence[UnitTask]) -> dict[str, Any]:
-    """Unit tasks: a list, or for each tensor of several a list."""
+    """Return the unit tasks: one list, or one list for each of several tensors."""
     if isinstance(spec, TransferSpec):
         return {"unit_tasks": [_task_data(task) for task in tasks]}
     of_tensor: list[list[dict[str, Any]]] = [[] for _ in spec.tensors]
@@ -62,11 +64,12 @@ def _as_lists(ranks: Sequence[Any]) -> list[Any]:
 
 
 def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
-    """The same of what crosses between two meshes of a design for one microbatch, ``A:B``, with the document that asks
-    about it alone; of messages that differ the largest.
+    """Return :func:`transfer_answer` for the largest message that crosses boundary ``A:B`` of a design.
+
+    The answer includes the stand-alone transfer document of that message.
 
     Raises:
-        InputError: nothing crosses there.
+        InputError: there is no such boundary.
     """
     source, destination, tensors = find_boundary(design, lower(design), wanted)
     spec = boundary_transfer_spec(design, source, destination, tensors)
@@ -75,8 +78,10 @@ def boundary_answer(design: Design, wanted: str) -> dict[str, Any]:
 
 
 def compare_plans(spec: TransferSpec) -> Iterator[dict[str, Any]]:
-    """Every strategy with every ordering, one after another: how long it takes as it is planned and as it is
-    played, and whether the first is the least."""
+    """Yield every strategy with every ordering.
+
+    Each has the planner's estimate, the time simulated with shared links, and whether the estimate is optimal.
+    """
     for made in every_transfer(spec.loads, spec.lines, spec.chunks):
         found = _plan_data(made, spec)
         del found["tasks"]
@@ -101,7 +106,3 @@ def _plan_data(made: Transfer, spec: TransferSpec | TransferListSpec) -> dict[st
         "optimal": plan.is_optimal,
         "tasks": tasks,
     }
-
-
-def _count(things: Sequence[Any], word: str) -> str:
-    return f"{len(things)} {word}{'s' if len(things) != 1 else ''}"

@@ -548,7 +548,7 @@ def test_a_link_to_another_state_of_the_design_says_so_and_one_that_is_nonsense_
     assert drawn.ask("marks") == [4e-3]
     assert drawn.ask("area") is None
     assert not drawn.ask("view")["whole"]
-    expect(drawn.page.locator(".mw-timeline-hits")).to_contain_text("means nothing here")
+    expect(drawn.page.locator(".mw-timeline-hits")).to_contain_text("unknown search term")
 
 
 def test_everything_is_quick_with_a_quarter_of_a_million_blocks(drawn: Drawn) -> None:

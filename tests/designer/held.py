@@ -74,4 +74,4 @@ def judge(design: Design, schedules: Sequence[str]) -> Iterator[gallery_cards.Ca
 
 
 def map_of_layers(cluster: GridCluster) -> dict[str, Any]:
-    return {"notes": [cluster.about]}
+    return {"notes": [cluster.description]}

@@ -33,7 +33,7 @@ def test_the_map_has_a_cell_for_every_layer_of_the_grid_in_its_place() -> None:
         assert len(row) == 1
         assert alike["best"][cell] == of.winner[row[0]]
         assert fitting["schedules"][fitting["best"][cell]]["name"] == of.names[of.fastest[row[0]]]
-        assert found["deepspeed"][cell] == pytest.approx(of.gain()[row[0]], abs=1e-4)
+        assert found["deepspeed"][cell] == pytest.approx(of.speedup()[row[0]], abs=1e-4)
     assert min(alike["lead"]) >= 1 <= min(fitting["lead"])
     for ranking in (alike, fitting):
         wins = [each["wins"] for each in ranking["schedules"]]
@@ -62,10 +62,10 @@ def test_the_map_is_priced_on_the_links_that_are_chosen(monkeypatch: pytest.Monk
     for links in (*CLUSTERS, OWN_CLUSTER, OWN_CLUSTER):
         ask(links)
     assert [*expert_schedules._maps] == [*CLUSTERS.values(), design_cluster(opened)]
-    assert view.map == {"notes": [design_cluster(opened).about]}
+    assert view.map == {"notes": [design_cluster(opened).description]}
     ask("nvlnk")
     assert "Did you mean 'nvlink'?" in answers[-1]["refused"]
-    assert view.map == {"notes": [design_cluster(opened).about]}
+    assert view.map == {"notes": [design_cluster(opened).description]}
 
 
 def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,4 +73,4 @@ def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.Mon
     monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
         notes = " ".join(map_of_layers(cluster)["notes"])
-        assert cluster.about in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
+        assert cluster.description in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes

@@ -63,7 +63,7 @@ def as_run(prediction: Prediction, rank: int, op: Op, slower: float) -> Measured
     timeline = predicted.timeline
     for device in range(len(predicted.block)):
         mine: dict[str, tuple[int, ...]] = {}  # one that is predicted on two lanes is measured as one
-        for span, (words, step) in enumerate(zip(predicted.words, predicted.steps, strict=True)):
+        for span, (words, step) in enumerate(zip(predicted.labels, predicted.steps, strict=True)):
             if predicted.lanes[timeline.rank[span]][0] == device and step is not None:
                 number, _, chunk = words.removeprefix(f"{step.value} ").partition(", chunk ")
                 start, end = (int(column[span] * slower * 1e9) for column in (timeline.start, timeline.end))

@@ -275,7 +275,7 @@ def test_a_defect_of_ours_is_said_and_not_swallowed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chart, told = asked(Layer(one_f_one_b(2, 2), "x"))
-    monkeypatch.setattr(Inspector, "query", lambda ask, text: {}["defect"])
+    monkeypatch.setattr(Inspector, "parse_query", lambda ask, text: {}["defect"])
 
     ask(chart, "find", text="stage 1")
 

@@ -42,8 +42,8 @@ def tables() -> Iterator[Table | table.Grid]:
 
 def expert_layers() -> Table:
     """Parm's range over 1296 layers, as far as layers and links can be made up for."""
-    found, server = price_grid(CLUSTER), price_grid(SERVER, ends=True)
-    gain = np.concatenate([found.gain(), server.gain()])
+    found, server = price_grid(CLUSTER), price_grid(SERVER, corners=True)
+    gain = np.concatenate([found.speedup(), server.speedup()])
     named, of_all = (
         _count_wins(*each) for each in ((found.winner, SPREADING_SCHEDULES), (found.fastest, GRID_SCHEDULES))
     )
@@ -51,7 +51,7 @@ def expert_layers() -> Table:
     inside = (found.seconds["ppmoe"] / found.auto)[folded]
     crowded = int((~found.fits("ppmoe") & folded).sum())
     layers = "the paper's layers and constants are not known to us, and the speed of the server's links is assumed"
-    most = int(np.argmax(found.gain()))
+    most = int(np.argmax(found.speedup()))
     shared = _shared_part(found.seconds["deepspeed"][most], found.auto[most])
     kernels = (
         f"the layer is of mp {found.axes['mp'][most]:g}, esp {found.axes['esp'][most]:g}; whatever takes time under every "
@@ -62,14 +62,14 @@ def expert_layers() -> Table:
         "Parm: times as fast as DeepSpeed-MoE, forward and backward of expert layers",
         [
             Row("least gain, 32 GPUs and server of 8", PUBLISHED_GAINS[0], float(gain.min()), layers),
-            Row("least gain, 32 GPUs", PUBLISHED_GAINS[0], float(found.gain().min()), layers),
+            Row("least gain, 32 GPUs", PUBLISHED_GAINS[0], float(found.speedup().min()), layers),
             Row("largest gain, 32 GPUs and server of 8", PUBLISHED_GAINS[1], float(gain.max()), kernels),
         ],
         tolerance=0.005,
         note=f"Fitted: the links, by FSMoE on its own testbed; nothing is fitted to Parm's results. Assumed: the grid of "
         f"{len(found.auto):,} layers (of which the server has the {len(server.auto)} at the ends of every axis), half of the "
         "GPU's peak, the server's links. Neither: the steps and the bytes of each schedule. "
-        f"Median gain on 32 GPUs: {np.median(found.gain()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
+        f"Median gain on 32 GPUs: {np.median(found.speedup()):.2f}. DeepSpeed here is what Parm's paper describes: every token is "
         "sent and computed once for each tensor-parallel device. Of the schedules that spread their experts over all GPUs, "
         f"and so need the same memory, the fastest on 32 GPUs is {named} layers. PPMoE with mp > 1, whose experts stay in a "
         f"node and take {CLUSTER.devices // 4} or {CLUSTER.devices // 2} times the memory, takes {inside.min():.2f} to "
@@ -88,9 +88,9 @@ def by_layout() -> table.Grid:
     """Where in the grid the gains lie: by the sizes of its groups, on both of the paper's testbeds."""
     lines = []
     for name, cluster in (("32 GPUs", CLUSTER), ("server of 8", SERVER)):
-        found = price_grid(cluster, ends=True)
+        found = price_grid(cluster, corners=True)
         for layout, those in _layouts(found):
-            gain, late = found.gain()[those], found.gain(LATE)[those]
+            gain, late = found.speedup()[those], found.speedup(LATE)[those]
             figures = gain.min(), np.median(gain), gain.max(), late.min(), late.max()
             lines.append(table.Line(f"{name}, {layout}", [float(figure) for figure in figures]))
     return table.Grid(
@@ -107,9 +107,9 @@ def by_links() -> table.Grid:
     """Parm against the order of today's systems on several kinds of links."""
     lines = []
     for cluster in CLUSTERS.values():
-        found = price_grid(cluster, ends=True)
+        found = price_grid(cluster, corners=True)
         for layout, those in _layouts(found):
-            gains = [found.gain(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
+            gains = [found.speedup(LATE, name)[those] for name in ("parm-s1", "parm-s2", "")]
             figures = [float(end) for gain in gains for end in (gain.min(), gain.max())]
             fastest = float(np.mean(found.auto[those] < found.seconds[LATE][those]))
             lines.append(table.Line(f"{cluster.title}; {layout}", [*figures, 100 * fastest]))

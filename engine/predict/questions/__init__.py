@@ -1,14 +1,14 @@
-"""Questions to a timeline: where its time goes, what a mesh waits for, what would make the step shorter.
+"""Questions about a timeline: where its time goes, what a mesh waits for, what would make the step shorter.
 
-=====================  ==============================================================================
-:class:`Inspector`     asks one timeline: an area, an idle gap, the critical path, a search
-:func:`changed_makespan`        a change of costs, simulated anew
-:func:`rank_changes`       the changes that could make a step shorter, with what each one brings
-:func:`parse_query`    what a person searches for: ``3F7``, ``B of stage 2``, ``mesh C``
-:func:`stage_flops`           the FLOPs of every computation
-=====================  ==============================================================================
+========================  ===========================================================================
+:class:`Inspector`        answers questions about one timeline: area, idle gap, critical path, search
+:func:`changed_makespan`  makespan with changed costs
+:func:`rank_changes`      changes that could shorten the step, with the time that each saves
+:func:`parse_query`       parses a search such as ``3F7``, ``B of stage 2`` or ``mesh C``
+:func:`stage_flops`       FLOPs of every computation
+========================  ===========================================================================
 
-Nothing here knows of a schedule or a page: the command line and the designer ask the same questions.
+Questions know neither schedules nor the page: the command line and the designer use the same functions.
 """
 
 from meshwave.engine.predict.questions.action_query import Query, parse_query

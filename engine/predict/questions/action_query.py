@@ -1,4 +1,4 @@
-"""What a person searches for: ``3F7``, ``F7``, ``B of stage 2``, ``stage 2``, ``mesh C``."""
+"""Search queries for spans: ``3F7``, ``F7``, ``B of stage 2``, ``stage 2``, ``mesh C``."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _HELP = 'search for an action such as 3F7 or F7, "B of stage 2", "stage 2", "mic
 
 @dataclass(frozen=True)
 class Query:
-    """What spans have to be to be found; what is None or empty does not matter."""
+    """Conditions that a span has to meet; None or empty for no condition."""
 
     ops: tuple[Op, ...] = ()
     stage: int | None = None
     microbatch: int | None = None
-    rank: int | None = None  # who does it; of a transfer, either end
+    rank: int | None = None  # of a transfer, either end
 
     def matches(self, timeline: Timeline) -> NDArray[np.bool_]:
-        """``[spans]`` whether each is meant; transfers only where they are asked for."""
+        """Return ``[spans]`` whether each meets the conditions; transfers only where ``ops`` has them."""
         found = np.isin(timeline.op, self.ops) if self.ops else ~timeline.is_transfer
         for value, column in ((self.stage, timeline.stage), (self.microbatch, timeline.microbatch)):
             if value is not None:
@@ -54,14 +54,15 @@ class Query:
         return found
 
     def as_data(self) -> dict[str, Any]:
+        """Return the query as JSON data."""
         return {**asdict(self), "ops": [int(op) for op in self.ops]}
 
 
 def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int) -> Query:
-    """Read a search for a timeline of so many stages and microbatches on these meshes.
+    """Parse a query for a timeline with the given meshes and numbers of stages and microbatches.
 
     Raises:
-        InputError: it names nothing that is there; it says what could be written.
+        InputError: the text names nothing in the timeline.
     """
     found: dict[str, Any] = {}
     rest = text.strip()
@@ -78,7 +79,7 @@ def parse_query(text: str, meshes: Sequence[str], stages: int, microbatches: int
 
 
 def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: str) -> str:
-    """Read the first word or two into ``found``; return what is left."""
+    """Parse the first term into ``found`` and return the remaining text."""
     word, _, after = rest.partition(" ")
     after = after.strip()
     low = word.lower().strip(",")
@@ -109,11 +110,11 @@ def _read_term(rest: str, found: dict[str, Any], meshes: Sequence[str], help: st
             _set_condition(found, "microbatch", int(microbatch))
         return after
     near = get_close_matches(low, [*OPS_BY_WORD, "stage", "microbatch", "mesh"], 1, 0.7)
-    raise InputError(f'"{word}" means nothing here' + (f"; did you mean {near[0]}?" if near else f"; {help}"))
+    raise InputError(f'unknown search term "{word}"' + (f"; did you mean {near[0]}?" if near else f"; {help}"))
 
 
 def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
-    """A mesh by its name, which may hold spaces: the longest that fits."""
+    """Parse the name of a mesh, which may contain spaces; the longest name that matches is taken."""
     by_name = sorted(enumerate(meshes), key=lambda entry: -len(entry[1]))
     for rank, name in by_name:
         if after.lower() == name.lower() or after.lower().startswith(f"{name.lower()} "):
@@ -126,5 +127,5 @@ def _read_mesh(after: str, found: dict[str, Any], meshes: Sequence[str]) -> str:
 
 def _set_condition(found: dict[str, Any], name: str, value: Any) -> None:
     if name in found and found[name] != value:
-        raise InputError(f"only one {'kind' if name == 'ops' else name} at a time can be searched for")
+        raise InputError(f"a search can name only one {'kind of action' if name == 'ops' else name}")
     found[name] = value

@@ -1,4 +1,4 @@
-"""The critical path, and what it is made of."""
+"""The critical path of a timeline, and its composition."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ from meshwave.engine.program.action import Op
 from meshwave.engine.program.timeline import Floats
 
 FindLimit = Callable[[int, float, float], Limit | None]
-"""The port that held a span up most between two moments."""
+"""Returns the port that delayed a span most between two times in seconds."""
 LIMIT_LOOKUPS = 1_000
-"""Transfers of a path of which the port is looked for."""
+"""Largest number of transfers of a path whose port is looked up."""
 CATEGORIES = ("compute", "transfer", "reduction", "update", "waiting")
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The spans that make the step as long as it is, from the first to the last.
+    """The spans that determine the makespan, from the first to the last.
 
-    Each adds the time from the end of what stood on the path before it; where it began only later,
-    the time between is waiting, which belongs to the mesh that stood still. The step's length is the sum.
+    Each span adds the time since the end of the span before it on the path; if it starts later, the time between is
+    waiting of its mesh. The sum is the makespan.
     """
 
     lanes: Lanes
     spans: Spans  # [path]
-    begins: Floats  # [path] from when on a span is what counts, in seconds
-    ends: Floats  # [path]
-    waits: Floats  # [path] seconds before it in which nothing of the path happens
+    begins: Floats  # [path] time from which a span counts, in seconds
+    ends: Floats  # [path] seconds
+    waits: Floats  # [path] seconds of waiting before each span
 
     @property
     def seconds(self) -> Floats:
-        """``[path]`` what each span adds."""
+        """``[path]`` seconds that each span adds."""
         return self.ends - self.begins
 
     @property
     def makespan_s(self) -> float:
+        """Seconds from the first start to the last end of the timeline."""
         return self.lanes.last - self.lanes.first
 
     @cached_property
     def op(self) -> NDArray[np.int8]:
+        """``[path]`` :class:`~meshwave.engine.program.action.Op` of each span."""
         return self.lanes.timeline.op[self.spans]
 
     @cached_property
     def by_category(self) -> dict[str, float]:
-        """Seconds of computing, transfers, gradient reductions, optimizer steps and waiting; all of them, also at 0."""
+        """Seconds of each of :data:`CATEGORIES`, zeros included."""
         op, seconds = self.op, self.seconds
         parts = (
             seconds[op <= Op.W],
@@ -66,34 +68,40 @@ class CriticalPath:
 
     @cached_property
     def by_kind(self) -> dict[str, float]:
-        """Seconds of each kind of action that is on the path."""
+        """Seconds of each kind of action on the path."""
         return {Op(op).name: float(self.seconds[self.op == op].sum()) for op in np.unique(self.op).tolist()}
 
     @cached_property
     def by_stage(self) -> dict[int, float]:
-        """Seconds of computing of each stage that is on the path."""
+        """Compute seconds of each stage on the path."""
         computes = self.op <= Op.W
         return _seconds_by_key(self.lanes.timeline.stage[self.spans][computes], self.seconds[computes])
 
     @cached_property
     def by_rank(self) -> dict[int, float]:
-        """Seconds of computing and updating of each rank that is on the path."""
+        """Seconds of compute and optimizer step of each rank on the path."""
         works = (self.op <= Op.W) | (self.op == Op.STEP)
         return _seconds_by_key(self.lanes.timeline.rank[self.spans][works], self.seconds[works])
 
     @property
-    def words(self) -> str:
-        """``62% compute, 21% transfer, 17% waiting``: the parts from half a percent on, the largest first."""
+    def summary(self) -> str:
+        """Composition such as ``62% compute, 21% transfer, 17% waiting``; parts under 0.5 % are left out."""
         total = self.makespan_s
         if not total:
-            return "no time at all"
+            return "the step takes no time"
         parts = sorted(self.by_category.items(), key=lambda part: -part[1])
         return ", ".join(
             f"{format_percent(seconds / total)} {name}" for name, seconds in parts if seconds >= 0.005 * total
         )
 
     def seconds_within(self, start: float, end: float, ranks: NDArray[np.bool_]) -> float:
-        """How long of a stretch of time the path leads through some ranks; a transfer counts for its two ends."""
+        """Return the seconds between ``start`` and ``end`` in which the path is on the given ranks.
+
+        Args:
+            start: seconds.
+            end: seconds.
+            ranks: ``[ranks]`` whether each counts; a transfer counts for both of its ranks.
+        """
         timeline = self.lanes.timeline
         peer = timeline.peer[self.spans]
         through = ranks[timeline.rank[self.spans]] | ((peer >= 0) & ranks[peer])
@@ -101,10 +109,11 @@ class CriticalPath:
         return float(np.maximum(inside, 0.0)[through].sum())
 
     def as_data(self) -> dict[str, Any]:
+        """Return the composition as JSON data."""
         timeline = self.lanes.timeline
         return {
             "makespan_s": self.makespan_s,
-            "words": self.words,
+            "words": self.summary,
             "actions": len(self.spans),
             "by_category_s": self.by_category,
             "by_kind_s": self.by_kind,
@@ -119,8 +128,10 @@ def _seconds_by_key(key: NDArray[Any], seconds: Floats) -> dict[int, float]:
 
 
 def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, float]:
-    """Return the seconds of transfers and reductions on a path by the words for the port that limits each, the most
-    first; of very many the longest are asked for."""
+    """Return seconds of transfers and reductions on a path by the name of the port that limits each, largest first.
+
+    Only the :data:`LIMIT_LOOKUPS` longest are counted.
+    """
     by_wire = np.flatnonzero(~path.lanes.timeline.is_work[path.spans] & (path.seconds > 0))
     by_wire = by_wire[np.argsort(-path.seconds[by_wire], kind="stable")][:LIMIT_LOOKUPS]
     found: dict[str, float] = {}
@@ -133,7 +144,7 @@ def seconds_by_port(path: CriticalPath, find_limit: FindLimit) -> dict[str, floa
 
 
 def find_critical_path(lanes: Lanes) -> CriticalPath:
-    """Follow the causes back from the span that ends last."""
+    """Follow the causes from the span that ends last back to the start of the step."""
     timeline = lanes.timeline
     spans = timeline.critical_path
     start, end = timeline.start[spans], timeline.end[spans]

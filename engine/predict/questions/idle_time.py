@@ -1,4 +1,4 @@
-"""Bubbles explained: what a mesh waits for while it stands still, in words."""
+"""Explanation of bubbles: what a mesh waits for while it is idle, in a sentence."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "l
 
 @dataclass(frozen=True)
 class IdlePart:
-    """A piece of a gap: what happens meanwhile where the mesh waits for it."""
+    """A part of a gap, with the activity that the mesh waits for."""
 
     what: Activity
     seconds: float
     words: str
-    port: str = ""  # that held the mesh up most, "NIC of node 0, outgoing"
-    flows: int = 0  # how many shared it, at most
+    port: str = ""  # port that delayed the mesh most, such as "NIC of node 0, outgoing"
+    flows: int = 0  # largest number of flows that share the port
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A gap, and the sentence that explains it."""
+    """A gap and the sentence that explains it."""
 
     mesh: str
     start_s: float
     end_s: float
-    then: str  # what the mesh does next, "2B0"; empty where it is done
-    cause: str  # what it waits for, "1B0"; empty where it is done or nothing is known
+    then: str  # next action of the mesh, such as "2B0"; empty where it is done
+    cause: str  # action that it waits for, such as "1B0"; empty where it is done or the cause is unknown
     cause_mesh: str
-    parts: tuple[IdlePart, ...]  # in the order of time
+    parts: tuple[IdlePart, ...]  # in order of time
     words: str
 
     @property
     def seconds(self) -> float:
+        """Length of the gap in seconds."""
         return self.end_s - self.start_s
 
     def as_data(self) -> dict[str, Any]:
+        """Return the explanation as JSON data."""
         return {**asdict(self), "seconds": self.seconds}
 
 
 def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lambda span, start, end: None) -> Idle:
-    """Say what a gap is made of, and by ``find_limit`` through which port."""
+    """Explain a gap: what its mesh waits for, and through which port (``find_limit``)."""
     mesh = lanes.timeline.meshes[gap.rank]
     waits = f"mesh {mesh} waits {format_amount(gap.seconds, unit)}"
     if gap.span < 0:
@@ -62,15 +64,15 @@ def explain_gap(lanes: Lanes, gap: Gap, unit: Unit, find_limit: FindLimit = lamb
     source, parts = _find_parts(lanes, gap, cause, unit)
     parts = _with_port(parts, gap, cause, find_limit)
     if source < 0:
-        words = f"mesh {mesh} stands still for {format_amount(gap.seconds, unit)} before {then}; what it waits for is not known"
+        words = f"mesh {mesh} is idle for {format_amount(gap.seconds, unit)} before {then}; the cause is not known"
         return Idle(mesh, gap.start, gap.end, then, "", "", (), words)
-    told = join_in_order([part.words for part in parts]) if parts else ""
-    words = f"{waits} for {_action_on_mesh(lanes, source)}" + (f": {told}" if told else "")
+    story = join_in_order([part.words for part in parts]) if parts else ""
+    words = f"{waits} for {_action_on_mesh(lanes, source)}" + (f": {story}" if story else "")
     return Idle(mesh, gap.start, gap.end, then, lanes.name(source), lanes.mesh(source), tuple(parts), words)
 
 
 def _with_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimit) -> list[IdlePart]:
-    """Add to the longest part on the links which port limited it."""
+    """Add the limiting port to the longest part on the links."""
     wire = [part for part in parts if part.what in ("queue", "link", "reducing")]
     if not wire:
         return parts
@@ -80,8 +82,9 @@ def _with_port(parts: list[IdlePart], gap: Gap, cause: int, find_limit: FindLimi
     limit = find_limit(cause, start, start + longest.seconds)
     if limit is None:
         return parts
-    named = replace(longest, words=f"{longest.words} ({limit.words})", port=port_name(limit.port), flows=limit.flows)
-    return [*parts[:place], named, *parts[place + 1 :]]
+    words = f"{longest.words} ({limit.description})"
+    with_port = replace(longest, words=words, port=port_name(limit.port), flows=limit.flows)
+    return [*parts[:place], with_port, *parts[place + 1 :]]
 
 
 def _action_on_mesh(lanes: Lanes, span: int) -> str:
@@ -89,13 +92,13 @@ def _action_on_mesh(lanes: Lanes, span: int) -> str:
 
 
 def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, list[IdlePart]]:
-    """The span that a gap waits for, and what happens until the gap ends; -1 where nothing is known."""
+    """Return the span that a gap waits for, -1 if unknown, and the parts of the gap."""
     timeline = lanes.timeline
     if cause < 0:
         return -1, []
     op = int(timeline.op[cause])
     if op in SENDS:
-        if timeline.rank[cause] == gap.rank:  # a sender that is blocked until its tensor is gone
+        if timeline.rank[cause] == gap.rank:  # a blocking send
             return cause, [_part(lanes, "link", gap.start, gap.end, "sending it, which blocks the sender", unit)]
         maker = lanes.maker(cause)
         return (maker, _long_parts(lanes, gap, maker, cause, unit)) if maker >= 0 else (-1, [])
@@ -103,16 +106,17 @@ def _find_parts(lanes: Lanes, gap: Gap, cause: int, unit: Unit) -> tuple[int, li
         maker = int(timeline.cause[cause])
         return cause, _long_parts(lanes, gap, maker, cause, unit)
     if timeline.rank[cause] == gap.rank:
-        return -1, []  # its own work before: a measured pause that no message explains
+        return -1, []  # the rank's own work: a measured pause without a message that explains it
     return cause, _long_parts(lanes, gap, cause, -1, unit)
 
 
 def _long_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> list[IdlePart]:
-    """What happens in a gap: the maker is not begun yet, it is computed, it waits for the link, it travels."""
+    """Return the parts of a gap, without those below 0.5 % of it."""
     return [part for part in _all_parts(lanes, gap, maker, carrier, unit) if part.seconds > 0.005 * gap.seconds]
 
 
 def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> Iterator[IdlePart]:
+    """Yield the parts of a gap: before the maker starts, while it runs, while its message waits and moves."""
     timeline = lanes.timeline
     at = gap.start
     if maker >= 0:
@@ -133,7 +137,7 @@ def _all_parts(lanes: Lanes, gap: Gap, maker: int, carrier: int, unit: Unit) -> 
 
 
 def _earlier_parts(lanes: Lanes, maker: int, start: float, end: float, unit: Unit) -> Iterator[IdlePart]:
-    """Why the span that is waited for was not begun at once: its mesh had other work, or waited itself."""
+    """Yield why the awaited span did not start at once: its mesh was busy, or waited itself."""
     rank = int(lanes.timeline.rank[maker])
     work = slice(int(lanes.bounds[rank]), int(lanes.bounds[rank + 1]))
     spans = lanes.order[work]
@@ -160,7 +164,7 @@ def _busy_part(lanes: Lanes, rank: int, blocks: Spans, seconds: float, unit: Uni
 
 
 def _waiting_part(lanes: Lanes, rank: int, span: int, seconds: float, unit: Unit) -> IdlePart:
-    """A mesh waits itself, ``span`` being what it does after its first pause."""
+    """Return the part in which the other mesh waits itself; ``span`` is its next action after its first pause."""
     what = _awaited_action(lanes, int(lanes.timeline.cause[span]), rank)
     return IdlePart(
         "waits", seconds, f"{format_amount(seconds, unit)} while mesh {lanes.timeline.meshes[rank]} itself waits{what}"

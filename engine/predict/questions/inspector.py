@@ -1,4 +1,4 @@
-"""One timeline and the questions to it; what several of them need is worked out once."""
+"""Inspector of a timeline: answers questions, and computes once what several of them need."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from meshwave.engine.program.timeline import Floats, Timeline
 
 @dataclass(frozen=True, eq=False)
 class Inspector:
-    """Asks a timeline, predicted or measured; times are seconds, or the units of a unit cost."""
+    """Answers questions about a predicted or measured timeline; times are in seconds, or in units of unit costs."""
 
     timeline: Timeline
     carried: Floats | None = None  # [spans] bytes of a transfer, where they are known
     unit: Unit = "s"
-    find_flows: Callable[[], LinkFlows | None] = lambda: None  # what passes the links of a prediction
+    find_flows: Callable[[], LinkFlows | None] = lambda: None  # flows of a prediction
 
     @cached_property
     def lanes(self) -> Lanes:
+        """The work of each rank in order."""
         return Lanes(self.timeline)
 
     @cached_property
@@ -42,40 +43,40 @@ class Inspector:
         """Flows on the links; None where they are not known."""
         return self.find_flows()
 
-    def limit(self, span: int, start: float, end: float) -> Limit | None:
-        """The port that held a transfer, a reduction or an exchange up most in some time."""
-        return self.flows.limit(span, start, end) if self.flows is not None and end > start else None
+    def find_limit(self, span: int, start: float, end: float) -> Limit | None:
+        """Return the port that delayed a transfer, a reduction or an exchange most between two times."""
+        return self.flows.find_limit(span, start, end) if self.flows is not None and end > start else None
 
-    def area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
-        """Where the time between ``start`` and ``end`` goes on some ranks; on all by default."""
+    def measure_area(self, start: float, end: float, ranks: Sequence[int] | None = None) -> Area:
+        """Break down the time between ``start`` and ``end`` on some ranks, by default on all."""
         every = range(self.timeline.ranks)
         chosen = every if ranks is None else [rank for rank in ranks if rank in every]
         return measure_area(self.lanes, self.path, start, end, chosen, self.carried)
 
-    def idle(self, rank: int, at: float) -> Idle | None:
-        """What a rank waits for at a time; None where it does not."""
+    def explain_idle(self, rank: int, at: float) -> Idle | None:
+        """Explain what a rank waits for at a time; None where it is not idle."""
         gap = self.lanes.gap(rank, at)
-        return explain_gap(self.lanes, gap, self.unit, self.limit) if gap else None
+        return explain_gap(self.lanes, gap, self.unit, self.find_limit) if gap else None
 
-    def limits(self) -> dict[str, float]:
-        """Seconds of the transfers and reductions on the critical path by the port that held each up most."""
-        return seconds_by_port(self.path, self.limit)
+    def seconds_by_port(self) -> dict[str, float]:
+        """Return seconds of transfers and reductions on the critical path by the port that limits each."""
+        return seconds_by_port(self.path, self.find_limit)
 
-    def query(self, text: str) -> Query:
-        """Read what a person searches for.
+    def parse_query(self, text: str) -> Query:
+        """Parse a search query.
 
         Raises:
-            InputError: it names nothing that is there.
+            InputError: the text names nothing in the timeline.
         """
         compute = self.timeline.stage >= 0
         stages = int(self.timeline.stage[compute].max(initial=-1)) + 1
         return parse_query(text, self.timeline.meshes, stages, int(self.timeline.microbatch.max(initial=-1)) + 1)
 
-    def find(self, text: str) -> NDArray[np.int64]:
-        """The spans that a person searches for, by their start.
+    def find_spans(self, text: str) -> NDArray[np.int64]:
+        """Return the spans that match a search query, ordered by start.
 
         Raises:
-            InputError: the words name nothing that is there.
+            InputError: the text names nothing in the timeline.
         """
-        found = np.flatnonzero(self.query(text).matches(self.timeline))
+        found = np.flatnonzero(self.parse_query(text).matches(self.timeline))
         return found[np.lexsort((found, self.timeline.start[found]))]

@@ -1,4 +1,4 @@
-"""What each rank does, in order, and where it stands still between: what the other questions rest on."""
+"""Work of each rank in order of time, and the gaps between: the base of the other questions."""
 
 from __future__ import annotations
 
@@ -16,49 +16,52 @@ Spans = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Gap:
-    """A rank stands still from ``start`` to ``end``."""
+    """A time in which a rank is idle."""
 
     rank: int
     start: float
     end: float
-    span: int  # what the rank does next, -1 where it is done
+    span: int  # next span of the rank, -1 where it is done
 
     @property
     def seconds(self) -> float:
+        """Length of the gap in seconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """The work (computations and optimizer steps) of each rank of a timeline, by its start.
+    """The work (computations and optimizer steps) of each rank of a timeline, ordered by start.
 
-    The work of rank ``r`` are the entries ``bounds[r]:bounds[r + 1]`` of the columns.
+    Entries ``bounds[r]:bounds[r + 1]`` of the columns are the work of rank ``r``.
     """
 
     timeline: Timeline
 
     @cached_property
     def order(self) -> Spans:
-        """``[work]`` spans by rank and start; two in one slot stand together, as they are in the timeline."""
+        """``[work]`` spans by rank and start; the two of a slot are neighbours, as in the timeline."""
         timeline = self.timeline
         work = np.flatnonzero(timeline.is_work)
         rank, start = timeline.rank[work], timeline.start[work]
         step = np.diff(rank)
         if ((step > 0) | ((step == 0) & (np.diff(start) >= 0))).all():
-            return work  # as a program is played: no need to sort
+            return work  # simulated timelines are sorted already
         return work[np.lexsort((work, start, rank))]
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
-        """``[ranks + 1]``"""
+        """``[ranks + 1]`` first entry of each rank."""
         return np.searchsorted(self.timeline.rank[self.order], np.arange(self.timeline.ranks + 1))
 
     @cached_property
     def start(self) -> Floats:
+        """``[work]`` seconds."""
         return self.timeline.start[self.order]
 
     @cached_property
     def end(self) -> Floats:
+        """``[work]`` seconds."""
         return self.timeline.end[self.order]
 
     @cached_property
@@ -73,30 +76,29 @@ class Lanes:
 
     @cached_property
     def free(self) -> Floats:
-        """``[work]`` when the rank was free for it: the end of the work before, or the start of the step."""
+        """``[work]`` time from which the rank is free: the end of the work before, or the start of the step."""
         free = np.concatenate(([self.first], self.end[:-1])) if len(self.order) else np.zeros(0)
         free[self.bounds[:-1][np.diff(self.bounds) > 0]] = self.first
-        return np.minimum(free, self.start)  # the second of a slot begins with the first
+        return np.minimum(free, self.start)  # the second of a slot starts with the first
 
     @cached_property
     def done(self) -> Floats:
-        """``[ranks]`` when each rank has done all its work."""
+        """``[ranks]`` time at which each rank has finished its work."""
         has = np.diff(self.bounds) > 0
         done = np.full(self.timeline.ranks, self.first)
         done[has] = np.maximum.reduceat(self.end, self.bounds[:-1][has]) if has.any() else self.first
         return done
 
     @cached_property
-    def on_the_wire(self) -> Floats:
-        """``[work]`` seconds of the gap before it in which a transfer or a reduction that it waits for was
-        under way: communication that nothing hides."""
+    def exposed_communication(self) -> Floats:
+        """``[work]`` seconds of the gap before it in which the awaited transfer or reduction is under way."""
         cause = self.timeline.cause[self.order]
         by_wire = (cause >= 0) & ~self.timeline.is_work[cause]
         waited = self.start - np.maximum(self.free, self.timeline.start[cause])
         return np.where(by_wire, np.maximum(waited, 0.0), 0.0)
 
     def gap(self, rank: int, at: float) -> Gap | None:
-        """The gap of a rank around a time; None where it works or the step is over."""
+        """Return the gap of a rank at a time; None where it works or the step is over."""
         low, high = int(self.bounds[rank]), int(self.bounds[rank + 1])
         after = low + int(np.searchsorted(self.start[low:high], at, "right"))
         if after < high and self.free[after] <= at < self.start[after]:
@@ -106,7 +108,7 @@ class Lanes:
         return None
 
     def maker(self, transfer: int) -> int:
-        """The span that made what a transfer carries, or -1."""
+        """Return the span that computes the tensor of a transfer, -1 if there is none."""
         timeline = self.timeline
         made = (Op.F,) if timeline.op[transfer] == Op.SEND_F else (Op.B, Op.I)
         same = (timeline.microbatch == timeline.microbatch[transfer]) & (timeline.stage == timeline.stage[transfer])
@@ -114,14 +116,15 @@ class Lanes:
         return int(found[0]) if found.size else -1
 
     def mesh(self, span: int) -> str:
+        """Return the name of the mesh of a span."""
         return self.timeline.meshes[int(self.timeline.rank[span])]
 
     def name(self, span: int) -> str:
-        """``2B0``"""
+        """Return the action of a span, such as ``2B0``."""
         return str(self.timeline.action(span))
 
 
 def overlap_seconds(starts: Floats, ends: Floats, start: float, end: float) -> Floats:
-    """How much of each stretch lies inside."""
+    """Return the seconds of each interval ``starts`` to ``ends`` that lie between ``start`` and ``end``."""
     inside: Floats = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0.0)
     return inside

@@ -1,4 +1,4 @@
-"""What a computation computes: the FLOPs of each stage on a device that holds it."""
+"""FLOPs of each stage on a device that holds it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from meshwave.engine.program.timeline import Floats
 class Work:
     """FLOPs of one microbatch through each copy of a stage, on one device."""
 
-    placement: NDArray[np.int32]  # [replicas, stages] the rank that holds the copy
-    flops: Floats  # [F B I W, replicas, stages]; B and I run the forward once more where it is recomputed
+    placement: NDArray[np.int32]  # [replicas, stages] rank that holds the copy
+    flops: Floats  # [F B I W, replicas, stages]; recomputation adds the forward to B and I
 
 
 def stage_flops(design: Design, program: Program, costs: Costs) -> Work | None:
-    """What the design's computations compute; None of unit costs, which know no FLOPs."""
+    """Return the FLOPs of the design's computations; None for unit costs, which have no FLOPs."""
     if costs.unit != "s":
         return None
 

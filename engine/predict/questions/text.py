@@ -1,4 +1,4 @@
-"""Times in words, in seconds or in the units of a unit cost."""
+"""Formatting of times, in seconds or in units of unit costs, and of counts and lists."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Unit = Literal["s", "units"]
 
 
 def format_amount(value: float, unit: Unit) -> str:
-    """``3.1 ms``, or ``3.1`` in units."""
+    """Format a time: ``3.1 ms``, or ``3.1`` in units."""
     return quantity(value, "s") if unit == "s" else f"{value:.3g}"
 
 
 def format_percent(share: float) -> str:
-    """``62%``"""
+    """Format a share: ``62%``."""
     return f"{100 * share:.0f}%"
 
 
 def format_count(number: int, one: str) -> str:
-    """``3 blocks``"""
+    """Format a number with its noun: ``3 blocks``."""
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def join_in_order(parts: list[str]) -> str:
-    """``a, b, then c``"""
+    """Join phrases in order of time: ``a, b, then c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, then {parts[-1]}"

@@ -1,4 +1,4 @@
-"""Where the time of an area goes: a stretch of time on some of the meshes."""
+"""Breakdown of the time of an area: a period of time on some of the meshes."""
 
 from __future__ import annotations
 
@@ -18,59 +18,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeshTime:
-    """How one mesh spends an area."""
+    """Time of one mesh within an area."""
 
     mesh: str
     busy_s: float
     idle_s: float
-    link_s: float  # of the idle time: a transfer or a reduction that it waits for is under way
+    link_s: float  # idle while the awaited transfer or reduction is under way
     by_kind_s: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Area:
-    """Sums over an area; the times of meshes add up to ``available_s``, the area's length times its meshes."""
+    """Sums over an area; busy and idle time add up to ``available_s``, its length times its number of meshes."""
 
     start_s: float
     end_s: float
     meshes: tuple[str, ...]
     available_s: float
     busy_s: float
-    by_kind_s: Mapping[str, float]  # F, B, I, W, STEP: they add up to busy_s; a slot of two counts half for each
-    blocks: Mapping[str, int]  # how many of each kind touch the area
+    by_kind_s: Mapping[str, float]  # F, B, I, W, STEP: their sum is busy_s; a slot of two counts half for each
+    blocks: Mapping[str, int]  # number of each kind that touch the area
     idle_s: float
-    link_s: float  # of the idle time: a transfer or a reduction that is waited for is under way
-    fill_s: float  # of the idle time: before the first work of a mesh, and no such transfer is under way
-    drain_s: float  # of the idle time: after the last work of a mesh
+    link_s: float  # idle while the awaited transfer or reduction is under way
+    fill_s: float  # idle before the first work of a mesh, without link_s
+    drain_s: float  # idle after the last work of a mesh
     by_mesh: tuple[MeshTime, ...]
-    transfers: int  # that touch the area, from or to one of its meshes
-    transfers_s: float  # all of them together, side by side ones added up
+    transfers: int  # number that touch the area, from or to one of its meshes
+    transfers_s: float  # sum over all of them, concurrent ones included
     transfers_bytes: float | None  # None where no bytes are known
     reductions_s: float
-    critical_s: float  # of the area's length: the critical path leads through its meshes
+    critical_s: float  # time in which the critical path is on its meshes
     critical_share: float
 
     @property
     def seconds(self) -> float:
+        """Length of the area in seconds."""
         return self.end_s - self.start_s
 
     @property
     def waits_s(self) -> float:
-        """Of the idle time: another mesh has not done yet what a mesh waits for."""
+        """Idle seconds in which another mesh has not computed the awaited tensor yet."""
         return max(self.idle_s - self.link_s - self.fill_s - self.drain_s, 0.0)
 
     @property
     def idle_share(self) -> float:
+        """Idle time over available time."""
         return self.idle_s / self.available_s if self.available_s else 0.0
 
     def as_data(self) -> dict[str, Any]:
+        """Return the sums as JSON data."""
         return {**asdict(self), "seconds": self.seconds, "waits_s": self.waits_s, "idle_share": self.idle_share}
 
 
 def measure_area(
     lanes: Lanes, path: CriticalPath, start: float, end: float, ranks: Sequence[int], carried: Floats | None
 ) -> Area:
-    """Sum an area up; ``carried`` are the bytes of each span, where they are known."""
+    """Break down the time between ``start`` and ``end`` on some ranks.
+
+    Args:
+        lanes: the work of the timeline's ranks.
+        path: its critical path.
+        start: seconds.
+        end: seconds.
+        ranks: the ranks of the area.
+        carried: ``[spans]`` bytes of each span; None where they are not known.
+    """
     timeline = lanes.timeline
     start, end = sorted((start, end))
     start, end = max(start, lanes.first), min(end, lanes.last)
@@ -86,7 +98,7 @@ def measure_area(
     touching = chosen[rank] & (inside > 0)
     blocks = np.bincount(op[touching], minlength=len(Op))
     idle = np.maximum(length - busy.sum(axis=1), 0.0)
-    link = _gap_seconds(lanes, start, end, lanes.on_the_wire)
+    link = _gap_seconds(lanes, start, end, lanes.exposed_communication)
     fill, drain = _fill_and_drain(lanes, start, end)
 
     moves = timeline.is_transfer & (chosen[timeline.rank] | chosen[timeline.peer])
@@ -120,7 +132,7 @@ def measure_area(
 
 
 def _slot_weight(lanes: Lanes) -> Floats:
-    """``[work]`` 1, and half for each of the two that share a slot."""
+    """Return ``[work]`` 1, and 0.5 for each of the two of a slot."""
     fused = lanes.timeline.fused[lanes.order]
     weight = np.ones(len(fused))
     second = np.flatnonzero(fused)
@@ -129,17 +141,17 @@ def _slot_weight(lanes: Lanes) -> Floats:
 
 
 def _gap_seconds(lanes: Lanes, start: float, end: float, seconds: Floats) -> Floats:
-    """``[ranks]`` of so many seconds at the end of the gap before each work, what lies inside."""
+    """Return ``[ranks]`` the last ``seconds`` before each work, as far as they lie between ``start`` and ``end``."""
     inside = overlap_seconds(lanes.start - seconds, lanes.start, start, end)
     return np.asarray(np.bincount(lanes.timeline.rank[lanes.order], inside, lanes.timeline.ranks), float)
 
 
 def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Floats]:
-    """``[ranks]`` what lies inside of the time before the first and after the last work of each rank."""
+    """Return ``[ranks]`` seconds before the first and after the last work that lie between ``start`` and ``end``."""
     begins = np.full(lanes.timeline.ranks, lanes.last)
     has = np.flatnonzero(np.diff(lanes.bounds))
     firsts = lanes.bounds[has]
-    begins[has] = lanes.start[firsts] - lanes.on_the_wire[firsts]
+    begins[has] = lanes.start[firsts] - lanes.exposed_communication[firsts]
     fill = overlap_seconds(np.full_like(begins, lanes.first), begins, start, end)
     return fill, np.where(
         np.diff(lanes.bounds) > 0, overlap_seconds(lanes.done, np.full_like(begins, lanes.last), start, end), 0
@@ -147,5 +159,5 @@ def _fill_and_drain(lanes: Lanes, start: float, end: float) -> tuple[Floats, Flo
 
 
 def _seconds_by_op(by_op: Floats) -> dict[str, float]:
-    """By name what takes time; sums of rounded ends leave a trace of what only touches the area."""
+    """Return seconds by name of the op; sums at the level of rounding are left out."""
     return {Op(op).name: float(seconds) for op, seconds in enumerate(by_op) if seconds > 1e-9 * by_op.sum()}

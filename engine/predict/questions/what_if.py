@@ -1,7 +1,7 @@
-"""What if something were faster? The program is played anew with changed costs, and the answer is exact.
+"""What-if analysis: the program simulated with changed costs.
 
-To look at the critical path alone would promise too much: what gets faster may leave the path, and
-another path takes over. (Coz, arXiv:1608.03676, asks the same of programs by slowing the rest down.)
+The critical path alone gives an upper bound only: an action that gets faster may leave the path, and another path
+determines the makespan. (Coz, arXiv:1608.03676, answers the question for programs by slowing down the rest.)
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from meshwave.engine.program.program import Program
 Changed = Literal["stage", "mesh", "transfers", "reductions", "update"]
 
 CHANGES_TRIED = 8
-"""Changes that are tried of one program: the most promising, since each is a simulation."""
+"""Number of changes that are simulated for one program."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something that could be faster: a stage or a mesh, by its number, or all transfers, reductions or updates."""
+    """Actions that could be faster: of a stage or a mesh, by its number, or all transfers, reductions or updates."""
 
     what: Changed
     number: int = -1
 
     def rows(self, program: Program) -> NDArray[np.bool_]:
-        """``[rows]`` of a program whose time changes."""
+        """Return ``[rows]`` of a program whether the time of each changes."""
         changes: NDArray[np.bool_]
         if self.what == "stage":
             changes = program.is_compute & (program.stage == self.number)
@@ -45,7 +45,7 @@ class Change:
         return changes
 
     def name(self, meshes: tuple[str, ...]) -> str:
-        """``stage 2``, ``mesh C``, ``transfers``"""
+        """Return the name of the change: ``stage 2``, ``mesh C``, ``transfers``."""
         if self.what == "mesh":
             return f"mesh {meshes[self.number]}"
         return f"stage {self.number}" if self.what == "stage" else self.what
@@ -53,22 +53,23 @@ class Change:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a change brings: the step's length with it, and what is saved."""
+    """Effect of a change on the makespan."""
 
     change: Change
     name: str
-    faster: float  # takes so much less time: 0.1 for a tenth
-    on_path_s: float  # what it adds to the critical path now
+    faster: float  # share of its time that is saved, such as 0.1
+    on_path_s: float  # its seconds on the critical path before the change
     makespan_s: float
     saved_s: float
     saved_share: float
 
     def as_data(self) -> dict[str, Any]:
+        """Return the effect as JSON data."""
         return asdict(self)
 
 
 def changed_makespan(program: Program, costs: Costs, change: Change, faster: float = 0.1) -> float:
-    """Seconds of the step where what ``change`` names takes ``faster`` (a tenth: 0.1) less time."""
+    """Return the makespan in seconds if the actions of ``change`` take the share ``faster`` less time."""
     seconds = np.where(change.rows(program), costs.seconds * (1 - faster), costs.seconds)
     return costs.play(program, seconds).makespan
 
@@ -76,10 +77,9 @@ def changed_makespan(program: Program, costs: Costs, change: Change, faster: flo
 def rank_changes(
     program: Program, costs: Costs, path: CriticalPath, faster: float = 0.1, most: int = CHANGES_TRIED
 ) -> list[WhatIf]:
-    """The ``most`` changes that weigh most on the critical path, each simulated; what saves most stands first.
+    """Simulate the ``most`` changes with the largest share of the critical path; the largest saving comes first.
 
-    Where links are not shared at most ``faster`` times its share of the path can be saved, so what is not on it saves
-    nothing.
+    Where links are not shared, a change saves at most ``faster`` times its seconds on the path.
     """
     candidates = sorted(_candidates(path), key=lambda candidate: -candidate[1])[:most]
     meshes = path.lanes.timeline.meshes
@@ -110,5 +110,5 @@ def _candidates(path: CriticalPath) -> Iterator[tuple[Change, float]]:
 
 
 def _has_shared_mesh(path: CriticalPath) -> bool:
-    """Whether a mesh holds more than one stage of the path, so that it is another change than its stage."""
+    """Return whether a mesh holds several stages of the path, so that it differs from a change of one stage."""
     return len(path.by_stage) > len(path.by_rank)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwave.engine.errors import MeshwaveError
-from meshwave.engine.predict.block_timeline import COMPUTE, DENSE, BlockTimeline, block_places, predict_block
+from meshwave.engine.predict.block_timeline import COMPUTE, DENSE_LAYERS, BlockTimeline, block_places, predict_block
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
@@ -70,8 +70,8 @@ def by_name(found: BlockTimeline) -> dict[str, float]:
     """Seconds of each step of each layer with experts, and of all that is dense, on the average of the devices."""
     seconds: dict[str, float] = defaultdict(float)
     took = found.timeline.end - found.timeline.start
-    for word, step, each in zip(found.words, found.steps, took.tolist(), strict=True):
-        seconds[word.partition(", chunk")[0] if step is not None else DENSE] += each / len(found.block)
+    for word, step, each in zip(found.labels, found.steps, took.tolist(), strict=True):
+        seconds[word.partition(", chunk")[0] if step is not None else DENSE_LAYERS] += each / len(found.block)
     return seconds
 
 

@@ -79,7 +79,7 @@ class Search:
         self._unit = unit
         self._predicted_s, self._measured_s = prediction.timeline.makespan, measured_s
         self._error_s = self._measured_s - self._predicted_s
-        predicted = prediction.played_seconds
+        predicted = prediction.simulated_seconds
         self._all = _Pair(predicted, measured)
         self._waits = _Pair(*waits, "waiting for exchanges of expert layers in the {}")
         self._computed = _Pair(predicted - waits.predicted, measured - waits.measured, "computation of the {}")

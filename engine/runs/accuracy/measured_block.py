@@ -12,15 +12,15 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.experts import StepOp
 from meshwave.engine.predict.block_timeline import (
     COMPUTE,
-    DENSE,
+    DENSE_LAYERS,
     INTER,
     INTRA,
     LANES,
-    WHOLE,
+    WHOLE_BLOCK,
+    BlockSpan,
     BlockTimeline,
-    _Span,
-    _Spans,
-    _step_label,
+    BlockTimelineBuilder,
+    step_label,
 )
 from meshwave.engine.program.action import Op
 from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
@@ -29,7 +29,7 @@ from meshwave.engine.runs.recording import LayerSteps, MeasuredInside, Way
 
 
 def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) -> BlockTimeline:
-    """What a run has measured of a forward or a backward, on the devices of :func:`block_of`.
+    """What a run has measured of a forward or a backward, on the devices of :func:`~meshwave.engine.predict.block_timeline.block_places`.
 
     A collective lies on the links between nodes where its group touches several; one that shares its
     links with an earlier one is shown from when that was there. What is computed between the layers of
@@ -40,7 +40,7 @@ def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) ->
     """
     if unknown := sorted({*found.ops} - {*StepOp}):
         raise RunError(f"the run recorded steps of layers that this version does not know: {', '.join(unknown)}")
-    spans = _Spans(design, rank, op)
+    spans = BlockTimelineBuilder(design, rank, op)
     lanes = _lanes(design, design.meshes[rank], spans.block)
     zero = min(found.start_ns)
     for device, rows in enumerate(found.steps):
@@ -50,8 +50,8 @@ def measured_inside(design: Design, rank: int, op: Op, found: MeasuredInside) ->
             lane = COMPUTE if step is None else lanes[device].get(step, COMPUTE)
             start = max(start, free[lane])
             free[lane] = end = max(start, end)
-            spans.add(_Span(device, lane, start, end, words, step, 0.0, spans.last(device)))
-    return spans.built("measured")
+            spans.add(BlockSpan(device, lane, start, end, words, step, 0.0, spans.last_span(device)))
+    return spans.build("measured")
 
 
 def _in_order(
@@ -63,12 +63,12 @@ def _in_order(
         start, end = ((int(row[column]) - zero) / 1e9 for column in ("start_ns", "end_ns"))
         layer = int(row["layer"]), row["way"] == Way.FORWARD
         if layer != at and start > now:
-            yield now, start, DENSE, None
+            yield now, start, DENSE_LAYERS, None
         step = StepOp(ops[row["op"]])
-        yield start, end, _step_label(step, layer[0], int(row["chunk"])), step
+        yield start, end, step_label(step, layer[0], int(row["chunk"])), step
         now, at = max(now, end), layer
     if ends > now:
-        yield now, ends, DENSE if len(rows) else WHOLE, None
+        yield now, ends, DENSE_LAYERS if len(rows) else WHOLE_BLOCK, None
 
 
 def _lanes(design: Design, mesh: Mesh, block: tuple[int, ...]) -> list[Mapping[StepOp, int]]:

@@ -108,7 +108,7 @@ def _lines(comparison: Comparison) -> Iterator[LinkLine]:
     design, program = comparison.prediction.design, comparison.prediction.program
     rows, costs, cluster = comparison.rows, comparison.prediction.costs, design.cluster
     samples: dict[Pair, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    played = np.maximum(comparison.prediction.played_seconds, 1e-300)
+    played = np.maximum(comparison.prediction.simulated_seconds, 1e-300)
     alone = rows.seconds * np.where(costs.seconds > 0, costs.seconds / played, 1.0)  # without what sharing should add
     for row in np.flatnonzero(program.is_send & rows.known & (rows.seconds > 0)).tolist():
         source, target = (design.meshes[int(each[row])] for each in (program.rank, program.peer))

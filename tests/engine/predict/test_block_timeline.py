@@ -51,7 +51,7 @@ def test_the_inside_of_a_block_ends_when_the_block_does(name: str) -> None:
                 continue
             found = predict_block(predicted.design, int(program.rank[rows[0]]), stage, op)
             assert found.timeline.makespan == pytest.approx(seconds[rows[0]])
-            assert len(found.words) == len(found.steps) == len(found.timeline)
+            assert len(found.labels) == len(found.steps) == len(found.timeline)
             assert set(found.devices) <= set(predicted.design.meshes[int(program.rank[rows[0]])].devices)
             causes = found.timeline.cause >= 0
             before = found.timeline.end[found.timeline.cause[causes]]

@@ -44,7 +44,7 @@ def entries(design: Design, *names: str) -> list[Entry]:
 @pytest.mark.parametrize("name", examples())
 def test_one_variant_is_what_the_design_has_and_it_is_judged_as_it_stands(name: str) -> None:
     design = load_design(example(name))
-    present = [variant for variant in list_variants(design) if variant.present]
+    present = [variant for variant in list_variants(design) if variant.is_present]
 
     assert len(present) == 1
     assert apply_variant(design, present[0]) == design
@@ -87,7 +87,7 @@ def test_groupings_and_split_backwards_are_variants() -> None:
 def test_the_smallest_step_comes_first_and_the_searching_ones_last() -> None:
     found = list_variants(drawn())
 
-    assert found[0].present
+    assert found[0].is_present
     rest = [(schedules[each.schedule].weighs, each.computations) for each in found[1:]]
     assert rest == sorted(rest)
 
@@ -106,7 +106,7 @@ def test_what_was_set_by_hand_stays_where_the_stages_lie_as_before() -> None:
 def test_a_hand_drawn_order_is_what_it_is_beside_the_others() -> None:
     found = list_variants(load_design(example("07-drawn-by-hand")))
 
-    assert found[0].present
+    assert found[0].is_present
     assert found[0].schedule == "custom"
     assert all(variant.pipeline["actions"] is None for variant in found[1:])
 
@@ -179,7 +179,7 @@ def test_interleaving_is_told_as_the_sheet_has_it() -> None:
 
     assert "takes 18 units and interleaved 1F1B 16.5 units" in note
     assert "interleaved 1F1B is 8.3 % shorter" in note
-    assert "the loop is 1.5 units ahead, as a backward takes 2 times a forward" in note
+    assert "interleaved 1F1B is 1.5 units shorter: a backward takes 2 times a forward" in note
 
 
 def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
@@ -194,22 +194,22 @@ def test_hanayo_wins_where_there_are_many_waves_and_slow_links() -> None:
 @pytest.mark.parametrize(("transfer", "best", "law"), [(0.125, 2, "2"), (0.02, 4, "5")])
 def test_the_best_number_of_waves_stands_beside_its_law(transfer: float, best: int, law: str) -> None:
     cost = {"kind": "unit", "forward": 1.0, "backward": 2.0, "transfer": transfer}
-    note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["How many waves"]
+    note = told(drawn(8, 8, layers=128, cost=cost), "hanayo")["Number of waves"]
 
     assert note.startswith(f"{best} of 1, 2, 4, 8 is best, simulated")
     assert f"gives {law}" in note
 
 
 def test_free_transfers_leave_the_waves_to_the_layers() -> None:
-    assert "the layers set the end" in told(drawn(), "hanayo")["How many waves"]
+    assert "until the layers run out" in told(drawn(), "hanayo")["Number of waves"]
 
 
 def test_the_fastest_that_fits_is_told_against_the_present() -> None:
     found = told(drawn(), "1f1b", "gpipe", "zb-h1")
 
-    assert found["The fastest that fits"].startswith("ZB-H1, ")
-    assert "shorter than what you have" in found["The fastest that fits"]
-    assert "ZB-H1 is" in found["A split backward"]
+    assert found["Fastest that fits"].startswith("ZB-H1, ")
+    assert "shorter than the present schedule" in found["Fastest that fits"]
+    assert "ZB-H1 is" in found["Split backward"]
     assert gallery_notes([]) == []
 
 
@@ -231,4 +231,4 @@ def test_where_nothing_fits_the_leanest_is_told() -> None:
     small = design.model_dump(mode="json")
     small["cluster"]["device"]["memory_bytes"] = 1e6
 
-    assert "None fits in memory" in told(parse_design(small), "1f1b", "gpipe")["The fastest that fits"]
+    assert "None fits in memory" in told(parse_design(small), "1f1b", "gpipe")["Fastest that fits"]

@@ -35,24 +35,24 @@ def test_a_message_that_has_half_of_a_nic_is_held_up_by_it() -> None:
     alone = flows.bytes / flows.network.rate[flows.kind]
     slowest = int(np.argmax(took / alone))
     assert took[slowest] == pytest.approx(2 * alone[slowest])
-    assert port in flows.ports_of(int(flows.kind[slowest]))
+    assert port in flows.ports_of_kind(int(flows.kind[slowest]))
 
-    limit = flows.limit(int(flows.span[slowest]), float(flows.start_s[slowest]), float(flows.end_s[slowest]))
+    limit = flows.find_limit(int(flows.span[slowest]), float(flows.start_s[slowest]), float(flows.end_s[slowest]))
 
     assert limit == Limit(Port("nic-out", 0), 2, False)
-    assert limit.words == "held up by the NIC of node 0, outgoing, shared by 2 flows"
+    assert limit.description == "held up by the NIC of node 0, outgoing, shared by 2 flows"
 
 
 def test_a_message_that_nobody_disturbs_goes_through_its_narrowest_port() -> None:
     prediction = two_nodes(1e12)
     send = int(np.flatnonzero(prediction.timeline.op == Op.SEND_F)[0])
 
-    limit = flows_of(prediction).limit(
+    limit = flows_of(prediction).find_limit(
         send, float(prediction.timeline.start[send]), float(prediction.timeline.end[send])
     )
 
     assert limit is not None
-    assert limit.words == "through the NIC of node 0, outgoing"
+    assert limit.description == "through the NIC of node 0, outgoing"
 
 
 def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up() -> None:
@@ -68,7 +68,7 @@ def test_a_message_behind_another_of_its_connection_waits_for_what_holds_that_up
     ]
     assert queued
 
-    limits = [flows.limit(span, made, float(timeline.start[span])) for span, made in queued]
+    limits = [flows.find_limit(span, made, float(timeline.start[span])) for span, made in queued]
 
     assert {limit.port.kind.partition("-")[0] for limit in limits if limit} == {"nic"}
     assert {limit.flows for limit in limits if limit} == {1, 2}
@@ -82,7 +82,7 @@ def test_where_one_transfer_passes_at_a_time_the_nic_that_is_taken_is_named() ->
         idle.words
         for at in np.linspace(0, prediction.timeline.makespan, 200, endpoint=False).tolist()
         for rank in range(4)
-        if (idle := ask.idle(rank, at))
+        if (idle := ask.explain_idle(rank, at))
     ]
 
     assert any("until the link is free (held up by the NIC of node" in each for each in words)
@@ -95,7 +95,7 @@ def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Predictio
     ask, plain = inspector(prediction), Inspector(prediction.timeline, None, prediction.costs.unit)
 
     for rank in range(prediction.timeline.ranks):
-        idle, before = (each.idle(rank, at * prediction.timeline.makespan) for each in (ask, plain))
+        idle, before = (each.explain_idle(rank, at * prediction.timeline.makespan) for each in (ask, plain))
         if idle is None:
             assert before is None
             continue
@@ -115,7 +115,7 @@ def test_a_mesh_that_waits_for_a_transfer_is_told_the_port(prediction: Predictio
 def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Prediction) -> None:
     ask = inspector(prediction)
 
-    by_port = ask.limits()
+    by_port = ask.seconds_by_port()
 
     parts = ask.path.by_category
     assert sum(by_port.values()) == pytest.approx(parts["transfer"] + parts["reduction"], abs=1e-9)
@@ -125,5 +125,5 @@ def test_the_transfers_of_the_critical_path_add_up_by_port(prediction: Predictio
 def test_a_timeline_without_flows_names_no_port() -> None:
     ask = Inspector(two_nodes(1e6).timeline)
 
-    assert ask.limits() == {}
-    assert ask.limit(0, 0.0, 1.0) is None
+    assert ask.seconds_by_port() == {}
+    assert ask.find_limit(0, 0.0, 1.0) is None

@@ -64,7 +64,7 @@ def test_every_flow_moves_its_bytes_between_its_first_and_its_last(prediction: P
     assert flows is not None
 
     for flow in range(len(flows.span)):
-        span, rates = int(flows.span[flow]), flows.rates[flows.class_of(flow)]
+        span, rates = int(flows.span[flow]), flows.rates[flows.flow_class(flow)]
         times = np.clip([*rates.times, np.inf], flows.start_s[flow], flows.end_s[flow])
         assert np.diff(times) @ np.array(rates.values) + (times[0] - flows.start_s[flow]) * rates.values[
             0
@@ -89,7 +89,7 @@ def test_messages_of_two_pairs_share_the_nics_of_their_nodes() -> None:
 
     found = link_lanes(prediction.link_flows, prediction.port_loads).lanes
 
-    assert max(lane.at_once for lane in found) == 2
+    assert max(lane.most_flows for lane in found) == 2
     shared = defaultdict(set)
     for share in found[0].shares:
         shared[round(share.high - share.low, 2)].add(share.message)

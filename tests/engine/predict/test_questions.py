@@ -70,7 +70,7 @@ def two_stages(microbatches: int = 1) -> Program:
 def test_the_area_of_the_whole_step_is_what_the_timeline_says(name: str) -> None:
     timeline = PREDICTIONS[name].timeline
 
-    area = inspector(PREDICTIONS[name]).area(0, timeline.makespan)
+    area = inspector(PREDICTIONS[name]).measure_area(0, timeline.makespan)
 
     assert area.busy_s == pytest.approx(timeline.busy.sum())
     assert area.idle_share == pytest.approx(timeline.bubble_ratio)
@@ -92,7 +92,7 @@ def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set
     ranks = [rank for rank in sorted(which) if rank < timeline.ranks] or [0]
     first, middle, last = (cut * timeline.makespan for cut in sorted(cuts))
 
-    whole, left, right = (ask.area(a, b, ranks) for a, b in ((first, last), (first, middle), (middle, last)))
+    whole, left, right = (ask.measure_area(a, b, ranks) for a, b in ((first, last), (first, middle), (middle, last)))
 
     for field in (
         "available_s",
@@ -112,15 +112,15 @@ def test_areas_beside_each_other_add_up(name: str, cuts: list[float], which: set
 def test_an_area_is_clipped_to_the_step_and_its_ends_may_be_swapped() -> None:
     timeline, ask = PREDICTIONS["02-two-waves"].timeline, inspector(PREDICTIONS["02-two-waves"])
 
-    assert ask.area(2 * timeline.makespan, -1) == ask.area(0, timeline.makespan)
-    nothing = ask.area(2 * timeline.makespan, 3 * timeline.makespan)
+    assert ask.measure_area(2 * timeline.makespan, -1) == ask.measure_area(0, timeline.makespan)
+    nothing = ask.measure_area(2 * timeline.makespan, 3 * timeline.makespan)
     assert (nothing.seconds, nothing.available_s, nothing.idle_share, nothing.critical_share) == (0, 0, 0, 0)
 
 
 def test_kinds_and_reasons_of_a_small_area() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2}, transfer=0.5)  # A 0-1 F, 6.0-8.0 B; B 1.5-2.5 F, 2.5-4.5 B
 
-    area = Inspector(timeline).area(0, 7)
+    area = Inspector(timeline).measure_area(0, 7)
 
     assert timeline.makespan == 7
     assert area.by_kind_s == {"F": 2, "B": 4}
@@ -139,13 +139,13 @@ def test_two_in_one_slot_count_once_and_half_for_each() -> None:
     )
     timeline = play(program, {Op.F: 1, Op.B: 2})
 
-    area = Inspector(timeline).area(0, timeline.makespan)
+    area = Inspector(timeline).measure_area(0, timeline.makespan)
 
     assert area.busy_s == timeline.makespan == 9
     assert area.by_kind_s == {"F": 3.5, "B": 5.5}  # of the slot of 3 s each has half
     assert area.idle_s == 0
-    assert Inspector(timeline).path.words == "100% compute"
-    assert Inspector(timeline).idle(0, 2.5) is None
+    assert Inspector(timeline).path.summary == "100% compute"
+    assert Inspector(timeline).explain_idle(0, 2.5) is None
 
 
 # the critical path
@@ -166,8 +166,8 @@ def test_the_critical_path_in_words() -> None:
     late = np.where(timeline.rank == 1, 1.0, 0.0) * timeline.is_compute  # B begins a second after its input came
     measured = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
 
-    assert Inspector(timeline).path.words == "86% compute, 14% transfer"
-    assert Inspector(measured).path.words == "79% compute, 14% waiting, 7% transfer"  # it hides half of the way back
+    assert Inspector(timeline).path.summary == "86% compute, 14% transfer"
+    assert Inspector(measured).path.summary == "79% compute, 14% waiting, 7% transfer"  # it hides half of the way back
     assert Inspector(timeline).path.by_stage == {0: 3, 1: 3}
 
 
@@ -223,7 +223,7 @@ def test_a_bubble_says_what_it_waits_for() -> None:
     ask = Inspector(timeline)
 
     def told(rank: int, at: float) -> str:
-        idle = ask.idle(rank, at)
+        idle = ask.explain_idle(rank, at)
         return idle.words if idle else ""
 
     assert told(1, 0.5) == "mesh B waits 1.5 s for 0F0 of mesh A: 1 s computing, then 500 ms on the link"
@@ -232,8 +232,8 @@ def test_a_bubble_says_what_it_waits_for() -> None:
         "1 s while mesh B computes 1F0 before it, 2 s computing, then 500 ms on the link"
     )
     assert told(1, 5.5) == "mesh B is done; it waits 2.5 s for 0B0 of mesh A, which ends the step"
-    assert ask.idle(0, 0.5) is None  # it works
-    assert ask.idle(0, 99) is None  # the step is over
+    assert ask.explain_idle(0, 0.5) is None  # it works
+    assert ask.explain_idle(0, 99) is None  # the step is over
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -242,7 +242,7 @@ def test_the_parts_of_a_bubble_fill_it(name: str) -> None:
     ask = inspector(found)
     for rank in range(found.timeline.ranks):
         for at in np.linspace(0, found.timeline.makespan, 37, endpoint=False):
-            idle = ask.idle(rank, float(at))
+            idle = ask.explain_idle(rank, float(at))
             if idle and idle.parts:
                 assert sum(part.seconds for part in idle.parts) == pytest.approx(idle.seconds, rel=0.03)
                 assert idle.words.startswith(f"mesh {found.timeline.meshes[rank]} ")
@@ -253,11 +253,14 @@ def test_a_link_that_is_taken_is_named_as_the_reason() -> None:
     slow = play(two_stages(3), {Op.F: 1, Op.B: 1}, transfer=3.0, transfer_model="link-serial")
 
     reasons = {
-        part.what for at in np.arange(0, slow.makespan, 0.5) if (i := Inspector(slow).idle(1, at)) for part in i.parts
+        part.what
+        for at in np.arange(0, slow.makespan, 0.5)
+        if (i := Inspector(slow).explain_idle(1, at))
+        for part in i.parts
     }
 
     assert {"computing", "link"} <= reasons
-    waits = Inspector(slow).idle(1, 9.5)  # the second tensor is made at 2 and leaves at 4
+    waits = Inspector(slow).explain_idle(1, 9.5)  # the second tensor is made at 2 and leaves at 4
     assert waits is not None
     assert "on the link" in waits.words
 
@@ -265,7 +268,7 @@ def test_a_link_that_is_taken_is_named_as_the_reason() -> None:
 def test_a_blocked_sender_says_so() -> None:
     blocked = play(two_stages(2), {Op.F: 1, Op.B: 1}, transfer=2.0, transfer_model="sender-blocking")
 
-    idle = Inspector(blocked).idle(0, 1.5)
+    idle = Inspector(blocked).explain_idle(0, 1.5)
 
     assert idle is not None
     assert "sending it, which blocks the sender" in idle.words
@@ -274,7 +277,7 @@ def test_a_blocked_sender_says_so() -> None:
 def test_units_have_no_seconds() -> None:
     timeline = play(two_stages(), {Op.F: 1, Op.B: 2})
 
-    idle = Inspector(timeline, unit="units").idle(1, 0.5)
+    idle = Inspector(timeline, unit="units").explain_idle(1, 0.5)
 
     assert idle is not None
     assert idle.words == "mesh B waits 1 for 0F0 of mesh A: 1 computing"
@@ -285,10 +288,10 @@ def test_a_pause_that_nothing_explains_is_not_made_up() -> None:
     late = np.array([0.0, 2.0])
     paused = replace(timeline, source="measured", start=timeline.start + late, end=timeline.end + late)
 
-    idle = Inspector(paused).idle(0, 2.0)
+    idle = Inspector(paused).explain_idle(0, 2.0)
 
     assert idle is not None
-    assert idle.words == "mesh A stands still for 2 s before 0B0; what it waits for is not known"
+    assert idle.words == "mesh A is idle for 2 s before 0B0; the cause is not known"
 
 
 # search
@@ -326,9 +329,9 @@ def test_what_is_searched_for_is_read(text: str, meant: Query) -> None:
         ("F12", "there is no microbatch 12"),
         ("mesh Q", "there is no mesh Q; meshes are A, B, C"),
         ("forwad", "did you mean forward?"),
-        ("F B", "only one kind at a time"),
-        ("stage 1 stage 2", "only one stage at a time"),
-        ("xyzzy", '"xyzzy" means nothing here'),
+        ("F B", "only one kind of action"),
+        ("stage 1 stage 2", "only one stage"),
+        ("xyzzy", 'unknown search term "xyzzy"'),
     ],
 )
 def test_what_names_nothing_is_refused_in_words(text: str, told: str) -> None:
@@ -341,12 +344,12 @@ def test_hits_come_in_the_order_of_time() -> None:
     ask = inspector(found)
     timeline = found.timeline
 
-    hits = ask.find("microbatch 1")
+    hits = ask.find_spans("microbatch 1")
 
     assert (timeline.microbatch[hits] == 1).all()
     assert not timeline.is_transfer[hits].any()
     assert (np.diff(timeline.start[hits]) >= 0).all()
-    sent = ask.find("transfers of mesh B")
+    sent = ask.find_spans("transfers of mesh B")
     assert ((timeline.rank[sent] == 1) | (timeline.peer[sent] == 1)).all()
 
 

@@ -39,7 +39,7 @@ def step_counts(found: BlockTimeline, device: int) -> Counter[str]:
 
     A step that is predicted both on the links inside the node and on those between nodes counts once.
     """
-    spans = zip(found.timeline.rank.tolist(), found.words, found.steps, strict=True)
+    spans = zip(found.timeline.rank.tolist(), found.labels, found.steps, strict=True)
     by_lane = Counter(
         (rank, words)
         for rank, words, step in spans
@@ -107,7 +107,7 @@ def test_steps_of_a_layer_lie_within_their_action_of_a_recorded_step(
 
     without = read_inside(folder, (0, 1), Action(Op.F, 0, 0))
     assert [len(rows) for rows in without.steps] == [0, 0]
-    assert set(measured_inside(read_job(folder).design, 0, Op.F, without).words) == {"whole block"}
+    assert set(measured_inside(read_job(folder).design, 0, Op.F, without).labels) == {"whole block"}
 
 
 def test_a_trace_records_nothing_until_it_is_on() -> None:
