@@ -17,7 +17,6 @@ exclude_patterns = ["_ext"]
 
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!meshwave\.[A-Za-z]+(\.[a-z_]+)?$).*")]  # only the public API is documented
-suppress_warnings = ["myst.strikethrough"]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
