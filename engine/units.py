@@ -24,6 +24,11 @@ def quantity(value: float, unit: str, digits: int = 3) -> str:
     return f"{text} {prefix}{unit}".rstrip()
 
 
+def format_count(number: int, singular: str, plural: str | None = None) -> str:
+    """Format a number with its noun: ``format_count(3, "block")`` is ``3 blocks``."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
 def speed(cost: float, unit: str, free: str = "free") -> str:
     """Words for the reciprocal of a cost, such as seconds per byte; ``free`` where it is next to nothing."""
     return quantity(1 / cost, unit) if cost > 1e-300 else free

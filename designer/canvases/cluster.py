@@ -9,7 +9,8 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of, whole_numbers
-from meshwave.designer.state import _edit, mesh_edits
+from meshwave.designer.state import mesh_edits
+from meshwave.designer.state.field_limits import NAME_LENGTH
 
 NODES, DEVICES_PER_NODE = 128, 16  # what the steppers offer at most; a document may hold more
 
@@ -27,7 +28,7 @@ class ClusterCanvas(Canvas):
     meshes = param.List(default=[], doc="In pipeline order: name, devices, dp, tp and the ways to factor them.")
     links = param.Dict(default={}, doc="What is written at the links: intra and inter, as text.")
     limits = param.Dict(
-        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": _edit.NAME_LENGTH},
+        default={"nodes": NODES, "devices_per_node": DEVICES_PER_NODE, "name": NAME_LENGTH},
         doc="The most of a stepper, and the letters of a mesh's name.",
     )
     selected = param.Integer(default=-1, doc="Rank of the mesh that is selected, -1 for none.")
@@ -46,7 +47,7 @@ class ClusterCanvas(Canvas):
         super().__init__(on_edit, **params)
         self._to_pane = on_pane
         self._cluster: Mapping[str, Any] = {"nodes": 1, "devices_per_node": 1}
-        self._meshes: _edit.Meshes = ()
+        self._meshes: mesh_edits.Meshes = ()
 
     def show(self, document: Mapping[str, Any]) -> None:  # type: ignore[override]  # Panel's own serves a page
         """Draw the cluster and the meshes of a document (a Design dumped as JSON)."""
@@ -123,7 +124,7 @@ class ClusterCanvas(Canvas):
         changes = {"cluster": cluster, "meshes": _listed(meshes)}
         self._edit("", changes, f"{cluster['devices_per_node']} devices per node")
 
-    def _put(self, meshes: _edit.Meshes, label: str) -> None:
+    def _put(self, meshes: mesh_edits.Meshes, label: str) -> None:
         self._edit("meshes", _listed(meshes), label)
 
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from meshwave.designer.canvases.wave_skips import skips
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, Edit, PlainData, plain_text, value_of
-from meshwave.designer.state import _edit
 from meshwave.designer.state import design_edits as edits
+from meshwave.designer.state.field_limits import field_limit
 from meshwave.engine.costs import Costs
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
@@ -198,7 +198,7 @@ def controls(design: Design) -> dict[str, Any]:
         "schedule": name,
         "title": schedules[name].title,
         "microbatches": design.pipeline.microbatches,
-        "most_microbatches": _edit.most(type(design.pipeline), "microbatches"),
+        "most_microbatches": field_limit(type(design.pipeline), "microbatches"),
         "balanced": design.pipeline.stages is None,
         "dial": dial(design),
         "toggles": _toggles(design),
@@ -249,7 +249,7 @@ def dial(design: Design) -> dict[str, Any] | None:
             continue
         layers = design.model.layers
         reason = f"{more} stages need {more} layers; the model has {layers}" if more > layers else None
-        most = now if reason else min(now + 64, _edit.most(schedules[name], key))
+        most = now if reason else min(now + 64, field_limit(schedules[name], key))
         return {"key": key, "label": key, "value": now, "most": most, "reason": reason}
     return None
 

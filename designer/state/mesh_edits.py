@@ -1,28 +1,31 @@
-"""What a gesture makes of a document: plain functions from what is drawn to what is drawn next.
+"""Edits of meshes and cluster by gestures on the cluster canvas.
 
-They work on the document's own form (``{"name", "devices", "axes"}`` for a mesh,
-``{"nodes", "devices_per_node", ...}`` for a cluster; a schedule is chosen for a whole design), never change what they are given, and
-refuse with an :class:`~meshwave.engine.errors.InputError` that says what is in the way.
+Functions take and return sections of the document as JSON has them (``{"name", "devices", "axes"}`` for a mesh,
+``{"nodes", "devices_per_node", ...}`` for the cluster) and never change their arguments. An edit that is not possible
+raises an :class:`~meshwave.engine.errors.InputError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import gcd
 from string import ascii_uppercase
 from typing import Any
 
-from meshwave.designer.state._edit import NAME_LENGTH, Cluster, Mesh, Meshes, _replace, _size
-from meshwave.engine.document import Design
+from meshwave.designer.state.field_limits import NAME_LENGTH
 from meshwave.engine.errors import InputError
-from meshwave.engine.schedules import Schedule
+from meshwave.engine.units import format_count
 
-# meshes
+Mesh = Mapping[str, Any]
+Meshes = tuple[Mesh, ...]
+Cluster = Mapping[str, Any]
+
+# ---- meshes ----
 
 
 def draw(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name: str | None = None) -> Meshes:
-    """Add a mesh over a free rectangle of ``devices``, last in the pipeline, all of it data parallel."""
+    """Add a data-parallel mesh over a free rectangle of ``devices`` at the end of the pipeline."""
     devices = _rectangle(cluster, devices)
     _refuse_taken(meshes, devices)
     name = next_name(meshes) if name is None else _free_name(meshes, name)
@@ -30,18 +33,18 @@ def draw(meshes: Sequence[Mesh], cluster: Cluster, devices: Iterable[int], name:
 
 
 def move(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
-    """Put a mesh on as many other ``devices``; its axes stay."""
+    """Move a mesh to the same number of other ``devices``; its axes stay."""
     devices = _inside(cluster, devices)
     old = _mesh(meshes, mesh)
     if len(devices) != len(old["devices"]):
-        has = _count(len(old["devices"]), "device")
+        has = format_count(len(old["devices"]), "device")
         raise InputError(f"mesh {old['name']} has {has} and cannot move onto {len(devices)}; resize it instead")
     _refuse_taken(meshes, devices, but=mesh)
     return _replace(meshes, mesh, devices=devices)
 
 
 def resize(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterable[int]) -> Meshes:
-    """Stretch a mesh over another rectangle. As much of its tp is kept as divides the new size."""
+    """Resize a mesh to another rectangle; its tp becomes the greatest common divisor with the new size."""
     devices = _rectangle(cluster, devices)
     old = _mesh(meshes, mesh)
     _refuse_taken(meshes, devices, but=mesh)
@@ -50,6 +53,7 @@ def resize(meshes: Sequence[Mesh], cluster: Cluster, mesh: int, devices: Iterabl
 
 
 def delete(meshes: Sequence[Mesh], mesh: int) -> Meshes:
+    """Remove a mesh; the last one cannot be removed."""
     old = _mesh(meshes, mesh)
     if len(meshes) == 1:
         raise InputError(f"{old['name']} is the only mesh and a pipeline needs one; draw another first")
@@ -57,12 +61,13 @@ def delete(meshes: Sequence[Mesh], mesh: int) -> Meshes:
 
 
 def rename(meshes: Sequence[Mesh], mesh: int, name: str) -> Meshes:
+    """Give a mesh a name that no other mesh has."""
     _mesh(meshes, mesh)
     return _replace(meshes, mesh, name=_free_name(meshes, name, but=mesh))
 
 
 def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
-    """Use the devices of a mesh as ``dp`` x ``tp``."""
+    """Set the axes of a mesh to ``dp`` x ``tp``, which has to be its number of devices."""
     old = _mesh(meshes, mesh)
     if dp < 1 or tp < 1 or dp * tp != len(old["devices"]):
         ways = ", ".join(f"{d} x {t}" for d, t in factors(len(old["devices"])))
@@ -73,7 +78,7 @@ def set_axes(meshes: Sequence[Mesh], mesh: int, dp: int, tp: int) -> Meshes:
 
 
 def reorder(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
-    """Make a mesh the ``rank``-th of the pipeline; the others keep their order."""
+    """Move a mesh to ``rank`` in the pipeline; the others keep their order."""
     moved = _mesh(meshes, mesh)
     if not 0 <= rank < len(meshes):
         ranks = f"the pipeline has ranks 0 to {len(meshes) - 1}"
@@ -85,8 +90,8 @@ def reorder(meshes: Sequence[Mesh], mesh: int, rank: int) -> Meshes:
 def tile(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     """Cover the cluster with ``pp`` equal meshes of ``dp`` x ``tp`` devices, in the order of devices.
 
-    Every mesh is a rectangle. Of the shapes that leave room for all, the one with tp inside a
-    node wins, then the one on the fewest nodes.
+    Every mesh is a rectangle. Of the shapes that fit, one with tp inside a node is preferred, then the one on the
+    fewest nodes.
     """
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
@@ -97,41 +102,41 @@ def tile(cluster: Cluster, pp: int, dp: int, tp: int) -> Meshes:
     return tuple(
         {
             "name": name,
-            "devices": tuple(range_of(cluster, row, column, row + height - 1, column + width - 1)),
+            "devices": tuple(device_range(cluster, row, column, row + height - 1, column + width - 1)),
             "axes": {"dp": dp, "tp": tp},
         }
-        for name, (row, column) in zip(_names(pp), corners, strict=False)
+        for name, (row, column) in zip(_first_names(pp), corners, strict=False)
     )
 
 
 def describe_tile(cluster: Cluster, pp: int, dp: int, tp: int) -> tuple[bool, str]:
-    """Whether :func:`tile` can do it, and what it will do or why not, in words."""
+    """Return whether :func:`tile` is possible, and a sentence with its result or the reason why not."""
     problem = _tile_problem(cluster, pp, dp, tp)
     if problem:
         return False, problem
     total = cluster["nodes"] * cluster["devices_per_node"]
     used = pp * dp * tp
-    meshes = _count(pp, "mesh", "meshes")
+    meshes = format_count(pp, "mesh", "meshes")
     rest = "all used" if used == total else f"{total - used} unused"
-    return True, f"{meshes} of {_count(dp * tp, 'device')}, {rest}"
+    return True, f"{meshes} of {format_count(dp * tp, 'device')}, {rest}"
 
 
 def next_name(meshes: Sequence[Mesh]) -> str:
-    """The first of A, B, ... Z, AA, AB, ... that no mesh has."""
+    """Return the first of A, B, ... Z, AA, AB, ... that no mesh has."""
     taken = {mesh["name"] for mesh in meshes}
     return next(name for name in _all_names() if name not in taken)
 
 
 def factors(size: int) -> list[tuple[int, int]]:
-    """Every (dp, tp) with dp * tp = ``size``, most data parallel first."""
+    """Return every (dp, tp) with dp * tp = ``size``, largest dp first."""
     return [(size // tp, tp) for tp in range(1, size + 1) if size % tp == 0]
 
 
-# the cluster
+# ---- the cluster ----
 
 
 def set_nodes(meshes: Sequence[Mesh], cluster: Cluster, nodes: int) -> tuple[Cluster, Meshes]:
-    """Add nodes at the end, or take away the last ones if no mesh is on them."""
+    """Add nodes at the end, or remove the last ones if no mesh is on them."""
     if nodes < 1:
         raise InputError("a cluster needs at least one node")
     _refuse_lost(meshes, cluster, lost=lambda node, column: node >= nodes, what="node", part=0)
@@ -139,9 +144,9 @@ def set_nodes(meshes: Sequence[Mesh], cluster: Cluster, nodes: int) -> tuple[Clu
 
 
 def set_devices_per_node(meshes: Sequence[Mesh], cluster: Cluster, count: int) -> tuple[Cluster, Meshes]:
-    """Add devices to every node, or take away the last ones; meshes stay where they are drawn.
+    """Add devices to every node, or remove the last ones; meshes keep their places.
 
-    Devices are numbered through all nodes, so what a mesh lists changes though it stays.
+    Devices are numbered over all nodes, so the device numbers of meshes change.
     """
     if count < 1:
         raise InputError("a node needs at least one device")
@@ -156,8 +161,8 @@ def set_devices_per_node(meshes: Sequence[Mesh], cluster: Cluster, count: int) -
     return {**cluster, "devices_per_node": count}, moved
 
 
-def range_of(cluster: Cluster, node0: int, column0: int, node1: int, column1: int) -> Iterator[int]:
-    """The devices of a rectangle of nodes x device columns, both ends included, row-major."""
+def device_range(cluster: Cluster, node0: int, column0: int, node1: int, column1: int) -> Iterator[int]:
+    """Yield the devices of a rectangle of nodes x device columns, both ends included, row-major."""
     per_node = cluster["devices_per_node"]
     return (
         node * per_node + column
@@ -166,14 +171,12 @@ def range_of(cluster: Cluster, node0: int, column0: int, node1: int, column1: in
     )
 
 
-def _path(schedule: Schedule, design: Design) -> list[list[int]] | None:
-    """The mesh of each stage, for every replica; None where there is none yet, or more stages than layers."""
-    try:
-        if schedule.stage_count(design.ranks) > design.model.layers:
-            return None
-        return [list(route) for route in schedule.routes(design.pipe)]
-    except InputError:
-        return None
+def _replace(meshes: Sequence[Mesh], mesh: int, **changes: Any) -> Meshes:
+    return tuple({**old, **changes} if place == mesh else old for place, old in enumerate(meshes))
+
+
+def _size(cluster: Cluster) -> tuple[int, int]:
+    return cluster["nodes"], cluster["devices_per_node"]
 
 
 def _mesh(meshes: Sequence[Mesh], mesh: int) -> Mesh:
@@ -196,11 +199,11 @@ def _inside(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
 
 
 def _rectangle(cluster: Cluster, devices: Iterable[int]) -> tuple[int, ...]:
-    """The devices row-major, if they fill a rectangle of nodes x device columns."""
+    """Return the devices row-major; they have to fill a rectangle of nodes x device columns."""
     devices = tuple(sorted(_inside(cluster, devices)))
     places = [divmod(device, cluster["devices_per_node"]) for device in devices]
     columns = [column for _, column in places]
-    full = tuple(range_of(cluster, places[0][0], min(columns), places[-1][0], max(columns)))
+    full = tuple(device_range(cluster, places[0][0], min(columns), places[-1][0], max(columns)))
     if full != devices:
         missing = next(device for device in full if device not in devices)
         raise InputError(f"a mesh is a rectangle of nodes x devices; device {missing} is missing from this one")
@@ -238,25 +241,25 @@ def _free_name(meshes: Sequence[Mesh], name: str, but: int = -1) -> str:
 def _all_names() -> Iterator[str]:
     length = 1
     while True:
-        yield from _words(length)
+        yield from _names_of_length(length)
         length += 1
 
 
-def _words(length: int) -> Iterator[str]:
+def _names_of_length(length: int) -> Iterator[str]:
     if length == 0:
         yield ""
         return
-    for head in _words(length - 1):
+    for head in _names_of_length(length - 1):
         for letter in ascii_uppercase:
             yield head + letter
 
 
-def _names(count: int) -> list[str]:
+def _first_names(count: int) -> list[str]:
     return list(islice(_all_names(), count))
 
 
 def _shapes(cluster: Cluster, pp: int, size: int, tp: int) -> Iterator[tuple[int, int]]:
-    """(nodes, columns) of the rectangles of ``size`` devices of which ``pp`` fit, best first."""
+    """Yield (nodes, columns) of the rectangles of ``size`` devices of which ``pp`` fit, best first."""
     nodes, per_node = _size(cluster)
     widths = [width for width in range(1, min(size, per_node) + 1) if size % width == 0]
     for width in sorted(widths, key=lambda width: (width % tp == 0, width), reverse=True):
@@ -273,10 +276,6 @@ def _tile_problem(cluster: Cluster, pp: int, dp: int, tp: int) -> str | None:
     if needed > total:
         return f"{pp} x {dp} x {tp} needs {needed} devices; the cluster has {total}"
     if next(_shapes(cluster, pp, dp * tp, tp), None) is None:
-        rectangles = _count(pp, "rectangle")
+        rectangles = format_count(pp, "rectangle")
         return f"{rectangles} of {dp * tp} devices do not fit on {nodes} x {per_node}; use another dp x tp"
     return None
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

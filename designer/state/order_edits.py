@@ -259,7 +259,7 @@ class Drawing:
             title = _title(design)
             words = f"{title} is a custom order now; undo makes it {title} again. {words}".strip()
             label = f"{label}: {title} becomes custom"
-        self._session.edit("pipeline", edits.by_hand(design, after), label)
+        self._session.edit("pipeline", edits.custom_pipeline(design, after), label)
         self._send({"type": TYPE, "told": "done", "number": message.get("number"), "label": label, "words": words})
 
     _does: Mapping[str, Callable[[Drawing, Message], None]] = {

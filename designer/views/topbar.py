@@ -12,8 +12,8 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
 from meshwave.designer.state import file_jobs as files
-from meshwave.designer.state._edit import most
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.field_limits import field_limit
 from meshwave.designer.views._view import views
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError, printable
@@ -23,7 +23,7 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.imports import imports, is_import
 from meshwave.engine.schedules import schedules
 
-LONGEST_NAME = most(Design, "name")
+LONGEST_NAME = field_limit(Design, "name")
 SHOWN_PROBLEMS = 9  # a schedule tells of eight, and how many more there are
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from meshwave.designer.canvases.cluster import ClusterCanvas, format_rate, link_labels
 from meshwave.designer.canvases.wave import WaveCanvas, choices, stages, thumbnail
-from meshwave.designer.state import _edit, mesh_edits
 from meshwave.designer.state import design_edits as edits
+from meshwave.designer.state import mesh_edits
 from meshwave.designer.state.design_session import Session
+from meshwave.designer.state.field_limits import field_limit
 from meshwave.engine.costs.boundary_transfers import crossing_bytes, crossing_seconds
 from meshwave.engine.document import Design, Training, parse_design
 from meshwave.engine.document import Mesh as MeshPart
@@ -239,7 +240,7 @@ def test_paths_are_compared_only_where_the_layers_allow_the_stages() -> None:
     ("part", "field", "bound"), [(Design, "name", 200), (MeshPart, "name", 60), (Training, "micro_batch_size", 10**6)]
 )
 def test_limits_are_those_of_the_document(part: Any, field: str, bound: int) -> None:
-    assert _edit.most(part, field) == bound
+    assert field_limit(part, field) == bound
 
 
 # the widgets' Python side, on a session

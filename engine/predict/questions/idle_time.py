@@ -11,8 +11,9 @@ import numpy as np
 from meshwave.engine.predict.link_load import port_name
 from meshwave.engine.predict.questions.critical_path import FindLimit
 from meshwave.engine.predict.questions.rank_activity import Gap, Lanes, Spans, overlap_seconds
-from meshwave.engine.predict.questions.text import Unit, format_amount, format_count, join_in_order
+from meshwave.engine.predict.questions.text import Unit, format_amount, join_in_order
 from meshwave.engine.program.action import SENDS, Op
+from meshwave.engine.units import format_count
 
 Activity = Literal["busy", "waits", "computing", "queue", "link", "reducing", "late"]
 

@@ -19,11 +19,6 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
-def format_count(number: int, one: str) -> str:
-    """Format a number with its noun: ``3 blocks``."""
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
-
-
 def join_in_order(parts: list[str]) -> str:
     """Join phrases in order of time: ``a, b, then c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}, then {parts[-1]}"
