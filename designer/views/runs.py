@@ -237,8 +237,8 @@ class RunsPanel(Canvas):
         memory = None if session.stale else session.prediction.memory
         found = tuple(self._launcher.problems(session.design, memory))
         can = self._launcher.probe()
-        if not can.can_launch:
-            found = (Problem("", "launcher", can.why_not),)
+        if can.refusal is not None:
+            found = (can.refusal,)
         self._on_blocked(found)
         return "; ".join(map(str, found))
 

@@ -18,14 +18,14 @@ from pydantic import ValidationError
 from meshwave.engine.cli.output import print_json
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.validation_problems import from_validation
-from meshwave.engine.errors import InputError, MeshwaveError
+from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
-from meshwave.engine.predict.prediction import Prediction, predict
+from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, step_time
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.checkpoints import Checkpoints
-from meshwave.engine.runs.dry_run import Rehearsal, TooLongError, long_time, shortened
+from meshwave.engine.runs.dry_run import Rehearsal, long_time, shortened
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
 from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.run_comparison import comparison_of, told
@@ -82,7 +82,7 @@ def _run(design: Design, options: argparse.Namespace) -> int:
             how = how.model_copy(update={"resume": record.find(options.resume).id})
         given = Path(options.data) if options.data else None
         data = None if how.rehearse else text_of(design, given, [Path(options.design).parent, Path.cwd()])
-        spec = _specify(prediction, how)
+        spec = specify_run(prediction, how)
         if how.rehearse:
             print(_expected_time(spec), file=sys.stderr)
         started = launcher.submit(spec, data=data)
@@ -106,13 +106,6 @@ def _warn_about_profile(design: Design, how: Options) -> None:
     if how.rehearse is None and (why := design.cost.machine_warning()):
         params = {"profile": design.cost.profile_name, "reason": why}
         print(render("calibrated_elsewhere", params), file=sys.stderr)
-
-
-def _specify(prediction: Prediction, how: Options) -> RunSpec:
-    try:
-        return specify_run(prediction, how)
-    except TooLongError as error:
-        raise InputError(f"--scale: {error}") from None
 
 
 def _expected_time(spec: RunSpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from meshwave.engine.costs.device_sizes import workload
 from meshwave.engine.costs.profile import Block, BlockKind, Profile
@@ -11,14 +12,14 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.findings import Problem
 
-Told = tuple[str, str, str]
-"""Where, code and message."""
-BEYOND = 1.25
-"""How far from what was measured a size may lie before it is told of."""
+Place = tuple[str, str, dict[str, Any]]
+"""Where, code and parameters of a warning."""
+TOLERANCE = 1.25
+"""Factor by which a size may lie outside the measured range without a warning."""
 
 
 def outside(design: Design, profile: Profile) -> list[Problem]:
-    """Warnings of the parts of a design that lie outside of what a profile has measured."""
+    """Return a warning for each part of a design that a profile does not cover."""
     computed = _outside_of_blocks(design, profile) if profile.blocks else _outside_of_a_run(design, profile)
     sent = (*_outside_of_links(design, profile), *_outside_of_collectives(design, profile))
     found = (*computed, *(sent if _goes_over_measured_links(design) else ()))
@@ -26,43 +27,35 @@ def outside(design: Design, profile: Profile) -> list[Problem]:
 
 
 def _goes_over_measured_links(design: Design) -> bool:
-    """Not where somebody says that the cluster's links are others."""
+    """Whether the measured links are used: not if the design asks for those that it draws."""
     return not design.cost.profile_name or not design.cost.links_are_drawn
 
 
-def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Told]:
+def _outside_of_blocks(design: Design, profile: Profile) -> Iterator[Place]:
     model, training = design.model, design.training
     blocks = {block.kind: block for block in _blocks(profile, training.precision)}
     known = {block.precision for block in profile.blocks}
     if training.precision not in known:
-        message = (
-            f"the profile has blocks in {' and '.join(sorted(known))} only; {training.precision} is priced as those"
-        )
-        yield "training.precision", "unmeasured", message
+        yield "training.precision", "unmeasured_precision", {"measured": sorted(known), "precision": training.precision}
     if not any(line.optimizer == training.optimizer for line in profile.optimizer):
-        yield (
-            "training.optimizer",
-            "unmeasured",
-            f"the profile has no {training.optimizer}; its update is priced by bytes",
-        )
+        yield "training.optimizer", "unmeasured_optimizer", {"optimizer": training.optimizer}
     if not isinstance(model, LanguageModel):
-        message = f"the profile has no blocks of a {model.kind}; their products are priced as those of dense layers"
-        yield "model.kind", "unmeasured", message
+        yield "model.kind", "unmeasured_blocks", {"blocks": f"blocks of a {model.kind}"}
         return
     wanted: dict[BlockKind, tuple[bool, str, str]] = {
         "experts": (model.moe is not None, "model.moe", "layers with experts"),
-        "joining": (bool(model.skips), "model.kind", "layers that skip connections end in"),
+        "joining": (bool(model.skips), "model.kind", "layers with incoming skip connections"),
     }
-    for kind, (asked, where, words) in wanted.items():
-        if asked and kind not in blocks:
-            yield where, "unmeasured", f"the profile has no {words}; their products are priced as those of dense layers"
+    for kind, (is_used, where, blocks_of_kind) in wanted.items():
+        if is_used and kind not in blocks:
+            yield where, "unmeasured_blocks", {"blocks": blocks_of_kind}
     if "layer" in blocks:
         yield from _sizes_outside(design, blocks["layer"])
     if "head" in blocks:
         yield from _size_outside("model.vocab", "vocabulary", model.vocab, blocks["head"].span("vocab"))
 
 
-def _sizes_outside(design: Design, layers: Block) -> Iterator[Told]:
+def _sizes_outside(design: Design, layers: Block) -> Iterator[Place]:
     model = design.model
     yield from _size_outside("model.hidden", "hidden size", model.hidden, layers.span("hidden"))
     yield from _size_outside("model.sequence", "sequence", model.sequence, layers.span("sequence"))
@@ -70,42 +63,37 @@ def _sizes_outside(design: Design, layers: Block) -> Iterator[Told]:
     yield from _size_outside("training.micro_batch_size", "microbatch in tokens", tokens, layers.span("tokens"))
 
 
-def _size_outside(where: str, words: str, size: float, span: tuple[float, float]) -> Iterator[Told]:
+def _size_outside(where: str, quantity: str, size: float, span: tuple[float, float]) -> Iterator[Place]:
     least, most = span
-    if not least / BEYOND <= size <= most * BEYOND:
-        message = (
-            f"a {words} of {size:g} lies outside of what was measured ({least:g} to {most:g}); "
-            "its seconds are the line's, drawn further"
-        )
-        yield where, "unmeasured", message
+    if not least / TOLERANCE <= size <= most * TOLERANCE:
+        yield where, "unmeasured_size", {"quantity": quantity, "size": size, "least": least, "most": most}
 
 
-def _outside_of_a_run(design: Design, profile: Profile) -> Iterator[Told]:
+def _outside_of_a_run(design: Design, profile: Profile) -> Iterator[Place]:
     if not profile.actions:
-        yield "cost.profile", "unmeasured", "the profile has no blocks and no run; computations are priced by roofline"
+        yield "cost.profile", "unmeasured_computations", {}
         return
     known = {each.tp for each in profile.actions}
     for number, mesh in enumerate(design.meshes):
         if mesh.tp not in known:
-            listed = " and ".join(map(str, sorted(known)))
-            yield f"meshes[{number}].axes.tp", "unmeasured", f"the run had tp={listed}; tp={mesh.tp} is priced as that"
+            params = {"measured": sorted(known), "tp": mesh.tp}
+            yield f"meshes[{number}].axes.tp", "unmeasured_tensor_parallelism", params
             return
 
 
-def _outside_of_links(design: Design, profile: Profile) -> Iterator[Told]:
+def _outside_of_links(design: Design, profile: Profile) -> Iterator[Place]:
     known = {line.pair for line in profile.links}
     nodes = {design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices}
     if len(nodes) > 1 and "across_nodes" not in known:
-        yield "cluster.inter_node", "unmeasured", "no link between nodes was measured; messages there are as drawn"
+        yield "cluster.inter_node", "unmeasured_inter_node_link", {}
     if sum(len(mesh.devices) for mesh in design.meshes) > len(nodes) and "same_node" not in known:
-        yield "cluster.intra_node", "unmeasured", "no link inside a node was measured; messages there are as drawn"
+        yield "cluster.intra_node", "unmeasured_intra_node_link", {}
 
 
-def _outside_of_collectives(design: Design, profile: Profile) -> Iterator[Told]:
-    """Of the cuts of layers, which wait for each other several times a layer; those of copies come once a step."""
+def _outside_of_collectives(design: Design, profile: Profile) -> Iterator[Place]:
+    """Check the all-reduces of tensor parallelism, which occur several times per layer."""
     known = {each.size for each in profile.collectives if each.collective == "all_reduce"}
     for number, mesh in enumerate(design.meshes):
         if profile.blocks and mesh.tp > 1 and mesh.tp not in known:
-            message = f"no all-reduce of {mesh.tp} devices was measured; it is priced as a ring over the links"
-            yield f"meshes[{number}].axes.tp", "unmeasured", message
+            yield f"meshes[{number}].axes.tp", "unmeasured_all_reduce", {"devices": mesh.tp}
             return

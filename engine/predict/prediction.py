@@ -35,7 +35,6 @@ from meshwave.engine.predict.link_load import Bounds, PortLoad, find_bounds, por
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.progress import tell
-from meshwave.engine.units import quantity
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +187,7 @@ def check_design(design: Design) -> list[Problem]:
     except DesignError as error:
         return [*found, *error.problems]
     except InputError as error:
-        return [*found, Problem("", "cost", str(error))]
+        return [*found, Problem("", "cost", {"reason": str(error)})]
     return found
 
 
@@ -201,37 +200,37 @@ def _memory_warnings(prediction: Prediction) -> Iterator[Problem]:
     for rank in np.flatnonzero(~memory.fits).tolist():
         largest = max(memory.by_category, key=lambda kind: memory.by_category[kind][rank])
         total, capacity, most = memory.total_bytes[rank], memory.capacity_bytes, memory.by_category[largest][rank]
-        yield Problem(
-            f"meshes[{rank}]",
-            "memory",
-            f"a device of mesh {design.meshes[rank].name} would hold {quantity(total, 'B')} of its "
-            f"{quantity(capacity, 'B')}, most of it {largest} ({quantity(most, 'B')}); {_memory_remedy(design, largest)}",
-            "warning",
-        )
+        params = {
+            "mesh": design.meshes[rank].name,
+            "needed_bytes": float(total),
+            "capacity_bytes": float(capacity),
+            "category": largest,
+            "category_bytes": float(most),
+            "remedies": _memory_remedies(design, largest),
+        }
+        yield Problem(f"meshes[{rank}]", "memory", params, "warning")
 
 
-def _memory_remedy(design: Design, category: str) -> str:
-    """Return the changes that reduce a category of memory and that the design does not have yet."""
-    ways = {
-        "weights": ["more meshes", "a larger tp"],
-        "gradients": ["more meshes", "a larger tp"],
-        "optimizer": ["more meshes", "a larger tp", *(["sgd"] * (design.training.optimizer != "sgd"))],
+def _memory_remedies(design: Design, category: str) -> list[str]:
+    """Return what would reduce one category of memory, without what the design does already."""
+    smaller_micro_batch = ["smaller_micro_batch"] * (design.training.micro_batch_size > 1)
+    return {
+        "weights": ["more_meshes", "larger_tp"],
+        "gradients": ["more_meshes", "larger_tp"],
+        "optimizer": ["more_meshes", "larger_tp", *(["sgd"] * (design.training.optimizer != "sgd"))],
         "activations": [
-            *(["a smaller micro_batch_size"] * (design.training.micro_batch_size > 1)),
-            *(["1f1b instead of gpipe"] * (design.pipeline.schedule == "gpipe")),
-            *(["recompute full"] * (design.pipeline.recompute != "full")),
-            "more meshes",
+            *smaller_micro_batch,
+            *(["1f1b"] * (design.pipeline.schedule == "gpipe")),
+            *(["recompute"] * (design.pipeline.recompute != "full")),
+            "more_meshes",
         ],
-        "working": [("a smaller micro_batch_size" if design.training.micro_batch_size > 1 else "a larger tp")],
+        "working": smaller_micro_batch or ["larger_tp"],
     }[category]
-    *others, last = ways
-    return f"use {', '.join(others)}{',' * (len(others) > 1)}{' or ' * bool(others)}{last}"
 
 
 def _design_warnings(design: Design) -> Iterator[Problem]:
     used = {device for mesh in design.meshes for device in mesh.devices}
     idle = design.cluster.devices - len(used)
     if idle:
-        message = f"{idle} of {design.cluster.devices} devices belong to no mesh and stay idle"
-        yield Problem("meshes", "unused_devices", message, "warning")
+        yield Problem("meshes", "unused_devices", {"idle": idle, "devices": design.cluster.devices}, "warning")
     yield from (problem.replace(severity="warning") for problem in runnable(design))

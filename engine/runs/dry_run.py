@@ -22,7 +22,7 @@ from pydantic import Field
 
 from meshwave.engine.costs import Costs
 from meshwave.engine.document import Design
-from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.frozen import Part
 from meshwave.engine.program.flow_table import FlowTable
 from meshwave.engine.program.program import Program
@@ -113,22 +113,20 @@ def usual_scale(lengths: Lengths, processes: int, cores: int) -> float:
     return min(wanted / shortest, LONGEST_STEP_S / step)
 
 
-class TooLongError(InputError):
-    """At this scale nobody waits for a step."""
+class TooLongError(Refusal):
+    """A step of a dry run would exceed the limit of one day."""
 
 
-def waited(lengths: Lengths, scale: float) -> float:
-    """Seconds of the clock that a step should take.
+def step_wall_seconds(lengths: Lengths, scale: float) -> float:
+    """Return the wall time of a step of a dry run.
 
     Raises:
-        TooLongError: nobody waits so long for it.
+        TooLongError: it exceeds the limit.
     """
     step_s = lengths.step * scale
     if step_s > MOST_STEP_S:
-        raise TooLongError(
-            f"at a scale of {number(scale)} a step would take {long_time(step_s)}, and a rehearsal waits a day at most for "
-            f"one; use {_not_above(MOST_STEP_S / lengths.step)} or less"
-        )
+        params = {"scale": number(scale), "step": long_time(step_s), "most": _not_above(MOST_STEP_S / lengths.step)}
+        raise TooLongError("dry_run_too_long", params, "--scale")
     return step_s
 
 

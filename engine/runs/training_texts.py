@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -45,11 +46,7 @@ def find_text(name: str, folders: Sequence[Path]) -> Path:
     for folder in looked_in:
         if (folder / name).is_file():
             return folder / name
-    places = ", ".join(map(str, looked_in))
-    raise _missing(
-        f"the text {name} is not there (looked in {places}); put it there, choose it in the Run panel "
-        "or by meshwave run --data FILE, or set data to null for the text that comes with Meshwave"
-    )
+    raise _refusal("text_missing", name=name, folders=[*map(str, looked_in)])
 
 
 def keep_text(name: str, text: str) -> str:
@@ -88,11 +85,11 @@ def plain_name(name: str) -> str:
 def _file(path: Path) -> Path:
     path = path.expanduser()
     if not path.exists():
-        raise _missing(f"there is no file {path}; say where the text is")
+        raise _refusal("text_not_found", file=str(path))
     if not path.is_file():
-        raise _missing(f"{path} is no file; training takes a text")
+        raise _refusal("text_not_a_file", file=str(path))
     return path
 
 
-def _missing(message: str) -> DesignError:
-    return DesignError([Problem("training.data", "text_missing", message)])
+def _refusal(code: str, **params: Any) -> DesignError:
+    return DesignError([Problem("training.data", code, params)])

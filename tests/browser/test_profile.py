@@ -70,7 +70,7 @@ def test_a_machine_is_measured_looked_at_and_used(
     dialog.get_by_role("tab", name="Contention").click()
     expect(dialog.locator(".mw-pf-chart")).to_contain_text("relative to the same message alone")
     expect(dialog.get_by_role("row", name="two pairs of processes at once")).to_contain_text("25 MB/s in total, 1.00x")
-    expect(dialog.locator(".mw-pf-warnings li").first).to_contain_text("lies outside of what was measured")
+    expect(dialog.locator(".mw-pf-warnings li").first).to_contain_text("is outside the measured range")
 
     dialog.get_by_role("button", name="Use in this design").click()
     expect(dialog.get_by_text("This design is priced by it.")).to_be_visible()

@@ -182,7 +182,7 @@ def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) ->
 
     assert session.design.cost.model_dump()["profile"] == "a.json"
     assert view.used
-    assert any("lies outside of what was measured" in words for words in view.warnings)
+    assert any("is outside the measured range" in words for words in view.warnings)
 
 
 # ---- beside the page ----

@@ -532,7 +532,7 @@ def test_a_text_that_is_not_there_is_said_before_a_run_is_made(
 ) -> None:
     session.edit("training.data", "mine.txt", "data")
     panel = show()
-    assert panel.bar.launchable["reason"].startswith("training.data: the text mine.txt is not there (looked in ")
+    assert panel.bar.launchable["reason"].startswith("training.data: the text mine.txt does not exist (looked in ")
 
     panel.bar._handle_msg({"type": "launch", "key": "a click"})
     assert "training.data" in panel.bar.notice

@@ -24,7 +24,7 @@ from meshwave.engine.costs.network import serial_network
 from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Fix, Problem
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -91,15 +91,14 @@ class UnitCost(CostModel):
         return ratio * (first.seconds + second.seconds)
 
     def warnings(self, design: Design) -> Iterator[Problem]:
-        """Stages that nobody cut are priced alike, also where they cannot hold as many layers."""
+        """Warn if stages without given layers are priced alike, but cannot hold equally many."""
         layers, stages = design.model.layers, design.stages
         if design.pipeline.stages is None and layers % stages:
-            message = (
-                f"unit costs price all {stages} stages at equal shares, though {layers} layers do not divide over them "
-                f"({layers // stages} or {layers // stages + 1} each); write pipeline.stages to price each by its "
-                "layers"
-            )
-            yield Problem("pipeline.stages", "equal_shares", message, "warning")
+            least, larger = divmod(layers, stages)
+            params = {"stages": stages, "layers": layers, "least": least, "most": least + 1}
+            split = [least + (stage < larger) for stage in range(stages)]
+            fix = Fix("set_stage_layers", {"layers": split}, (("pipeline.stages", split),))
+            yield Problem("pipeline.stages", "equal_shares", params, "warning", [fix] if least else [])
 
 
 def _share_of_a_mesh(design: Design, layers: tuple[int, ...]) -> Floats:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.messages.predictions import COVERAGE
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import WORDS, Action, Op
 from meshwave.engine.program.timeline import Timeline, refuse_another
@@ -219,7 +220,7 @@ class Comparison:
     @cached_property
     def unmeasured(self) -> list[str]:
         """What its profile has not measured of the design, where calibrated costs have predicted it."""
-        return [problem.message for problem in self.prediction.warnings if problem.code == "unmeasured"]
+        return [problem.message for problem in self.prediction.warnings if problem.code in COVERAGE]
 
     @cached_property
     def doubts(self) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshwave.engine.document import Design, Link
-from meshwave.engine.errors import InputError, RunError
+from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import damaged
 from meshwave.engine.runs.dry_run import AS_IT_IS_S, Rehearsal
 from meshwave.engine.runs.emulation.network import PAYLOAD, missing
@@ -66,7 +67,7 @@ def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
     """Cluster and meshes of a design whose processes are dealt to so many hosts in equal blocks, in order."""
     processes = process_count(design)
     if hosts > processes:
-        raise InputError(f"--hosts {hosts}: the design has {processes} processes; use 1 to {processes} hosts")
+        raise Refusal("too_many_hosts", {"hosts": hosts, "processes": processes}, "--hosts")
     host = [process * hosts // processes for process in range(processes)]
     each = max(Counter(host).values())
     devices = (each * host[process] + process - host.index(host[process]) for process in range(processes))
@@ -130,10 +131,8 @@ def network(design: Design, drawn: Design, options: Options) -> Topology:
     assert hosts is not None
     rates = [link.bandwidth / scale for link in (cluster.intra_node, cluster.inter_node)]
     if (slowest := min(rates)) < LEAST_RATE:
-        raise InputError(
-            f"an emulated link of {number(slowest)} bytes/s cannot be waited for; make it {LEAST_RATE:g} or more"
-            + (f", or stretch time less than {number(scale)} times" if scale > 1 else "")
-        )
+        params = {"rate": number(slowest), "least": LEAST_RATE, "scale": number(scale) if scale > 1 else None}
+        raise Refusal("slow_link", params)
     intra, inter = (rate / PAYLOAD for rate in rates)
     node_of = _node_of(design)
     wanted = {"a process": hosts.intra_bandwidth / scale, "a NIC": hosts.inter_bandwidth / scale}
@@ -165,14 +164,14 @@ def grown(scale: float, hosts: Hosts, step_s: float) -> float:
     return max(scale, min(least, AS_IT_IS_S / step_s)) if step_s else scale
 
 
-def ready() -> None:
-    """See that this machine can emulate hosts.
+def check_emulation() -> None:
+    """Check that this machine can emulate hosts.
 
     Raises:
-        RunError: it cannot; why, and what to do.
+        RunRefusal: it cannot.
     """
     if reason := missing():
-        raise RunError(f"hosts cannot be emulated here: {reason}. Without --hosts the run needs none of it")
+        raise RunRefusal("hosts_not_emulated", {"reason": reason})
 
 
 def _node_of(design: Design) -> tuple[int, ...]:

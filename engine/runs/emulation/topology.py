@@ -1,16 +1,4 @@
-"""A small cluster's network on this machine: a network namespace a process, and links of two speeds.
-
-Each process has a link to the switch (a bridge) of its node, and each node one uplink to the switch
-between nodes; both ends of a link are held to its rate by token buckets, which are inside the kernel
-and in the way of every byte. Where links are to be apart, a process has a second one for what leaves
-its node, to a switch that has the uplink.
-
-Nothing outlives who holds it: namespaces have no names here, and the kernel takes them away, with
-every link in them, when the last process that is in them or holds a descriptor of them is gone,
-however it went.
-
-``python -m meshwave.engine.runs.emulation.network`` tries whether this machine can, and says what it lacks.
-"""
+"""Topology of an emulated cluster: the node of each process, and the rates of links."""
 
 from __future__ import annotations
 
@@ -22,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from meshwave.engine.errors import InputError
+from meshwave.engine.findings import Refusal
 from meshwave.engine.run_files import NotNegative, RunFile, damaged, read_document
 
 FORMAT, FILE = "meshwave-network/1", "network.json"
@@ -53,16 +42,12 @@ class Topology:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.node_of) <= MOST_PROCESSES:
-            raise InputError(f"{len(self.node_of)} processes cannot be; use 1 to {MOST_PROCESSES}")
+            raise Refusal("process_count", {"processes": len(self.node_of), "most": MOST_PROCESSES})
         if not all(LEAST_RATE <= rate <= MOST_RATE for rate in (self.intra, self.inter)):
-            raise InputError(
-                f"links of {self.intra:g} and {self.inter:g} bytes/s cannot be; use {LEAST_RATE:g} to {MOST_RATE:g}"
-            )
+            limits = {"least": LEAST_RATE, "most": MOST_RATE}
+            raise Refusal("link_rates", {"intra": self.intra, "inter": self.inter, **limits})
         if self.inter > self.intra and not self.apart:
-            raise InputError(
-                f"links of {self.intra:g} bytes/s inside nodes and {self.inter:g} between them cannot be; make the one "
-                "between nodes the smaller, since what leaves a node passes a link inside it too"
-            )
+            raise Refusal("uplink_faster_than_link", {"intra": self.intra, "inter": self.inter})
 
     @property
     def processes(self) -> int:

@@ -16,12 +16,12 @@ from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
 from meshwave.engine.document.unsupported import rehearsable, runnable
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
 from meshwave.engine.runs.checkpoints import resume_problems
-from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, usual_scale, waited
+from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, step_wall_seconds, usual_scale
 from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
@@ -34,15 +34,16 @@ from meshwave.engine.runs.training_texts import text_of
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a launcher can do here."""
+    """What a launcher supports on this machine."""
 
-    why_not: str = ""  # a sentence where it can do nothing
+    refusal: Problem | None = None  # why it cannot launch anything
     most_processes: int = 0
     note: str = ""  # how it starts processes
 
     @property
     def can_launch(self) -> bool:
-        return not self.why_not
+        """Whether it can launch runs at all."""
+        return self.refusal is None
 
 
 class Launcher(ABC):
@@ -80,7 +81,7 @@ class Launcher(ABC):
     def poll(self, run: Run) -> None:
         """Look at a run that should be under way and write down what became of it."""
 
-    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:  # noqa: B027  most can all
         """See that this machine has what ``options`` ask for besides the design, which was launched as ``drawn``.
 
         Raises:
@@ -130,13 +131,13 @@ class Launcher(ABC):
             RunError: this machine cannot run it.
         """
         can = self.probe()
-        if not can.can_launch:
-            raise RunError(can.why_not)
+        if can.refusal is not None:
+            raise RunRefusal(can.refusal.code, can.refusal.params)
         design, options, program = spec.drawn, spec.options, spec.prediction.program
         resumed = resume_problems(design, self.record.folder(options.resume)) if options.resume else []
         if found := resumed + self.refusals(design, options, spec.prediction.memory, data):
             raise DesignError(found)
-        self.see_that_it_can(spec.design, design, options)
+        self.check_requirements(spec.design, design, options)
         data = None if options.rehearse else text_of(design, data)
         reconcile(self.record)
         entry, is_new = self.record.submit(
@@ -200,7 +201,7 @@ def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> 
     """Return how many times slower than modelled time a dry run waits, so that a step can be waited for."""
     lengths = Lengths.of(prediction.program, prediction.costs)
     if asked is not None:
-        waited(lengths, asked)
+        step_wall_seconds(lengths, asked)
         return asked
     scale = usual_scale(lengths, process_count(prediction.design), os.cpu_count() or 1)
     if hosts is not None and prediction.costs.unit == "s":
@@ -287,8 +288,7 @@ def _entry_of(folder: Path) -> Entry:
 def _too_many(design: Design, most_processes: int) -> Iterator[Problem]:
     processes = process_count(design)
     if processes > most_processes:
-        message = f"the meshes have {processes} devices, and at most {most_processes} processes run here; draw fewer"
-        yield Problem("meshes", "too_many_processes", message)
+        yield Problem("meshes", "too_many_processes", {"processes": processes, "most": most_processes})
 
 
 def _text(design: Design, data: Path | None) -> tuple[Problem, ...]:

@@ -19,7 +19,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem
 from meshwave.engine.machine import has_gpu, memory_bytes
-from meshwave.engine.runs.emulation.hosts import network, ready
+from meshwave.engine.runs.emulation.hosts import check_emulation, network
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
 from meshwave.engine.runs.launchers._environment import environment
@@ -31,7 +31,6 @@ from meshwave.engine.runs.process_identity import handle, own_handle
 from meshwave.engine.runs.run import Run
 from meshwave.engine.runs.run_database import Record, State
 from meshwave.engine.runs.run_folder import Bundle, process_count
-from meshwave.engine.units import quantity
 
 
 @launchers.register("local")
@@ -70,9 +69,9 @@ class LocalLauncher(OwningLauncher):
 
     def probe(self) -> Capabilities:
         if os.name != "posix":
-            return Capabilities("runs need Linux or macOS; on Windows, start Meshwave inside WSL 2")
+            return Capabilities(Problem("", "unsupported_system", {}))
         if find_spec("torch") is None:
-            return Capabilities("runs need torch, which is not installed: pip install torch (see meshwave doctor)")
+            return Capabilities(Problem("", "runs_without_torch", {}))
         how = "a warm process" if self._start_method == "fork" else "a fresh interpreter each"
         return Capabilities(most_processes=MOST_PROCESSES, note=f"processes start from {how}")
 
@@ -86,10 +85,10 @@ class LocalLauncher(OwningLauncher):
             if self.probe().can_launch:
                 self._ready_zygote()
 
-    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             network(design, drawn, options)
-            ready()
+            check_emulation()
 
     def launch(self, bundle: Bundle) -> None:
         if bundle.options.hosts is not None:
@@ -184,15 +183,11 @@ class LocalLauncher(OwningLauncher):
 
 
 def _memory(design: Design, memory: PeakMemory, available: float) -> Iterator[Problem]:
-    """Without a GPU all devices are drawn on one memory, and a run that overfills it takes the machine along."""
+    """Check that the devices fit in the memory of a machine without GPU, which they share."""
     held = memory.total_bytes * [len(mesh.devices) for mesh in design.meshes]
     if held.sum() > available:
-        needed, there = quantity(float(held.sum()), "B"), quantity(available, "B")
-        message = (
-            f"the {process_count(design)} processes would hold {needed} together, and this machine has {there} and no GPU; "
-            "train a smaller model or micro_batch_size here, or launch on a machine with more memory"
-        )
-        yield Problem("model", "machine_memory", message)
+        needed = {"needed_bytes": float(held.sum()), "available_bytes": float(available)}
+        yield Problem("model", "machine_memory", {"processes": process_count(design), **needed})
 
 
 def _safe_start() -> Literal["fork", "spawn"]:

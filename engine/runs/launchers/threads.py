@@ -41,8 +41,7 @@ class ThreadsLauncher(ThreadedLauncher):
         return Capabilities(most_processes=4096, note="a thread for each mesh, which waits and computes nothing")
 
     def problems(self, design: Design, memory: PeakMemory | None = None, data: Path | None = None) -> list[Problem]:
-        message = "threads rehearse and train nothing; add --rehearse, or use the launcher local"
-        return [Problem("", "rehearsal_only", message), *super().problems(design, memory, data)]
+        return [Problem("", "rehearsal_only", {}), *super().problems(design, memory, data)]
 
     def refusals(
         self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
@@ -50,7 +49,7 @@ class ThreadsLauncher(ThreadedLauncher):
         if options.rehearse is None:
             return self.problems(design, memory, data)
         if options.hosts is not None:
-            return [Problem("", "no_network", "threads send nothing over links; emulated hosts need processes")]
+            return [Problem("", "no_network", {})]
         return rehearsable(design)
 
     def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:

@@ -150,7 +150,7 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
     for rank, warning in enumerate(told):
         assert re.fullmatch(
             rf"warning: meshes\[{rank}\]: a device of mesh m{rank} would hold [\d.]+ GB of its 1 GB, "
-            r"most of it optimizer \([\d.]+ GB\); use more meshes, a larger tp, or sgd",
+            r"most of it optimizer \([\d.]+ GB\); use more meshes, a larger tp or sgd",
             warning,
         )
 
@@ -209,12 +209,12 @@ def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warni
     [
         (
             {"pipeline": {"schedule": "gpipe", "microbatches": 64}},
-            "use 1f1b instead of gpipe, recompute full, or more meshes",
+            "use 1f1b instead of gpipe, recompute full or more meshes",
         ),
         ({"pipeline": {"schedule": "hanayo", "microbatches": 64}}, "use recompute full or more meshes"),
         (
             {"pipeline": {"schedule": "hanayo", "microbatches": 64}, "training": {"micro_batch_size": 2}},
-            "use a smaller micro_batch_size, recompute full, or more meshes",
+            "use a smaller micro_batch_size, recompute full or more meshes",
         ),
     ],
 )
@@ -242,7 +242,9 @@ def test_shares_that_are_equal_though_layers_do_not_divide_are_told() -> None:
     (warning,) = check_design(parse_design(made))
 
     assert (warning.where, warning.severity) == ("pipeline.stages", "warning")
-    assert "all 3 stages at equal shares, though 32 layers do not divide over them (10 or 11 each)" in warning.message
+    assert "all 3 stages alike, but 32 layers cannot be divided equally among them (10 or 11 each)" in warning.message
+    (fix,) = warning.fixes
+    assert (fix.label, fix.edits) == ("set pipeline.stages to 11, 11 and 10", (("pipeline.stages", [11, 11, 10]),))
     assert check_design(parse_design(laid_over(made, {"pipeline": {"stages": [11, 11, 10]}}))) == []
     assert check_design(parse_design(laid_over(made, {"model": {"layers": 33}}))) == []
     assert str(warning) in predict(parse_design(made)).numbers["warnings"]

@@ -307,7 +307,7 @@ def test_what_a_prediction_does_not_know_is_said_before_it_is_judged(
 
     assert found.label == ("predicted for hosts linked at 1 MB/s; blocks were compiled, of which no prediction knows")
     assert found.as_data()["label"] == found.label
-    assert "the profile has blocks in fp32 only; bf16 is priced as those" in found.unmeasured
+    assert "the profile covers blocks in fp32 only; bf16 is priced like these" in found.unmeasured
 
 
 def with_cost(design: Design, cost: dict[str, Any]) -> Design:

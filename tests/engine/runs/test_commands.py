@@ -112,7 +112,9 @@ def test_a_text_that_is_missing_ends_with_status_2_and_leaves_no_run(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", write(home, training={"data": "mine.txt"})]) == 2
-    assert f"training.data: the text mine.txt is not there (looked in {home}, {Path.cwd()}, " in capsys.readouterr().err
+    assert (
+        f"training.data: the text mine.txt does not exist (looked in {home}, {Path.cwd()}, " in capsys.readouterr().err
+    )
     assert Record().all() == []
 
 
@@ -353,7 +355,7 @@ def test_a_signal_cancels_the_run(home: Path, number: signal.Signals, status: in
         (["--hosts", "2", "--inter-bandwidth", "1e30"], "--inter-bandwidth: 1e+30 should be at most 1e+24\n"),
         (
             ["--rehearse", "--scale", "1e9"],
-            "--scale: at a scale of 1,000,000,000 a step would take 2.6 days, and a rehearsal waits a day at most for one; use 380,000,000 or less\n",
+            "--scale: at a time-dilation factor of 1,000,000,000 a step would take 2.6 days, and the limit is one day; use 380,000,000 or less\n",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

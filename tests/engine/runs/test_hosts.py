@@ -109,10 +109,10 @@ def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carri
 
 
 def test_hosts_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match="--hosts 5: the design has 4 processes; use 1 to 4 hosts"):
+    with pytest.raises(InputError, match="--hosts: 5 hosts are too many: the design has 4 processes; use 1 to 4 hosts"):
         network(draw(), on(5))
     with pytest.raises(
-        InputError, match="link of 1,000 bytes/s cannot be waited for; make it 10000 or more, or stretch"
+        InputError, match="link of 1,000 bytes/s is too slow; use 10000 bytes/s or more, or use a time-dilation"
     ):
         network(draw(), on(2, scale=1e4))
 
@@ -141,7 +141,9 @@ def test_what_a_machine_lacks_is_told_before_there_is_a_run(
     )
     monkeypatch.setattr(networks, "_tool", lambda name: None)
 
-    with pytest.raises(RunError, match="hosts cannot be emulated here: the command ip is not here; install iproute2"):
+    with pytest.raises(
+        RunError, match="hosts cannot be emulated on this machine: the command ip is not here; install iproute2"
+    ):
         submit(launcher, draw(), options=on(2))
 
     assert launcher.record.all() == []
@@ -380,7 +382,7 @@ def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
     command.write_text(f"#!/bin/sh\necho $PPID $$ > {told}.part; mv {told}.part {told}; sleep 600\n")
     command.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("meshwave.engine.runs.launchers.local.ready", lambda: None)
+    monkeypatch.setattr("meshwave.engine.runs.launchers.local.check_emulation", lambda: None)
     launcher = LocalLauncher(record, start="fork", worker="stand_in", path=HERE)
 
     def started() -> tuple[Run, int, int]:

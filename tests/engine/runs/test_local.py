@@ -474,9 +474,9 @@ def test_a_worker_that_cannot_be_imported_is_the_reason(record: Record, tmp_path
 
 
 def test_a_text_that_is_missing_is_told_before_there_is_a_run(launcher: LocalLauncher, tmp_path: Path) -> None:
-    with pytest.raises(DesignError, match=r"training\.data: the text mine\.txt is not there \(looked in "):
+    with pytest.raises(DesignError, match=r"training\.data: the text mine\.txt does not exist \(looked in "):
         submit(launcher, draw(training={"data": "mine.txt"}))
-    with pytest.raises(DesignError, match=r"training\.data: there is no file .*mine\.txt"):
+    with pytest.raises(DesignError, match=r"training\.data: the file .*mine\.txt does not exist"):
         submit(launcher, draw(), data=tmp_path / "mine.txt")
 
     assert launcher.record.all() == []

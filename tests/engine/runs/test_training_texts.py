@@ -51,11 +51,11 @@ def test_a_text_that_is_nowhere_is_a_problem_that_says_where_it_was_looked_for(h
 
     (problem,) = refused.value.problems
     assert problem.where == "training.data"
-    assert f"the text mine.txt is not there (looked in {home}, {texts_folder()})" in problem.message
+    assert f"the text mine.txt does not exist (looked in {home}, {texts_folder()})" in problem.message
     assert "--data FILE" in problem.message
-    with pytest.raises(DesignError, match="there is no file"):
+    with pytest.raises(DesignError, match="does not exist"):
         text_of(draw(), home / "mine.txt")
-    with pytest.raises(DesignError, match="is no file; training takes a text"):
+    with pytest.raises(DesignError, match="is not a file; training needs a text"):
         text_of(draw(), home)
 
 

@@ -118,8 +118,8 @@ def test_work_that_is_not_there_is_told() -> None:
         ((2, 0, None, None), "2 x 0 processes cannot be; use 1 to 64"),
         ((9, 8, None, None), "9 x 8 processes cannot be"),
         ((2, 2, 1e6, None), "two rates"),
-        ((2, 2, 1e6, 1e7), "make the one between nodes the smaller"),
-        ((2, 2, float("nan"), 1e6), "bytes/s cannot be; use 10000 to 1e\\+11"),
+        ((2, 2, 1e6, 1e7), "make the one between nodes the slower"),
+        ((2, 2, float("nan"), 1e6), "bytes/s \\(supported: 10000 to 1e\\+11\\)"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(sizes: tuple[int, int, float | None, float | None], said: str) -> None:

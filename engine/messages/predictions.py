@@ -1,0 +1,59 @@
+"""Messages about predictions: warnings, and sizes that a calibration profile does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwave.engine.messages import Message, enumerated, fill
+
+COVERAGE: dict[str, Message] = {
+    "unmeasured_precision": ("the profile covers blocks in {measured:list} only; {precision} is priced like these"),
+    "unmeasured_optimizer": "the profile does not cover {optimizer}; its update is priced by bytes",
+    "unmeasured_blocks": "the profile does not cover {blocks}; their products are priced like dense layers",
+    "unmeasured_size": (
+        "a {quantity} of {size:g} is outside the measured range ({least:g} to {most:g}); its time is extrapolated"
+    ),
+    "unmeasured_computations": "the profile holds no blocks and no run; computations are priced by roofline",
+    "unmeasured_tensor_parallelism": "the run had tp={measured:list}; tp={tp} is priced like that",
+    "unmeasured_inter_node_link": "no link between nodes was measured; the design's link is used",
+    "unmeasured_intra_node_link": "no link inside a node was measured; the design's link is used",
+    "unmeasured_all_reduce": "no all-reduce of {devices} devices was measured; it is priced as a ring over the links",
+}
+"""What a profile does not cover of a design."""
+
+
+def _memory(
+    mesh: str, needed_bytes: float, capacity_bytes: float, category: str, category_bytes: float, remedies: Sequence[str]
+) -> str:
+    text = fill(
+        "a device of mesh {mesh} would hold {needed:quantity|B} of its {capacity:quantity|B}, most of it {category} "
+        "({part:quantity|B})",
+        mesh=mesh,
+        needed=needed_bytes,
+        capacity=capacity_bytes,
+        category=category,
+        part=category_bytes,
+    )
+    return f"{text}; use {enumerated([_REMEDIES[each] for each in remedies], 'or')}"
+
+
+_REMEDIES = {
+    "more_meshes": "more meshes",
+    "larger_tp": "a larger tp",
+    "sgd": "sgd",
+    "smaller_micro_batch": "a smaller micro_batch_size",
+    "1f1b": "1f1b instead of gpipe",
+    "recompute": "recompute full",
+}
+
+MESSAGES: dict[str, Message] = {
+    **COVERAGE,
+    "memory": _memory,
+    "unused_devices": "{idle} of {devices} devices belong to no mesh and stay idle",
+    "equal_shares": (
+        "unit costs price all {stages} stages alike, but {layers} layers cannot be divided equally among them ({least} "
+        "or {most} each); set pipeline.stages to price each stage by its layers"
+    ),
+    "set_stage_layers": "set pipeline.stages to {layers:list}",
+    "cost": "{reason}",
+}
