@@ -50,10 +50,10 @@ from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.memory import keep_freed_memory
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution import executor
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
 from meshwave.engine.runtime.execution.executor import Executor
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
-from meshwave.engine.runtime.execution.update import Update
+from meshwave.engine.runtime.execution.update import OptimizerUpdate
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
@@ -126,10 +126,10 @@ class Ours(Side):
         communicator = world.communicator(layout, message, layout.gradient_groups())
         split = layout.split_stages()
         stages = {
-            stage: LocalStage(module, training.precision, world.device, task.scale, split=stage in split)
+            stage: LocalStage(module, training.precision, world.device, task.scale, splits_backward=stage in split)
             for stage, module in self.modules.items()
         }
-        update = Update(
+        update = OptimizerUpdate(
             self.modules, lambda stage, _: (layout.stage_processes(stage), -1), world.process, communicator, training
         )
         clock, streams = make_clock(world.device), make_streams(world.device)
@@ -339,7 +339,7 @@ def _metered(side: Side, meter: Meter) -> Iterator[None]:
 def _task(document: Mapping[str, Any], world: World) -> Task:
     design: Any = parse_design(document)
     training, model = design.training, design.model
-    batches = Batches(
+    batches = TrainingBatches(
         DEFAULT_TEXT,
         model,
         seed=training.seed,

@@ -143,7 +143,7 @@ class StageOf:
     def _local(self, design: Design, device: torch.device, way: Way) -> LocalStage:
         precision = design.training.precision
         module = module_of(self.size, design, device) if way == "split" else self._module
-        how = {"split": way == "split", "recomputed": way == "recomputed"}
+        how = {"splits_backward": way == "split", "recomputes": way == "recomputed"}
         return LocalStage(module, precision, device, 1 / MICROBATCHES, **how)
 
     def play(self, *, counts: bool) -> None:
@@ -152,7 +152,7 @@ class StageOf:
             for phase, seconds in self._played(way, local):
                 if counts:
                     self._seconds[phase] += seconds
-            local.forget()
+            local.drop_cast_weights()
 
     def _played(self, way: Way, local: LocalStage) -> Iterator[tuple[Phase, list[float]]]:
         given = [self._inputs.fresh() for _ in range(MICROBATCHES)]
@@ -209,7 +209,7 @@ class StageOf:
         came = 0 if self.size.kind == "joining" else x.nbytes  # with skips beside it: counted as what came in
         kept = allocated.bytes + came - y.nbytes  # what goes out is the next stage's to keep
         del y, saved  # here: freed within the next one's count it would be taken off that
-        local.forget()
+        local.drop_cast_weights()
         return float(said), float(kept)
 
 

@@ -16,7 +16,7 @@ from meshwave.engine.program.program import Program
 from meshwave.engine.runtime.device.accelerator import record_event, use_stream
 
 
-class Batch:
+class MessageBatch:
     """Sends and receives between this process and one other.
 
     The last of them issues the batch, which completes as a whole. It keeps the tensors alive until then.
@@ -62,22 +62,22 @@ class Batch:
             self.arrival = record_event()
 
 
-class Batches:
+class MessageBatches:
     """The batches that a rank takes part in, each once a step."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self._batch_of = dict(_batched_messages(program, rank))
         self._sizes = Counter(self._batch_of.values())
-        self._open: dict[int, Batch] = {}
+        self._open: dict[int, MessageBatch] = {}
 
     def __contains__(self, producer: Action) -> bool:
         """Return whether the message of an action's tensor is in a batch."""
         return producer in self._batch_of
 
-    def add(self, producer: Action, operation: dist.P2POp, side: torch.Stream | None = None) -> Batch:
+    def add(self, producer: Action, operation: dist.P2POp, side: torch.Stream | None = None) -> MessageBatch:
         """Add an operation to the batch of its message and return the batch; the last operation issues it."""
         number = self._batch_of[producer]
-        batch = self._open.pop(number, None) or Batch(self._sizes[number], side)
+        batch = self._open.pop(number, None) or MessageBatch(self._sizes[number], side)
         batch.add(operation)
         if not batch.is_issued:
             self._open[number] = batch

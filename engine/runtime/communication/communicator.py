@@ -18,7 +18,7 @@ from meshwave.engine.program.acknowledgements import answers
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.resharding import Transfer
-from meshwave.engine.runtime.communication.batching import Batch, Batches, batched_pairs, message_producer
+from meshwave.engine.runtime.communication.batching import MessageBatch, MessageBatches, batched_pairs, message_producer
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Stamp
 from meshwave.engine.runtime.resharding import PendingReshard, Resharding, Transport
@@ -107,7 +107,7 @@ class Communicator(ABC):
         self._groups: dict[tuple[int, tuple[int, ...]], Any] = {}  # (stage, members) -> torch's process group
         self._sending: dict[Action, PendingSend] = {}
         self._forwarding: list[PendingReshard] = []  # received here, perhaps still being sent on to others
-        self._batches = Batches(layout.program, self._rank)
+        self._batches = MessageBatches(layout.program, self._rank)
         self._acknowledged = _acknowledged_messages(layout.program, self._rank)
         self._reshardings: dict[tuple[int, int, int], Resharding] = {}
         self._tags_per_transfer = max(map(_required_tags, transfers.values()), default=0)
@@ -216,7 +216,7 @@ class Communicator(ABC):
         return receive
 
     @abstractmethod
-    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> MessageBatch:
         """Add a send or a receive, which ``start`` starts, to its batch."""
 
     @abstractmethod
@@ -325,7 +325,7 @@ class _ReshardedTensor(PendingTensor):
 class _BatchedTensor(PendingTensor):
     """A tensor that arrives with its batch."""
 
-    def __init__(self, batch: Batch, tensor: Tensor, device: torch.device) -> None:
+    def __init__(self, batch: MessageBatch, tensor: Tensor, device: torch.device) -> None:
         self._batch, self._tensor, self._device = batch, tensor, device
 
     def wait(self) -> Tensor:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwave.engine.program.action import Action
-from meshwave.engine.runtime.communication.batching import Batch
+from meshwave.engine.runtime.communication.batching import MessageBatch
 from meshwave.engine.runtime.communication.communicator import (
     BoundaryTransfers,
     Communicator,
@@ -36,7 +36,7 @@ class DeviceCommunicator(Communicator):
 
     NCCL and its kin have no tags: messages are matched by their order, which the program keeps for each pair. Operations of one
     communicator run one after the other, so with one for both directions a send could wait behind the receive that it
-    is the condition of. Batches have one communicator for each pair, on which both ends issue the same batches in the
+    is the condition of. MessageBatches have one communicator for each pair, on which both ends issue the same batches in the
     same order.
     """
 
@@ -124,7 +124,7 @@ class DeviceCommunicator(Communicator):
 
         return release_and_send
 
-    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> MessageBatch:
         pair = min(self._process, process), max(self._process, process)
         operation = dist.P2POp(start, tensor, process, self._batch_pairs[pair])
         return self._batches.add(producer, operation, self._batch_sides[pair])

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwave.engine.program.action import Action
-from meshwave.engine.runtime.communication.batching import Batch
+from meshwave.engine.runtime.communication.batching import MessageBatch
 from meshwave.engine.runtime.communication.communicator import (
     BoundaryTransfers,
     Communicator,
@@ -67,7 +67,7 @@ class GlooCommunicator(Communicator):
 
         return receive
 
-    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> Batch:
+    def _add_to_batch(self, producer: Action, start: Callable[..., Any], tensor: Tensor, process: int) -> MessageBatch:
         return self._batches.add(producer, dist.P2POp(start, tensor, process, tag=self.tag(producer)))
 
     def reduce(self, stage: int, members: tuple[int, ...], flat: Tensor) -> PendingTensor:

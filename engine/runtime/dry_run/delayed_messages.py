@@ -1,4 +1,4 @@
-"""The messages of a dry run: real ones, handed out when the drawn links would have brought them."""
+"""Messages and reductions of a dry run: real ones, delivered when the modelled links would have delivered them."""
 
 from __future__ import annotations
 
@@ -25,47 +25,60 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Stamp
 
-CARRIED = 5e8
-"""Bytes/s that the loopback of this machine surely brings from process to process, all of them together."""
-PART_OF_MEMORY = 0.25
-"""Of this machine's memory, for the messages of all processes."""
-ASKING_NS = 200_000
-"""A wait that is shorter may be the cost of asking, on a busy machine: the message may have been there for long."""
-PART_OF_BEING_DUE = 0.1
-"""So may one that is a smaller part of the time for which the message was due when it was asked for: hardly ever does a
-message come so soon after somebody turns to it who could have had it so long ago."""
+LOOPBACK_BYTES_PER_S = 5e8
+"""Rate of messages between processes that this machine certainly reaches, summed over all processes."""
+MESSAGE_MEMORY_FRACTION = 0.25
+"""Share of this machine's memory that messages of all processes may use."""
+MIN_LATE_NS = 200_000
+"""A shorter wait may be the overhead of waiting on a busy machine, for a message that arrived long before."""
+MIN_LATE_FRACTION = 0.1
+"""A wait that is a smaller part of the time since the message was due may be such overhead too: a message rarely
+arrives just after somebody waits for it who could have had it long before."""
 
 
 def memory_bytes() -> int:
+    """Return the memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Board:
-    """What all processes of a host can read at once: nanoseconds of the clock that they share, in a file.
+class SharedTimes:
+    """Times that all processes of a host share in a file, in nanoseconds of their common clock.
 
-    Nothing has to be wiped from step to step: what is left of an earlier one is in the past.
+    Nothing is reset between steps: times of an earlier step are in the past.
+
+    Attributes:
+        arrivals: ``[tags, lanes]`` when what each process of a mesh sends arrives.
+        gradients_ready: ``[stages, processes]`` when the gradients of a process are complete.
+        norm_ready: ``[processes]`` when all gradients are reduced.
+        step_ends: ``[processes]`` when the last step ended.
+        flows_ready: ``[cells]`` when the members of the flows of shared links are ready.
     """
 
     def __init__(self, path: Path, layout: ProcessLayout, tags: int, cells: int = 0) -> None:
-        """``tags`` is how many messages a step can have; ``cells``, in how many places flows are announced."""
+        """Map the file.
+
+        Args:
+            path: the file; the first process creates it.
+            layout: the layout of the processes.
+            tags: the number of messages that a step can have.
+            cells: the number of places in which flows are announced.
+        """
         lanes, stages = max(len(layout.mesh(rank)) for rank in range(len(layout.shapes))), layout.program.stages
-        sizes = [tags * lanes, stages * layout.processes, layout.processes, layout.processes, cells]
+        lengths = [tags * lanes, stages * layout.processes, layout.processes, layout.processes, cells]
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-            os.ftruncate(file.fileno(), 8 * sum(sizes))  # to the same size by everybody
-            self._map = mmap.mmap(file.fileno(), 8 * sum(sizes))
-        parts = np.split(np.frombuffer(self._map, np.int64), np.cumsum(sizes)[:-1])
-        arrives, reduced, self.norms, self.done, self.flows = parts
-        self.arrives = arrives.reshape(tags, lanes)  # when what each process of a mesh sends is there
-        self.reduced = reduced.reshape(stages, layout.processes)  # since when a copy's gradients are complete
-        # norms: [processes] since when all gradients are reduced; done: [processes] the end of a step
-        # flows: [cells] since when those who take part in the flows of shared links are ready
+            os.ftruncate(file.fileno(), 8 * sum(lengths))  # all processes set the same size
+            self._map = mmap.mmap(file.fileno(), 8 * sum(lengths))
+        parts = np.split(np.frombuffer(self._map, np.int64), np.cumsum(lengths)[:-1])
+        arrivals, gradients_ready, self.norm_ready, self.step_ends, self.flows_ready = parts
+        self.arrivals = arrivals.reshape(tags, lanes)
+        self.gradients_ready = gradients_ready.reshape(stages, layout.processes)
 
 
 class DelayedCommunicator:
-    """The real communicator, whose messages are handed out when the drawn links would have brought them.
+    """A real communicator whose messages are delivered when the modelled links would have delivered them.
 
-    Where links are shared and not emulated, that is when the flow of the message is complete. Emulated links take their
-    own time, and more where several messages share one; what they lack of the drawn latency is waited for.
+    On shared links that are not emulated, this is when the flow of the message is complete. Emulated links take their
+    own time; the wait adds what they lack of the modelled latency.
     """
 
     def __init__(
@@ -75,61 +88,74 @@ class DelayedCommunicator:
         world: World,
         device: Device,
         waits: Waits,
-        board: Board,
-        joined: set[tuple[int, int]],
+        shared: SharedTimes,
+        resharded: set[tuple[int, int]],
         *,
-        real: bool,
+        emulates_links: bool,
     ) -> None:
-        """``real``: links are emulated. What goes from one rank to another that are ``joined`` may come from any process
-        of the first."""
-        self._communicator, self._board = communicator, board
+        """Wrap a communicator.
+
+        Args:
+            communicator: sends and receives.
+            layout: the layout of the processes.
+            world: this process among the others.
+            device: the device that waits.
+            waits: the modelled times.
+            shared: the times that processes share.
+            resharded: (source rank, target rank) of boundaries where a tensor may come from any process of the source.
+            emulates_links: the links of this run are emulated.
+        """
+        self._communicator, self._shared = communicator, shared
         self._layout, self._world, self._device = layout, world, device
-        self._joined = joined
+        self._resharded = resharded
         program = layout.program
         self._rank, self._lane = layout.rank(world.process), layout.lane(world.process)
         ends = (program.rank == self._rank) | (program.peer == self._rank)
         rows = np.flatnonzero(program.is_send & ends).tolist()
-        self._row = {(int(program.rank[row]), message_key(program.row(row))): row for row in rows}
-        self._takes = {name: int(waits.ns[row]) for name, row in self._row.items()}
-        self._flow = {name: -1 if real else waits.flow(row) for name, row in self._row.items()}
+        row_of = {(int(program.rank[row]), message_key(program.row(row))): row for row in rows}
+        self._transfer_ns = {name: int(waits.ns[row]) for name, row in row_of.items()}
+        self._flow = {name: -1 if emulates_links else waits.flow(row) for name, row in row_of.items()}
 
-    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
-        send, device, took = self._communicator.sender(made, rank), self._device, self._takes[self._rank, _name(made)]
-        places, lane = self._board.arrives[self._communicator.tag(made)], self._lane
+    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+        """Return a function that shares when a tensor arrives, and starts to send it."""
+        send, device = self._communicator.sender(producer, rank), self._device
+        transfer_ns = self._transfer_ns[self._rank, _key_of_message(producer)]
+        arrivals, lane = self._shared.arrivals[self._communicator.tag(producer)], self._lane
 
         def start(tensor: Tensor) -> None:
-            places[lane] = device.send(took)  # before the message: who has it finds this there
+            arrivals[lane] = device.send(transfer_ns)  # before the message, so that its receiver finds the time
             send(tensor)
 
         return start
 
-    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]:
-        receive, device, world = self._communicator.receiver(made, rank), self._device, self._world
-        flow = self._flow[rank, _name(made)]
-        due = self._due(self._communicator.tag(made), rank) if flow < 0 else partial(device.wait_for, flow)
-        return lambda: DelayedMessage(receive(), device, world, due)
+    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to receive a tensor."""
+        receive, device, world = self._communicator.receiver(producer, rank), self._device, self._world
+        flow = self._flow[rank, _key_of_message(producer)]
+        due = self._due(self._communicator.tag(producer), rank) if flow < 0 else partial(device.wait_for, flow)
+        return lambda: DelayedTensor(receive(), device, world, due)
 
     def _due(self, tag: int, source: int) -> Callable[[], int]:
-        """Asks when a message from a rank is there."""
-        lanes = slice(None) if (source, self._rank) in self._joined else slice(self._lane, self._lane + 1)
-        places = self._board.arrives[tag, lanes]
-        return lambda: int(places.max())
+        """Return a function that returns when a message from a rank is due."""
+        is_resharded = (source, self._rank) in self._resharded
+        lanes = slice(None) if is_resharded else slice(self._lane, self._lane + 1)
+        arrivals = self._shared.arrivals[tag, lanes]
+        return lambda: int(arrivals.max())
 
     def flush(self) -> None:
+        """Wait until all messages of this step are sent."""
         self._communicator.flush()
 
 
-def _name(made: Action) -> tuple[bool, int, int, int]:
-    """Key of a message, see :func:`message_key`."""
-    onward = 1 if made.op == Op.F else -1
-    return made.op == Op.F, made.stage, made.other if made.other >= 0 else made.stage + onward, made.microbatch
+def _key_of_message(producer: Action) -> tuple[bool, int, int, int]:
+    """Return the key of the message that carries the tensor of ``producer``; see :func:`message_key`."""
+    step = 1 if producer.op == Op.F else -1
+    consumer = producer.other if producer.other >= 0 else producer.stage + step
+    return producer.op == Op.F, producer.stage, consumer, producer.microbatch
 
 
-class DelayedMessage(PendingTensor):
-    """Something on its way that is not there before it is ``due``, which is asked once it is.
-
-    Of a reduction, which begins when the last one is ready for it, ``begins`` says when that was, given when it was due.
-    """
+class DelayedTensor(PendingTensor):
+    """A tensor that is delivered when it is due."""
 
     def __init__(
         self,
@@ -137,31 +163,44 @@ class DelayedMessage(PendingTensor):
         device: Device,
         world: World,
         due: Callable[[], int],
-        begins: Callable[[int], int] | None = None,
+        departure: Callable[[int], int] | None = None,
     ) -> None:
-        self._pending, self._device, self._world, self._due, self._begins = pending, device, world, due, begins
-        self._there_ns = self._began_ns = 0
+        """Wrap a tensor in flight.
+
+        Args:
+            pending: the tensor.
+            device: the device that waits.
+            world: this process among the others.
+            due: returns when it is due, once it has arrived.
+            departure: returns when a reduction began, given when it was due.
+        """
+        self._pending, self._device, self._world, self._due = pending, device, world, due
+        self._find_departure = departure
+        self._arrival_ns = self._departure_ns = 0
 
     def wait(self) -> Tensor:
-        asked = time.perf_counter_ns()
+        """Wait until the tensor has arrived and is due."""
+        requested = time.perf_counter_ns()
         tensor = self._pending.wait()
-        synchronize_stream(self._world.device)  # NCCL lets a stream wait, and in a dry run it is the host that does
-        came, due = time.perf_counter_ns(), self._due()
-        self._there_ns = self._device.hold(max(due, came) if came_late(due, asked, came) else due)
-        self._began_ns = self._begins(self._there_ns) if self._begins else 0
+        synchronize_stream(self._world.device)
+        arrived, due = time.perf_counter_ns(), self._due()
+        self._arrival_ns = self._device.hold(max(due, arrived) if is_late(due, requested, arrived) else due)
+        self._departure_ns = self._find_departure(self._arrival_ns) if self._find_departure else 0
         return tensor
 
     @property
     def arrival(self) -> Stamp | None:
-        return self._there_ns or None
+        """When it was due, or arrived if that was later."""
+        return self._arrival_ns or None
 
     @property
     def departure(self) -> Stamp | None:
-        return self._began_ns or None
+        """When a reduction began."""
+        return self._departure_ns or None
 
 
-class _All(PendingTensor):
-    """Several reductions, of which the last to come counts."""
+class _Reductions(PendingTensor):
+    """Several reductions, which are complete with the last one."""
 
     def __init__(self, pending: Sequence[PendingTensor]) -> None:
         self._pending = pending
@@ -171,19 +210,24 @@ class _All(PendingTensor):
         return found[-1] if found else torch.zeros(())
 
 
-def came_late(due_ns: int, asked_ns: int, came_ns: int) -> bool:
-    """Whether it came while it was waited for, and had not been there since it was due; 0 where nobody knows when it
-    was."""
-    was_due = asked_ns - due_ns if due_ns else 0
-    return came_ns - asked_ns > max(ASKING_NS, PART_OF_BEING_DUE * was_due)
+def is_late(due_ns: int, requested_ns: int, arrived_ns: int) -> bool:
+    """Return whether a tensor arrived during the wait for it, and not before.
+
+    Args:
+        due_ns: when it was due; 0 if unknown.
+        requested_ns: when the wait began.
+        arrived_ns: when the wait ended.
+    """
+    since_due = requested_ns - due_ns if due_ns else 0
+    return arrived_ns - requested_ns > max(MIN_LATE_NS, MIN_LATE_FRACTION * since_due)
 
 
-Rings = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
-"""By stage, the processes that reduce gradients together, and bytes."""
+ReductionGroups = Mapping[int, Sequence[tuple[tuple[int, ...], float]]]
+"""For each stage, the groups of processes that reduce its gradients, and the bytes."""
 
 
-def rings_of(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> Rings:
-    """Who reduces which gradients of each stage that is reduced, in one order for all processes."""
+def reduction_groups(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> ReductionGroups:
+    """Return the groups that reduce each stage, in the same order on all processes."""
     process = dict(
         zip((device for mesh in design.meshes for device in mesh.devices), range(layout.processes), strict=True)
     )
@@ -198,8 +242,8 @@ def rings_of(design: Design, layout: ProcessLayout, layers: tuple[int, ...]) -> 
     }
 
 
-class Reductions:
-    """In place of the update: gradients are reduced in the modelled time, by messages as large as fit into it."""
+class WaitingUpdate:
+    """Reduces gradients in the modelled time, with messages as large as that time allows, and updates no weights."""
 
     def __init__(
         self,
@@ -208,85 +252,81 @@ class Reductions:
         communicator: Communicator,
         device: Device,
         waits: Waits,
-        board: Board,
-        rings: Rings,
+        shared: SharedTimes,
+        groups: ReductionGroups,
         links: LiveLinks | None = None,
         *,
-        real: bool,
+        emulates_links: bool,
     ) -> None:
-        """``real``: the links are as drawn, so that the messages are too, and nothing is held."""
-        self._layout, self._world, self._communicator, self._device, self._board = (
-            layout,
-            world,
-            communicator,
-            device,
-            board,
-        )
-        self._real, self._links = real, links
+        """Allocate the messages; over emulated links they have their full size and are not delayed."""
+        self._layout, self._world, self._device, self._shared = layout, world, device, shared
+        self._communicator, self._emulates_links, self._links = communicator, emulates_links, links
         program, mine = layout.program, layout.program.rows(layout.rank(world.process))
         rows = [row for row in range(mine.start, mine.stop) if program.op[row] == Op.REDUCE_GRAD]
-        self._took = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
+        self._reduction_ns = {int(program.stage[row]): int(waits.ns[row]) for row in rows}
         self._flow = {int(program.stage[row]): waits.flow(row) for row in rows} if links else {}
-        self._most = PART_OF_MEMORY * memory_bytes() / (layout.processes * max(1, len(rows)))
+        self._max_bytes = MESSAGE_MEMORY_FRACTION * memory_bytes() / (layout.processes * max(1, len(rows)))
         self._flat = {
             stage: [
-                (members, torch.zeros(self._numbers(stage, len(members), size), device=world.device))
-                for members, size in rings[stage]
+                (members, torch.zeros(self._elements(stage, len(members), size), device=world.device))
+                for members, size in groups[stage]
                 if world.process in members
             ]
-            for stage in self._took
+            for stage in self._reduction_ns
         }
         self._reducing: list[tuple[int, PendingTensor]] = []
-        self._done_ns = 0
+        self._complete_ns = 0
 
-    def _numbers(self, stage: int, members: int, size: float) -> int:
-        """How many are summed up, of gradients of so many bytes."""
-        fits = CARRIED * self._took[stage] / 1e9 / (2 * members)
-        return max(1, int(min(self._most, size if self._real else min(size, fits))) // 4)
+    def _elements(self, stage: int, members: int, size: float) -> int:
+        """Return how many elements are really reduced for gradients of ``size`` bytes."""
+        fits = size
+        if not self._emulates_links:
+            fits = LOOPBACK_BYTES_PER_S * self._reduction_ns[stage] / 1e9 / (2 * members)
+        return max(1, int(min(self._max_bytes, size, fits)) // 4)
 
     def reduce(self, stage: int) -> None:
-        """This copy of the stage is complete."""
-        self._board.reduced[stage, self._world.process] = self._device.free_ns
+        """Share when the gradients of this process are complete, and start to reduce them."""
+        self._shared.gradients_ready[stage, self._world.process] = self._device.free_ns
         if self._links is not None and self._flow[stage] >= 0:
-            place = self._holders(stage).index(self._world.process)
+            place = self._stage_processes(stage).index(self._world.process)
             self._links.announce(self._flow[stage], place, self._device.free_ns)
-        begun = [self._communicator.reduce(stage, members, flat) for members, flat in self._flat[stage]]
-        self._reducing.append((stage, _All(begun)))
+        started = [self._communicator.reduce(stage, members, flat) for members, flat in self._flat[stage]]
+        self._reducing.append((stage, _Reductions(started)))
 
     def collect(self) -> dict[int, PendingTensor]:
-        """Wait until all are reduced, one after the other, and those of all processes where they are clipped."""
-        self._done_ns, found = 0, dict[int, PendingTensor]()
+        """Wait for all reductions one after the other, and for those of all processes if gradients are clipped."""
+        self._complete_ns, found = 0, dict[int, PendingTensor]()
         for stage, pending in self._reducing:
-            found[stage] = DelayedMessage(pending, self._device, self._world, *self._held_until(stage))
+            found[stage] = DelayedTensor(pending, self._device, self._world, *self._bind_times(stage))
             found[stage].wait()
         self._reducing.clear()
         if self._layout.program.clips:
-            self._board.norms[self._world.process] = max(self._device.free_ns, self._done_ns)
+            self._shared.norm_ready[self._world.process] = max(self._device.free_ns, self._complete_ns)
             self._communicator.total([0.0])
-            self._device.hold(int(self._board.norms.max()))
+            self._device.hold(int(self._shared.norm_ready.max()))
         return found
 
-    def _holders(self, stage: int) -> list[int]:
+    def _stage_processes(self, stage: int) -> list[int]:
         return [process for rank in self._layout.program.ranks_of(stage) for process in self._layout.mesh(rank)]
 
-    def _held_until(self, stage: int) -> tuple[Callable[[], int], Callable[[int], int] | None]:
-        """When a reduction is there, and when it began, where links do not tell that themselves."""
-        if self._real:
+    def _bind_times(self, stage: int) -> tuple[Callable[[], int], Callable[[int], int] | None]:
+        """Return functions for when a reduction is due and when it began; emulated links take their own time."""
+        if self._emulates_links:
             return lambda: 0, None
         links, flow = self._links, self._flow.get(stage, -1)
         if links is None or flow < 0:
-            return partial(self._due, stage), lambda there_ns: there_ns - self._took[stage]
-        return partial(self._complete, flow), lambda there_ns: links.sent(flow)
+            return partial(self._due, stage), lambda due_ns: due_ns - self._reduction_ns[stage]
+        return partial(self._wait_for_flow, flow), lambda due_ns: links.sent(flow)
 
-    def _complete(self, flow: int) -> int:
-        self._done_ns = self._device.wait_for(flow)
-        return self._done_ns
+    def _wait_for_flow(self, flow: int) -> int:
+        self._complete_ns = self._device.wait_for(flow)
+        return self._complete_ns
 
     def _due(self, stage: int) -> int:
-        """Once every copy is complete and the reduction before is done, it takes its time."""
-        ready = int(self._board.reduced[stage, self._holders(stage)].max())
-        self._done_ns = max(self._done_ns, ready) + self._took[stage]
-        return self._done_ns
+        """Return when a reduction is due, which starts when all gradients and the previous reduction are complete."""
+        ready = int(self._shared.gradients_ready[stage, self._stage_processes(stage)].max())
+        self._complete_ns = max(self._complete_ns, ready) + self._reduction_ns[stage]
+        return self._complete_ns
 
     def apply(self) -> None:
-        """There are no weights."""
+        """Do nothing: there are no weights."""

@@ -1,8 +1,8 @@
-"""A rehearsal: the processes of a run play its program over the real communicator, and wait where they would compute.
+"""A dry run in one process: it executes the program with real messages, and waits where training computes.
 
-Tensors have their true shapes and dtypes, as far as this machine can move them in the modelled time. Where the
-network is not emulated, a message that the drawn links would have brought later is held until then. What all processes
-have to know for that is on a :class:`~meshwave.engine.runtime.dry_run.delayed_messages.Board` that they share.
+Tensors have their true shapes and dtypes, as far as this machine can send them in the modelled time. Where the network
+is not emulated, a message is delivered when the modelled links would have delivered it. Processes share the times that
+this needs in :class:`~meshwave.engine.runtime.dry_run.delayed_messages.SharedTimes`.
 """
 
 from __future__ import annotations
@@ -31,166 +31,189 @@ from meshwave.engine.runtime.device.accelerator import synchronize_stream
 from meshwave.engine.runtime.device.clock import Clock, HostClock
 from meshwave.engine.runtime.device.streams import Streams
 from meshwave.engine.runtime.dry_run.delayed_messages import (
-    CARRIED,
-    PART_OF_MEMORY,
-    Board,
+    LOOPBACK_BYTES_PER_S,
+    MESSAGE_MEMORY_FRACTION,
     DelayedCommunicator,
-    Reductions,
-    came_late,
+    SharedTimes,
+    WaitingUpdate,
+    is_late,
     memory_bytes,
-    rings_of,
+    reduction_groups,
 )
 from meshwave.engine.runtime.dry_run.stage_collectives import StageCollectives
-from meshwave.engine.runtime.execution.executor import Executor, Measured, Slot
-from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.executor import Executor, Slot, StepTimes
+from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import MESSAGE_DTYPES, Saved, Tensors
-from meshwave.engine.runtime.execution.trainer import routes
+from meshwave.engine.runtime.execution.trainer import plan_boundary_transfers
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient
 from meshwave.engine.units import quantity
 
-SMALLEST_BYTES = 2**14
-"""A message that is this small costs no more than an empty one."""
-PART_OF_AN_ACTION = 0.01
-"""How late a message may be that takes no time by the model, as a share of the shortest action."""
-REDUCED = CARRIED / 2
-"""The same of collectives, whose members wait for each other, and sum up what they get."""
-OWN_LATENCY_NS = 100_000
-"""What a small message takes from one emulated host to another."""
-AT_ONCE = 8
-"""Messages that a process holds at once, at a guess."""
-LEAD_NS = 500_000
-"""From the word of the last process to the start of a step, for each process: all have heard it by then."""
+NEGLIGIBLE_BYTES = 2**14
+"""A message up to this size takes as long as an empty one."""
+LATENESS_FRACTION = 0.01
+"""Share of the shortest action by which a message may be late that takes no time in the model."""
+COLLECTIVE_BYTES_PER_S = LOOPBACK_BYTES_PER_S / 2
+"""Rate of collectives that this machine certainly reaches: members wait for each other and sum."""
+EMULATED_LATENCY_NS = 100_000
+"""Latency of a small message between emulated hosts."""
+CONCURRENT_MESSAGES = 8
+"""Estimate of the messages that a process holds at once."""
+START_LEAD_NS = 500_000
+"""Time from the last process's arrival to the start of a step, for each process; by then all know it."""
+NO_PRIORITY_NOTE = (
+    "other work on this machine may delay the waits, because this user may not raise their priority; keep it idle"
+)
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """One step: how long it took on the modelled clock, and what this process measured, counted from the start of
-    the first step, so that it can be told in whole nanoseconds of any scale."""
+class DryRunStep:
+    """One step: its duration in modelled time, and the times that this process measured.
 
-    seconds: float
-    measured: Measured
-
-
-class Rehearser:
-    """One process of a rehearsal: its waits, its place on the board, its executor.
-
-    ``notes`` say what kind of rehearsal it is, and ``unit`` is that of its times.
+    The times are relative to the start of the first step, so that they are exact in whole nanoseconds of any scale.
     """
 
+    seconds: float
+    times: StepTimes
+
+
+class DryRunner:
+    """One process of a dry run."""
+
     def __init__(self, job: Job, world: World, folder: Path) -> None:
-        assert job.rehearsal is not None and job.rehearsal.scale is not None, "settled when it was launched"
-        design, program, layout = job.design, job.program, job.layout
+        """Prepare the waits and the messages of this process.
+
+        Args:
+            job: the design and its program.
+            world: this process among the others.
+            folder: the run folder.
+        """
+        assert job.rehearsal is not None and job.rehearsal.scale is not None, "the launcher sets the scale"
+        design, program, layout, process = job.design, job.program, job.layout, world.process
         costs, self._scale = estimate(design, program), job.rehearsal.scale
         self.unit = costs.unit
-        self._world, self._process = world, world.process
+        """Unit of its times."""
+        self._world, self._process, self._rank = world, process, layout.rank(process)
         lengths = Lengths.of(program, costs)
-        smaller, sizes = as_far_as_they_fit(job, costs, self._scale, lengths)
-        rows = tensor_of(smaller).shape[0] // layout.mesh_shape(world.process).dp
+        smaller, size_note = shrink_to_fit(job, costs, self._scale, lengths)
+        rows = tensor_of(smaller).shape[0] // layout.mesh_shape(process).dp
         shape = rows, smaller.model.sequence, smaller.model.hidden
         message = MessageFormat(shape, MESSAGE_DTYPES[design.training.precision])
-        routed = routes(smaller, layout)
-        rings = rings_of(design, layout, costs.layers)
-        sharing = [(stage, members) for stage, its in rings.items() for members, _ in its]
-        communicator = world.communicator(layout, message, list(dict.fromkeys(sharing)), routed)
+        transfers = plan_boundary_transfers(smaller, layout)
+        groups = reduction_groups(design, layout, costs.layers)
+        gradient_groups = [(stage, members) for stage, its_groups in groups.items() for members, _ in its_groups]
+        communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
         lanes = [len(layout.mesh(rank)) for rank in range(program.ranks)]
         waits = self._waits = Waits.of(program, costs, self._scale, lanes)
-        self._board = Board(
-            folder / "board.bin", layout, communicator.tags, int(waits.flows.cells[-1]) if waits.flows else 0
-        )
+        cells = int(waits.flows.cells[-1]) if waits.flows else 0
+        self._shared = SharedTimes(folder / "board.bin", layout, communicator.tags, cells)
         self._links = None
-        if waits.flows is not None and not job.shaped:
-            self._links = LiveLinks(waits.flows, self._board.flows, self._scale)
-        device = self._device = Device(costs.transfer_model, links=self._links, place=layout.lane(world.process))
-        self._rank = layout.rank(world.process)
-        joined = {(source, target) for source, target, _ in routed}
-        held = DelayedCommunicator(communicator, layout, world, device, waits, self._board, joined, real=job.shaped)
-        stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
-        reduced = Reductions(
-            layout, world, communicator, device, waits, self._board, rings, self._links, real=job.shaped
+        if waits.flows is not None and not job.emulates_links:
+            self._links = LiveLinks(waits.flows, self._shared.flows_ready, self._scale)
+        device = self._device = Device(costs.transfer_model, links=self._links, place=layout.lane(process))
+        resharded = {(source, target) for source, target, _ in transfers}
+        messenger = DelayedCommunicator(
+            communicator, layout, world, device, waits, self._shared, resharded, emulates_links=job.emulates_links
         )
-        ratio, exchanged = _share_of_exchanges(job, smaller, waits, lengths)
-        inside = StageCollectives(design, layout, costs.layers, world, ratio) if exchanged else None
+        stages = {stage: WaitingStage(program, stage, message, world.device) for stage in program.stages_of(self._rank)}
+        update = WaitingUpdate(
+            layout,
+            world,
+            communicator,
+            device,
+            waits,
+            self._shared,
+            groups,
+            self._links,
+            emulates_links=job.emulates_links,
+        )
+        ratio, exchange_note = _exchange_ratio(job, smaller, waits, lengths)
+        collectives = StageCollectives(design, layout, costs.layers, world, ratio) if exchange_note else None
         self._communicator = communicator
-        self._executor = WaitingExecutor(layout, world, stages, held, reduced, device, waits, inside)
+        self._executor = WaitingExecutor(layout, world, stages, messenger, update, device, waits, collectives)
         nothing = torch.empty(0)
         self._batch = dict.fromkeys(layout.microbatches(self._rank), (nothing, nothing))
         self._start_ns = self._origin_ns = 0
-        notes = [in_words(lengths, self._scale, costs.unit), sizes, exchanged]
-        self.notes = [*filter(None, notes), *([] if come_first(_threads()) else [COMES_LAST])]
+        texts = [exchange_note, "" if come_first(_threads()) else NO_PRIORITY_NOTE]
+        self.notes = [RunNote(in_words(lengths, self._scale, costs.unit)), size_note]
+        self.notes += [RunNote(text) for text in texts if text]
+        """Notes for people about this dry run."""
 
-    def step(self) -> Rehearsed:
-        """Play one step; all processes begin and end it together."""
+    def step(self) -> DryRunStep:
+        """Run one step; all processes begin and end it together."""
         if not self._start_ns:
-            self._meet()
+            self._synchronize()
             self._origin_ns = self._start_ns
         if self._links is not None:
             self._links.start(self._start_ns)
         self._device.start(self._start_ns)
         began, origin = self._start_ns, self._origin_ns
-        measured = self._executor.run(self._batch)
-        ended = self._meet()
+        times = self._executor.run(self._batch)
+        ended = self._synchronize()
         if self._links is not None:
             program = self._waits.program
             rows = program.rows(self._rank)
             sends = np.flatnonzero(program.is_send[rows]) + rows.start
-            note_starts(measured.start, self._links, self._waits, sends, first=rows.start)
-        measured = replace(measured, start=measured.start - origin, end=measured.end - origin)
-        return Rehearsed((ended - began) / 1e9 / self._scale, measured)
+            note_starts(times.start, self._links, self._waits, sends, first=rows.start)
+        times = replace(times, start=times.start - origin, end=times.end - origin)
+        return DryRunStep((ended - began) / 1e9 / self._scale, times)
 
-    def _meet(self) -> int:
-        """Wait for the others and agree on when the next step starts; returns when the last one was done."""
-        self._board.done[self._process] = time.perf_counter_ns()
+    def _synchronize(self) -> int:
+        """Wait for the others, set the start of the next step, and return when the last process ended this one."""
+        self._shared.step_ends[self._process] = time.perf_counter_ns()
         self._communicator.total([0.0])
-        last = int(self._board.done.max())
-        self._start_ns = last + LEAD_NS * (1 + self._world.size)
+        last = int(self._shared.step_ends.max())
+        self._start_ns = last + START_LEAD_NS * (1 + self._world.size)
         return last
 
 
 def _threads() -> list[int]:
-    """Those of this process, of its messages too."""
+    """Return all threads of this process, those that send its messages included."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
 
-COMES_LAST = (
-    "other work of this machine may delay the waits, since this user may not let them come first; keep it quiet"
-)
+def shrink_to_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tuple[Design, RunNote]:
+    """Return a design whose messages this machine can hold and send in the modelled time, and a note about them.
 
-
-def as_far_as_they_fit(job: Job, costs: Costs, scale: float, lengths: Lengths) -> tuple[Design, str]:
-    """The design with messages as large as this machine can bring in the modelled time and hold in its memory, which
-    is itself where they fit; and how it is with them, in a sentence. Emulated links take the time that they take."""
+    It is the job's own design if its messages fit. Emulated links take the time that they take.
+    """
     sends = np.flatnonzero(job.program.is_send)
     largest = float(costs.bytes[sends].max(initial=0.0))
     if not largest:
-        return job.design, "no mesh sends anything to another one"
-    held = PART_OF_MEMORY * memory_bytes() / (AT_ONCE * largest * job.layout.processes)
-    design = _smaller(job.design, held if job.shaped else min(held, _carried(job, costs, scale, lengths, sends)))
-    where = "links are emulated; " if job.shaped else ""
+        return job.design, RunNote("no mesh sends messages to another one")
+    ratio = MESSAGE_MEMORY_FRACTION * memory_bytes() / (CONCURRENT_MESSAGES * largest * job.layout.processes)
+    if not job.emulates_links:
+        ratio = min(ratio, _sendable_ratio(job, costs, scale, lengths, sends))
+    design = _shrink_messages(job.design, ratio)
+    links = "links are emulated; " if job.emulates_links else ""
+    sent = largest * tensor_of(design).bytes / tensor_of(job.design).bytes
+    numbers = {"message_bytes": sent, "modelled_message_bytes": largest}
     if design is job.design:
-        return design, f"{where}messages are as large as drawn, up to {quantity(largest, 'B')} a process"
-    sent = quantity(largest * tensor_of(design).bytes / tensor_of(job.design).bytes, "B")
-    smaller = f"messages are smaller than drawn ({sent} at most instead of {quantity(largest, 'B')} a process), since"
-    if job.shaped:
-        return design, f"{where}{smaller} this machine could not hold more of them; they take as long as the drawn ones"
-    return (
-        design,
-        f"{smaller} this machine could not bring more of them in the modelled time; they take as long as the drawn ones",
+        return design, RunNote(
+            f"{links}messages have their full size (up to {quantity(sent, 'B')} per process)", numbers
+        )
+    reason = "hold larger ones" if job.emulates_links else "send larger ones in the modelled time"
+    text = (
+        f"{links}messages are smaller than modelled (at most {quantity(sent, 'B')} instead of {quantity(largest, 'B')} "
+        f"per process), because this machine cannot {reason}; their modelled duration is unchanged"
     )
+    return design, RunNote(text, numbers)
 
 
-def _carried(job: Job, costs: Costs, scale: float, lengths: Lengths, sends: NDArray[np.intp]) -> float:
-    """The share of each message's bytes that the loopback brings while the drawn link brings all of them."""
+def _sendable_ratio(job: Job, costs: Costs, scale: float, lengths: Lengths, sends: NDArray[np.intp]) -> float:
+    """Return the share of each message's bytes that the loopback sends in the message's modelled time."""
     lanes = np.array([shape.dp * shape.tp for shape in job.layout.shapes])[job.program.rank[sends]]
-    together = costs.bytes[sends] * lanes  # of all processes of a mesh
-    alone = CARRIED * scale * (costs.seconds[sends] + PART_OF_AN_ACTION * lengths.shortest)
-    of_each = np.maximum(alone, SMALLEST_BYTES * lanes) / together
-    return min(float(of_each.min()), CARRIED * scale * lengths.step / float(together.sum()))
+    mesh_bytes = costs.bytes[sends] * lanes
+    sendable = LOOPBACK_BYTES_PER_S * scale * (costs.seconds[sends] + LATENESS_FRACTION * lengths.shortest)
+    ratios = np.maximum(sendable, NEGLIGIBLE_BYTES * lanes) / mesh_bytes
+    return min(float(ratios.min()), LOOPBACK_BYTES_PER_S * scale * lengths.step / float(mesh_bytes.sum()))
 
 
-def _share_of_exchanges(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -> tuple[float, str]:
-    """The share of the bytes of the collectives inside stages that is sent, and what is to say of it; nothing where
-    there are none. Emulated links carry all of them."""
+def _exchange_ratio(job: Job, smaller: Design, waits: Waits, lengths: Lengths) -> tuple[float, str]:
+    """Return the share of the bytes of collectives inside stages that is sent, and a note; "" if there are none.
+
+    Emulated links carry all of them, as far as they fit into memory.
+    """
     flows, program = waits.flows, job.program
     rows = np.flatnonzero(program.is_compute & (flows.first >= 0)) if flows else np.zeros(0, np.int64)
     if flows is None or not rows.size:
@@ -198,27 +221,28 @@ def _share_of_exchanges(job: Job, smaller: Design, waits: Waits, lengths: Length
     network, first = flows.network, flows.first[rows]
     leaves = np.array([port.kind in ("link-out", "nic-out") for port in network.ports])[network.use_port]
     sent = np.add.reduceat(np.where(leaves, network.use_weight, 0.0), network.use_ptr[:-1])[flows.kind[first]]
-    part = flows.size[first] * sent  # of all processes of a mesh
-    share = min(1.0, PART_OF_MEMORY * memory_bytes() / (2 * float(part.max()) * program.ranks))
-    if not job.shaped:
-        alone = flows.size[first] / network.rate[flows.kind[first]]
-        carried = REDUCED * waits.scale
-        at_once = carried / program.ranks  # all meshes may exchange at the same time
-        share = min(
-            share, at_once * float((alone / part).min()), tensor_of(smaller).bytes / tensor_of(job.design).bytes
+    mesh_bytes = flows.size[first] * sent  # of one exchange of all processes of a mesh
+    largest = float(mesh_bytes.max())
+    ratio = min(1.0, MESSAGE_MEMORY_FRACTION * memory_bytes() / (2 * largest * program.ranks))
+    if not job.emulates_links:
+        seconds = flows.size[first] / network.rate[flows.kind[first]]
+        rate = COLLECTIVE_BYTES_PER_S * waits.scale
+        ratio = min(
+            ratio,
+            rate / program.ranks * float((seconds / mesh_bytes).min()),  # all meshes may exchange at once
+            rate * lengths.step / float((mesh_bytes * flows.parts[rows]).sum()),
+            tensor_of(smaller).bytes / tensor_of(job.design).bytes,
         )
-        share = min(share, carried * lengths.step / float((part * flows.parts[rows]).sum()))
-    largest = quantity(float(part.max()), "B")
-    if share >= 1:
-        return 1.0, f"collectives inside stages are as large as drawn, up to {largest} a mesh at once"
-    return share, (
-        f"collectives inside stages are smaller than drawn ({quantity(share * float(part.max()), 'B')} a mesh at once at "
-        f"most instead of {largest}), since this machine could not bring more of them in the modelled time"
+    if ratio >= 1:
+        return 1.0, f"collectives inside stages have their full size (up to {quantity(largest, 'B')} per mesh at once)"
+    return ratio, (
+        f"collectives inside stages are smaller than modelled (at most {quantity(ratio * largest, 'B')} instead of "
+        f"{quantity(largest, 'B')} per mesh at once), because this machine cannot send larger ones in the modelled time"
     )
 
 
-def _smaller(design: Design, ratio: float) -> Design:
-    """A design whose messages hold no more than this share of the bytes."""
+def _shrink_messages(design: Design, ratio: float) -> Design:
+    """Return a design whose messages hold at most ``ratio`` of the bytes."""
     if ratio >= 1:
         return design
     model = design.model
@@ -228,47 +252,52 @@ def _smaller(design: Design, ratio: float) -> Design:
 
 
 class WaitingStage:
-    """In place of a stage: takes and gives tensors of the true shapes and computes nothing."""
+    """A stage of a dry run: takes and returns tensors of the true shapes, and computes nothing."""
 
-    recomputed = False  # the forward that it would run again is part of the wait
+    recomputes = False  # the wait includes the recomputation
 
     def __init__(self, program: Program, stage: int, message: MessageFormat, device: torch.device) -> None:
         skips = [(source, target) for source, target, _ in program.skips.tolist() if target > source + 1]
         self.skip_sources = tuple(source for source, target in skips if target == stage)
         self.skip_targets = tuple(target for source, target in skips if source == stage)
-        self._is_first, is_last = stage == 0, stage == program.stages - 1
+        is_first, is_last = stage == 0, stage == program.stages - 1
 
-        def made(action: Action) -> Tensor:
-            shape = message.shape_of(program.tensors_from(action))
+        def tensor_from(producer: Action) -> Tensor:
+            shape = message.shape_of(program.tensors_from(producer))
             return torch.zeros(shape, dtype=message.dtype, device=device)
 
-        # One of each for all microbatches: nobody writes into what was sent.
-        self._y = torch.zeros(()) if is_last else made(forward(stage, 0))
-        self._given = tuple(made(forward(stage, 0)._replace(other=target)) for target in self.skip_targets)
-        self._skips = tuple(made(backward(stage, 0)._replace(other=source)) for source in self.skip_sources)
+        # All microbatches share these tensors, because nothing writes to a tensor that was sent.
+        self._y = torch.zeros(()) if is_last else tensor_from(forward(stage, 0))
+        self._skip_outputs = tuple(
+            tensor_from(forward(stage, 0)._replace(other=target)) for target in self.skip_targets
+        )
+        self._skips = tuple(tensor_from(backward(stage, 0)._replace(other=source)) for source in self.skip_sources)
         for skip in self._skips:
             skip.grad = torch.zeros_like(skip)
-        self._gradient = None if self._is_first else made(backward(stage, 0))
+        self._gradient = None if is_first else tensor_from(backward(stage, 0))
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        return self._y, Saved(self._y, None, None, self._skips, self._given)
+        """Return an output of the true shape."""
+        return self._y, Saved(self._y, None, None, self._skips, self._skip_outputs)
 
-    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None:
+    def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
+        """Return a gradient of the true shape."""
         return self._gradient
 
     def input_gradient(
-        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
+        self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
+        """Return a gradient of the true shape."""
         return self._gradient, []
 
-    def forget(self) -> None:
-        """There are no weights."""
+    def drop_cast_weights(self) -> None:
+        """Do nothing: there are no weights."""
 
 
 class WaitingExecutor(Executor):
-    """Plays the same actions, and after each waits as long as it should have taken.
+    """Executes the same actions, and waits for the modelled time of each.
 
-    A computation that exchanges inside waits part by part, and really exchanges after each.
+    A computation with communication inside waits in equal parts, with a real exchange after each.
     """
 
     def __init__(
@@ -276,74 +305,73 @@ class WaitingExecutor(Executor):
         layout: ProcessLayout,
         world: World,
         stages: Mapping[int, WaitingStage],
-        communicator: DelayedCommunicator,
-        update: Reductions,
+        messenger: DelayedCommunicator,
+        update: WaitingUpdate,
         device: Device,
         waits: Waits,
-        inside: StageCollectives | None,
+        collectives: StageCollectives | None,
     ) -> None:
-        self._world, self._device, self._inside = world, device, inside
-        self._waits, self._first = waits, layout.program.rows(layout.rank(world.process)).start
+        self._world, self._device, self._collectives = world, device, collectives
+        self._waits, self._first_row = waits, layout.program.rows(layout.rank(world.process)).start
         clock: Clock = HostClock()
-        super().__init__(layout, world.process, stages, communicator, update, clock, Streams())
+        super().__init__(layout, world.process, stages, messenger, update, clock, Streams())
 
     def _bind(self) -> list[Slot]:
-        bind = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._waiting)
-        bind |= dict.fromkeys(SENDS, self._sending)
-        bound = ((slot, bind.get(self._actions[slot.row].op)) for slot in super()._bind())
-        return [slot._replace(play=wrap(slot)) if wrap else slot for slot, wrap in bound]
+        wrap = dict.fromkeys((Op.F, Op.B, Op.I, Op.W, Op.STEP), self._wait_after)
+        wrap |= dict.fromkeys(SENDS, self._record_departure)
+        wrapped = ((slot, wrap.get(self._actions[slot.row].op)) for slot in super()._bind())
+        return [slot._replace(run=wrapper(slot)) if wrapper else slot for slot, wrapper in wrapped]
 
-    def _sending(self, slot: Slot) -> Callable[[], None]:
-        """A message sets out when what it carries should have been made."""
-        row, _, play = slot
+    def _record_departure(self, slot: Slot) -> Callable[[], None]:
+        """Return a send whose start is the modelled end of the action that produced the tensor."""
 
-        def sending() -> None:
-            play()
-            self._start[row] = self._device.free_ns
+        def send() -> None:
+            slot.run()
+            self._start[slot.row] = self._device.free_ns
 
-        return sending
+        return send
 
-    def _waiting(self, slot: Slot) -> Callable[[], None]:
-        row, last, play = slot
-        device, compute = self._device, self._computing(slot)
+    def _wait_after(self, slot: Slot) -> Callable[[], None]:
+        """Return a slot that waits for its modelled time."""
+        device, wait = self._device, self._bind_wait(slot)
 
-        def waiting() -> None:
+        def run() -> None:
             if device.clear_to_send():
-                for each in (row, last):
-                    self._start[each] = self._held[each] = self._stamp()
-            play()
-            compute()
+                for each in (slot.row, slot.last):
+                    self._start[each] = self._ready[each] = self._stamp()
+            slot.run()
+            wait()
 
-        return waiting
+        return run
 
-    def _computing(self, slot: Slot) -> Callable[[], None]:
-        """Waits for the time of a computation, part by part where it exchanges in between."""
-        row = self._first + slot.row
-        device, took, sends = self._device, int(self._waits.ns[row]), self._waits.sent_by(row)
+    def _bind_wait(self, slot: Slot) -> Callable[[], None]:
+        """Return a function that waits for the time of a slot, in parts if it communicates in between."""
+        row = self._first_row + slot.row
+        device, total_ns, sends = self._device, int(self._waits.ns[row]), self._waits.sent_by(row)
         flows = self._waits.exchanges(row)
-        if not flows or self._inside is None:
-            return lambda: device.compute(took, sends)
-        part, runs = took // len(flows), self._inside.of(self._actions[slot.row : slot.last + 1], len(flows))
+        if not flows or self._collectives is None:
+            return lambda: device.compute(total_ns, sends)
+        actions, part_ns = self._actions[slot.row : slot.last + 1], total_ns // len(flows)
+        collectives = self._collectives.bind(actions, len(flows))
 
-        def computing() -> None:
+        def wait() -> None:
             for flow in flows:
-                device.compute(part, (flow,))
-                asked = time.perf_counter_ns()
-                for run in runs:
-                    run()
+                device.compute(part_ns, (flow,))
+                requested = time.perf_counter_ns()
+                for collective in collectives:
+                    collective()
                 synchronize_stream(self._world.device)
-                device.go_on_until(self._exchanged(flow, asked, time.perf_counter_ns()))
+                device.go_on_until(self._exchange_end(flow, requested, time.perf_counter_ns()))
             device.announce(sends)
 
-        return computing
+        return wait
 
-    def _exchanged(self, flow: int, asked: int, came: int) -> int:
-        """When an exchange is over that was asked for and came: as the shared links say, or over emulated ones once what
-        they lack of the drawn latency is over too."""
+    def _exchange_end(self, flow: int, requested: int, arrived: int) -> int:
+        """Return when an exchange ends: by the shared links, or by emulated ones plus the latency that they lack."""
         if self._device.shares_links:
             due = self._device.wait_for(flow)
-            return max(due, came) if came_late(due, asked, came) else due
+            return max(due, arrived) if is_late(due, requested, arrived) else due
         flows = self._waits.flows
-        assert flows is not None, "an exchange is a flow"
+        assert flows is not None, "an exchange has a flow"
         latency_ns = float(flows.network.latency_s[flows.kind[flow]]) * self._waits.scale * 1e9
-        return came + max(0, round(latency_ns) - OWN_LATENCY_NS)
+        return arrived + max(0, round(latency_ns) - EMULATED_LATENCY_NS)

@@ -1,4 +1,4 @@
-"""Training data: bytes of a text file, or what a model draws by chance, such that any process finds its share alone."""
+"""Training data: bytes of a text file, or random examples of a model. Every process computes its share alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_TEXT = Path(__file__).parent / "texts" / "default.txt"
 
 
 class Text:
-    """A file as bytes, mapped, so that processes of a machine share its pages."""
+    """The bytes of a file, memory-mapped, so that processes of a machine share its pages."""
 
     def __init__(self, path: Path, window: int) -> None:
         """Open ``path`` for windows of ``window`` bytes.
@@ -28,28 +28,27 @@ class Text:
         """
         size = path.stat().st_size if path.is_file() else None
         if size is None:
-            raise InputError(
-                f"the training text {path} is not there; launch the design again, which brings its text along"
-            )
+            raise InputError(f"the training text {path} does not exist; launch the design again to copy it")
         if size < window:
             raise InputError(
                 f"the training text {path.name} holds {size} bytes, but one sequence needs {window}; "
-                "take a longer text or a shorter model.sequence"
+                "use a longer text or a shorter model.sequence"
             )
         self._window = window
         self._bytes: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
 
-    def window(self, chance: Generator) -> NDArray[np.uint8]:
-        start = int(chance.integers(len(self._bytes) - self._window + 1))
+    def draw_window(self, rng: Generator) -> NDArray[np.uint8]:
+        """Return a random window."""
+        start = int(rng.integers(len(self._bytes) - self._window + 1))
         return np.asarray(self._bytes[start : start + self._window])
 
 
-class Batches:
-    """The microbatches of one data-parallel copy.
+class TrainingBatches:
+    """The microbatches of one data-parallel replica.
 
-    A sequence is drawn from a counter-based generator (Philox) keyed by the seed, the step and
-    the sequence's number in the global batch: nothing is handed around, a resumed run goes on
-    where it was, and ``dp=1`` draws the same global batch as ``dp=8``.
+    A sequence is drawn with a counter-based generator (Philox), keyed by the seed, the step and the sequence's number
+    in the global batch. Processes exchange nothing, a resumed run continues where it stopped, and ``dp=1`` draws the
+    same global batch as ``dp=8``.
     """
 
     def __init__(
@@ -63,8 +62,16 @@ class Batches:
         share: range | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """``share`` are the rows of a microbatch of all copies that this copy takes, by default the first
-        ``micro_batch_size``.
+        """Prepare the data.
+
+        Args:
+            text: the training text, for models that need one.
+            model: draws the examples.
+            seed: of the random generator.
+            microbatches: the number of microbatches of each replica.
+            micro_batch_size: the sequences of a microbatch of each replica.
+            share: the sequences of this replica among those of all replicas; None: the first replica's.
+            device: where the tensors are returned.
 
         Raises:
             InputError: the text is missing or too short.
@@ -72,28 +79,30 @@ class Batches:
         self._text = Text(text, model.window) if model.window else None
         self._model = model
         self._seed = seed
-        self._rows = micro_batch_size
+        self._micro_batch_size = micro_batch_size
         self._microbatches = microbatches
         self._share = range(micro_batch_size) if share is None else share
         self._device = device
 
     def step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """Inputs and targets of each microbatch: of a language model int64 ``[rows of the share, sequence]`` each."""
+        """Return inputs and targets of all microbatches of a step."""
         return [self.microbatch(step, mb) for mb in range(self._microbatches)]
 
     def microbatch(self, step: int, mb: int) -> tuple[Tensor, Tensor]:
-        """One of them: a process that holds neither the first nor the last stage needs none."""
+        """Return inputs and targets of a microbatch; for a language model int64 ``[micro_batch_size, sequence]``."""
         examples = [self._example(step, self._sequence(mb, row)) for row in self._share]
         inputs, targets = (torch.from_numpy(np.stack(column)) for column in zip(*examples, strict=True))
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
     def _sequence(self, mb: int, row: int) -> int:
-        """The number in the global batch of a row of a microbatch: each ``micro_batch_size`` rows are of another
-        copy of the first mesh, whose sequences follow each other."""
-        copy, place = divmod(row, self._rows)
-        return (copy * self._microbatches + mb) * self._rows + place
+        """Return the number of a row of a microbatch in the global batch, where a replica's sequences are consecutive.
+
+        Each ``micro_batch_size`` rows belong to the next replica of the first mesh.
+        """
+        replica, place = divmod(row, self._micro_batch_size)
+        return (replica * self._microbatches + mb) * self._micro_batch_size + place
 
     def _example(self, step: int, sequence: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        chance = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
-        window = np.empty(0, np.uint8) if self._text is None else self._text.window(chance)
-        return self._model.example(window, chance)
+        rng = Generator(Philox(key=self._seed, counter=[0, 0, step, sequence]))
+        window = np.empty(0, np.uint8) if self._text is None else self._text.draw_window(rng)
+        return self._model.example(window, rng)

@@ -1,4 +1,4 @@
-"""Plays the program of one rank: one method an op, one table, one loop."""
+"""Execution of a rank's program: one method for each kind of action, one table, one loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from meshwave.engine.errors import RunError
-from meshwave.engine.program.action import RECEIVES, Action, Op, backward, format_cells, forward, message_key
+from meshwave.engine.program.action import RECEIVES, Action, Op, backward, format_cells, forward
+from meshwave.engine.runtime.communication.batching import message_producer
 from meshwave.engine.runtime.communication.communicator import PendingTensor
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
 from meshwave.engine.runtime.device.clock import Clock, Stamp
@@ -20,45 +21,60 @@ from meshwave.engine.runtime.execution.stages import Saved, Tensors
 from meshwave.engine.runtime.modules.deferred_gradients import DeferredGradient, compute_deferred
 
 Batch = Mapping[int, tuple[Tensor, Tensor]]
-"""Inputs and targets by microbatch, for those whose first or last stage is here."""
+"""Inputs and targets by microbatch, for those whose first or last stage is on this rank."""
 
-Play = Callable[[], None]
-"""Runs an action."""
+RunAction = Callable[[], None]
 
 Inputs = tuple[Any, tuple[Tensor, ...]]
-"""What a computation takes: what its neighbour made (None where it starts from the loss), and what skipped stages
-on its way here."""
+"""Inputs of a computation: from the neighbouring stage (None for the backward of a loss), and from skip connections."""
 
 
-class Computes(Protocol):
-    """A stage: a :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or what waits in its place."""
+class ComputeStage(Protocol):
+    """A :class:`~meshwave.engine.runtime.execution.stages.LocalStage`, or a stage of a dry run."""
 
-    recomputed: bool
+    recomputes: bool
     skip_sources: tuple[int, ...]
     skip_targets: tuple[int, ...]
 
-    def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]: ...
-    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None: ...
+    def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
+        """Compute the output of a microbatch."""
+
+    def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
+        """Compute all gradients of a microbatch, and return that of the input."""
+
     def input_gradient(
-        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
-    ) -> tuple[Tensor | None, list[DeferredGradient]]: ...
-    def forget(self) -> None: ...
+        self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
+    ) -> tuple[Tensor | None, list[DeferredGradient]]:
+        """Compute the gradient of the input only."""
+
+    def drop_cast_weights(self) -> None:
+        """Forget what was computed from the weights, which have changed."""
 
 
-class Ways(Protocol):
-    """The messages of a step: a :class:`~meshwave.engine.runtime.communication.communicator.Communicator`, or what holds them back."""
+class Messenger(Protocol):
+    """A :class:`~meshwave.engine.runtime.communication.communicator.Communicator`, or the messages of a dry run."""
 
-    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]: ...
-    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]: ...
-    def flush(self) -> None: ...
+    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
+        """Return a function that starts to send a tensor to a rank."""
+
+    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+        """Return a function that starts to receive a tensor from a rank."""
+
+    def flush(self) -> None:
+        """Wait until all messages of this step are sent."""
 
 
-class Updates(Protocol):
-    """The end of a step: an :class:`~meshwave.engine.runtime.execution.update.Update`, or what waits in its place."""
+class WeightUpdate(Protocol):
+    """An :class:`~meshwave.engine.runtime.execution.update.OptimizerUpdate`, or the waits of a dry run."""
 
-    def reduce(self, stage: int) -> None: ...
-    def collect(self) -> dict[int, PendingTensor]: ...
-    def apply(self) -> None: ...
+    def reduce(self, stage: int) -> None:
+        """Start to reduce the gradients of a stage."""
+
+    def collect(self) -> dict[int, PendingTensor]:
+        """Wait for all reductions, and return the last one of each stage."""
+
+    def apply(self) -> None:
+        """Update the weights."""
 
 
 class ExecutionError(RunError):
@@ -71,46 +87,45 @@ class ExecutionError(RunError):
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One step of one rank: a row an action, nanoseconds of the host's clock."""
+class StepTimes:
+    """Measured times of one step of one rank: a row for each action, in nanoseconds of the host's clock."""
 
-    start: NDArray[np.int64]  # when the action (both of a slot) held its inputs; when a RECV was posted
-    end: NDArray[np.int64]  # when it was done; when what a RECV or REDUCE_GRAD is for was in hand
-    wait: NDArray[np.int64]  # how long the rank stood still for the inputs; for a RECV its consumer did
-    losses: list[Tensor]  # of the microbatches whose last stage is here
+    start: NDArray[np.int64]  # when its inputs (those of both actions of a slot) were ready; for a RECV, when posted
+    end: NDArray[np.int64]  # when it ended; for a RECV or REDUCE_GRAD, when its tensor had arrived
+    wait: NDArray[np.int64]  # how long the rank waited for its inputs; for a RECV, how long its consumer waited
+    losses: list[Tensor]  # of the microbatches whose last stage is on this rank
 
 
 class Computation(NamedTuple):
-    """An action that takes tensors, perhaps after a wait, and computes on them."""
+    """An action that takes tensors, perhaps after a wait, and computes."""
 
-    made: Action  # the forward that it is, or is the backward of
-    take: Callable[[], Inputs]
-    run: Callable[[Inputs], None]
+    forward: Action  # itself, or the forward that it is the backward of
+    take_inputs: Callable[[], Inputs]
+    compute: Callable[[Inputs], None]
 
 
 class Slot(NamedTuple):
-    """One action, or a forward and a backward that share their time."""
+    """One action, or a forward and a backward that share a slot."""
 
     row: int
     last: int  # row, or the one after it
-    play: Play
+    run: RunAction
 
 
 class Executor:
     """Runs the actions of a rank, step after step.
 
-    What is made is named by the action that made it, on the shelf and on the communicator, so a stage
-    next door and a stage across the network look the same. Everything that a step would look up
-    again and again, such as who sends what to whom, is bound into the actions once.
+    A tensor is named by the action that produces it, whether it stays on this rank or arrives in a message. What a step
+    would look up, such as the receiver of a message, is bound into the actions once.
     """
 
     def __init__(
         self,
         layout: ProcessLayout,
         process: int,
-        stages: Mapping[int, Computes],
-        communicator: Ways,
-        update: Updates,
+        stages: Mapping[int, ComputeStage],
+        messenger: Messenger,
+        update: WeightUpdate,
         clock: Clock,
         streams: Streams,
     ) -> None:
@@ -119,205 +134,207 @@ class Executor:
         self._actions = layout.program.actions(self._rank)
         self._row_of = {action._replace(fused=0): row for row, action in enumerate(self._actions)}
         receives = (row for row, action in enumerate(self._actions) if action.op in RECEIVES)
-        self._received_at = {_carried(self._actions[row])[0]: row for row in receives}  # what was made elsewhere
-        self._last = layout.program.stages - 1
+        self._receive_row_of = {message_producer(self._actions[row])[0]: row for row in receives}
+        self._last_stage = layout.program.stages - 1
         self._stages = stages
-        self._communicator = communicator
+        self._messenger = messenger
         self._update = update
         self._clock = clock
         self._stamp = clock.stamp
         self._streams = streams
 
         self._batch: Batch = {}
-        self._shelf: dict[Action, Tensor] = {}
-        self._coming: dict[Action, PendingTensor] = {}
+        self._tensors: dict[Action, Tensor] = {}  # produced and not yet consumed on this rank
+        self._receiving: dict[Action, PendingTensor] = {}
         self._saved: dict[Action, Saved] = {}
-        self._due: dict[Action, list[DeferredGradient]] = {}  # what a W has to do
+        self._deferred: dict[Action, list[DeferredGradient]] = {}  # what a W computes
         self._losses: list[Tensor] = []
         rows = len(self._actions)
         self._start: list[Stamp] = [0] * rows
-        self._end, self._asked, self._held = self._start.copy(), self._start.copy(), self._start.copy()
+        self._end, self._requested, self._ready = self._start.copy(), self._start.copy(), self._start.copy()
         self._slots = self._bind()
 
-    def run(self, batch: Batch) -> Measured:
+    def run(self, batch: Batch) -> StepTimes:
         """Run one step over ``batch``.
 
         Raises:
-            ExecutionError: an action failed; it says which, and of how many.
+            ExecutionError: an action failed.
         """
         self._batch = batch
         self._losses = []
-        for shelf in (self._shelf, self._coming, self._saved, self._due):
-            shelf.clear()
-        start, end, asked, held, stamp = self._start, self._end, self._asked, self._held, self._stamp
+        for store in (self._tensors, self._receiving, self._saved, self._deferred):
+            store.clear()
+        start, end, requested, ready, stamp = self._start, self._end, self._requested, self._ready, self._stamp
         self._clock.begin()
         now = stamp()
         row = last = 0
         try:
-            for row, last, play in self._slots:
-                start[row] = asked[row] = held[row] = now
-                play()
+            for row, last, run in self._slots:
+                start[row] = requested[row] = ready[row] = now
+                run()
                 end[row] = end[last] = now = stamp()
         except Exception as error:
             (cell,) = format_cells(self._actions[row : last + 1])
             where = f"rank {self._rank}, action {row + 1} of {len(self._actions)}, {cell}"
             raise ExecutionError(f"{where}: {error!r}", self._rank, self._actions[row]) from error
-        self._communicator.flush()
-        return self._measured()
+        self._messenger.flush()
+        return self._step_times()
 
-    # ---- actions are bound once ----
+    # ---- binding of actions ----
 
     def _bind(self) -> list[Slot]:
-        bind: dict[Op, Callable[[int, int, int], Any]] = {  # a Play, or a Computation
+        bind: dict[Op, Callable[[int, int, int], Any]] = {  # to a RunAction or a Computation
             Op.F: self._forward,
             Op.B: self._backward,
             Op.I: self._input_gradient,
             Op.W: self._weight_gradient,
-            Op.SEND_F: lambda row, stage, mb: self._send(*_carried(self._actions[row])),
-            Op.SEND_B: lambda row, stage, mb: self._send(*_carried(self._actions[row])),
-            Op.RECV_F: lambda row, stage, mb: self._receive(_carried(self._actions[row])[0]),
-            Op.RECV_B: lambda row, stage, mb: self._receive(_carried(self._actions[row])[0]),
+            Op.SEND_F: lambda row, stage, mb: self._send(self._actions[row]),
+            Op.SEND_B: lambda row, stage, mb: self._send(self._actions[row]),
+            Op.RECV_F: lambda row, stage, mb: self._receive(self._actions[row]),
+            Op.RECV_B: lambda row, stage, mb: self._receive(self._actions[row]),
             Op.REDUCE_GRAD: lambda row, stage, mb: lambda: self._update.reduce(stage),
             Op.STEP: lambda row, stage, mb: lambda: self._step(row),
         }
         bound = [bind[op](row, stage, mb) for row, (op, stage, mb, *_) in enumerate(self._actions)]
         slots: list[Slot] = []
-        for row, (action, play) in enumerate(zip(self._actions, bound, strict=True)):
+        for row, (action, run) in enumerate(zip(self._actions, bound, strict=True)):
             if action.fused:
-                slots[-1] = Slot(row - 1, row, self._overlapped(row, bound[row - 1], play))
+                slots[-1] = Slot(row - 1, row, self._overlap(row, bound[row - 1], run))
             else:
-                slots.append(Slot(row, row, play if callable(play) else self._alone(action.op, play)))
+                slots.append(Slot(row, row, run if callable(run) else self._run_alone(action.op, run)))
         return slots
 
     def _forward(self, row: int, stage: int, mb: int) -> Computation:
-        made, local, is_last = forward(stage, mb), self._stages[stage], stage == self._last
-        gives = [made._replace(other=later) for later in local.skip_targets]
-        saved, shelf = self._saved, self._shelf
+        producer, local, is_last = forward(stage, mb), self._stages[stage], stage == self._last_stage
+        skip_outputs = [producer._replace(other=target) for target in local.skip_targets]
+        saved, tensors = self._saved, self._tensors
 
-        def run(inputs: Inputs) -> None:
+        def compute(inputs: Inputs) -> None:
             x, skips = inputs
             y, kept = local.forward(x, self._batch[mb][1] if is_last else None, skips)
             if is_last:
                 self._losses.append(y)
             else:
-                shelf[made] = y
-            for name, tensor in zip(gives, kept.given, strict=True):
-                shelf[name] = tensor.detach()
-            saved[made] = kept._replace(given=()) if local.recomputed else kept
+                tensors[producer] = y
+            for name, tensor in zip(skip_outputs, kept.skip_outputs, strict=True):
+                tensors[name] = tensor.detach()
+            saved[producer] = kept._replace(skip_outputs=()) if local.recomputes else kept
 
-        take = self._taker(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
-        skips = [forward(earlier, mb)._replace(other=stage) for earlier in local.skip_sources]
-        return Computation(made, self._with_skips(row, take, skips), run)
+        take = self._bind_take(row, forward(stage - 1, mb)) if stage else lambda: self._batch[mb][0]
+        skips = [forward(source, mb)._replace(other=stage) for source in local.skip_sources]
+        return Computation(producer, self._bind_inputs(row, take, skips), compute)
 
     def _backward(self, row: int, stage: int, mb: int) -> Computation:
-        made, compute, put = forward(stage, mb), self._stages[stage].backward, self._putter(stage, mb)
+        made, run, put = forward(stage, mb), self._stages[stage].backward, self._bind_gradients(stage, mb)
         saved = self._saved
 
-        def run(gradients: Inputs) -> None:
+        def compute(gradients: Inputs) -> None:
             kept = saved.pop(made)
-            put(compute(kept, *gradients), kept)
+            put(run(kept, *gradients), kept)
 
-        return Computation(made, self._gradient_taker(row, stage, mb), run)
+        return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
     def _input_gradient(self, row: int, stage: int, mb: int) -> Computation:
-        made, compute, put = forward(stage, mb), self._stages[stage].input_gradient, self._putter(stage, mb)
-        saved, due = self._saved, self._due
+        made, run, put = forward(stage, mb), self._stages[stage].input_gradient, self._bind_gradients(stage, mb)
+        saved, deferred = self._saved, self._deferred
 
-        def run(gradients: Inputs) -> None:
+        def compute(gradients: Inputs) -> None:
             kept = saved.pop(made)
-            of_input, due[made] = compute(kept, *gradients)
-            put(of_input, kept)
+            gradient, deferred[made] = run(kept, *gradients)
+            put(gradient, kept)
 
-        return Computation(made, self._gradient_taker(row, stage, mb), run)
+        return Computation(made, self._bind_gradient_inputs(row, stage, mb), compute)
 
-    def _weight_gradient(self, row: int, stage: int, mb: int) -> Play:
-        made, due = forward(stage, mb), self._due
-        return lambda: compute_deferred(due.pop(made))
+    def _weight_gradient(self, row: int, stage: int, mb: int) -> RunAction:
+        made, deferred = forward(stage, mb), self._deferred
+        return lambda: compute_deferred(deferred.pop(made))
 
-    def _send(self, made: Action, taker: int) -> Play:
-        """Send what was made here to the rank of the stage that takes it."""
-        send, shelf = self._communicator.sender(made, self._layout.rank_of(taker, made.microbatch)), self._shelf
-        return lambda: send(shelf.pop(made))
+    def _send(self, message: Action) -> RunAction:
+        producer, consumer = message_producer(message)
+        target, tensors = self._layout.rank_of(consumer, producer.microbatch), self._tensors
+        send = self._messenger.sender(producer, target)
+        return lambda: send(tensors.pop(producer))
 
-    def _receive(self, made: Action) -> Play:
-        """Post it; the action that takes it waits."""
-        receive, coming = (
-            self._communicator.receiver(made, self._layout.rank_of(made.stage, made.microbatch)),
-            self._coming,
-        )
+    def _receive(self, message: Action) -> RunAction:
+        """Post the receive; the action that consumes the tensor waits for it."""
+        producer, _ = message_producer(message)
+        source, receiving = self._layout.rank_of(producer.stage, producer.microbatch), self._receiving
+        receive = self._messenger.receiver(producer, source)
 
-        def play() -> None:
-            coming[made] = receive()
+        def run() -> None:
+            receiving[producer] = receive()
 
-        return play
+        return run
 
-    def _alone(self, op: Op, computation: Computation) -> Play:
-        made, take, run = computation
+    def _run_alone(self, op: Op, computation: Computation) -> RunAction:
+        made, take, compute = computation
         if op == Op.F:
-            return lambda: run(take())
+            return lambda: compute(take())
 
-        def play() -> None:
+        def run() -> None:
             gradients = take()
-            self._streams.backward(made, lambda: run(gradients))
+            self._streams.backward(made, lambda: compute(gradients))
 
-        return play
+        return run
 
-    def _overlapped(self, row: int, first: Computation, second: Computation) -> Play:
-        """The forward of row - 1 and the backward of row, once both have what they need."""
-        start, asked, held = self._start, self._asked, self._held
-        made = None if self._stages[first.made.stage].recomputed else first.made
+    def _overlap(self, row: int, first: Computation, second: Computation) -> RunAction:
+        """Return the forward of ``row - 1`` and the backward of ``row`` as one, once both have their inputs."""
+        start, requested, ready = self._start, self._requested, self._ready
+        made = None if self._stages[first.forward.stage].recomputes else first.forward
 
-        def play() -> None:
-            inputs = first.take()
-            asked[row] = held[row] = held[row - 1]
-            gradients = second.take()
-            start[row - 1] = start[row] = held[row]
-            self._streams.overlap(made, lambda: first.run(inputs), second.made, lambda: second.run(gradients))
+        def run() -> None:
+            inputs = first.take_inputs()
+            requested[row] = ready[row] = ready[row - 1]
+            gradients = second.take_inputs()
+            start[row - 1] = start[row] = ready[row]
+            self._streams.overlap(
+                made, lambda: first.compute(inputs), second.forward, lambda: second.compute(gradients)
+            )
 
-        return play
+        return run
 
     # ---- inputs and outputs ----
 
-    def _taker(self, row: int, made: Action) -> Callable[[], Tensor]:
-        """Takes what ``made`` names off the shelf or, where it was received, off the communicator."""
-        received = self._received_at.get(made)
+    def _bind_take(self, row: int, producer: Action) -> Callable[[], Tensor]:
+        """Return a function that takes a tensor that was produced on this rank, or waits for its message."""
+        received = self._receive_row_of.get(producer)
         if received is None:
-            shelf = self._shelf
-            return lambda: shelf.pop(made)
-        coming, start, held, stamp = self._coming, self._start, self._held, self._stamp
+            tensors = self._tensors
+            return lambda: tensors.pop(producer)
+        receiving, start, ready, stamp = self._receiving, self._start, self._ready, self._stamp
 
         def take() -> Tensor:
-            pending, asked = coming.pop(made), held[row]
+            pending, requested = receiving.pop(producer), ready[row]
             tensor = pending.wait()
-            start[row] = held[row] = stamp()  # an action starts when it holds its inputs; before is bubble
-            self._note_arrival(row, received, pending, asked)
+            start[row] = ready[row] = stamp()  # the time before is idle time of the rank
+            self._record_arrival(row, received, pending, requested)
             return tensor
 
         return take
 
-    def _with_skips(self, row: int, take: Callable[[], Any], skips: list[Action]) -> Callable[[], Inputs]:
-        """Takes what the neighbour made, then what skipped stages."""
+    def _bind_inputs(self, row: int, take: Callable[[], Any], skips: list[Action]) -> Callable[[], Inputs]:
+        """Return a function that takes the neighbour's tensor, then those of skip connections."""
         if not skips:
             return lambda: (take(), ())
-        takers = [self._taker(row, made) for made in skips]
-        return lambda: (take(), tuple(taker() for taker in takers))
+        takes = [self._bind_take(row, producer) for producer in skips]
+        return lambda: (take(), tuple(each() for each in takes))
 
-    def _gradient_taker(self, row: int, stage: int, mb: int) -> Callable[[], Inputs]:
-        take = (lambda: None) if stage == self._last else self._taker(row, backward(stage + 1, mb))
-        gives = self._stages[stage].skip_targets
-        return self._with_skips(row, take, [backward(later, mb)._replace(other=stage) for later in gives])
+    def _bind_gradient_inputs(self, row: int, stage: int, mb: int) -> Callable[[], Inputs]:
+        take = (lambda: None) if stage == self._last_stage else self._bind_take(row, backward(stage + 1, mb))
+        targets = self._stages[stage].skip_targets
+        return self._bind_inputs(row, take, [backward(target, mb)._replace(other=stage) for target in targets])
 
-    def _putter(self, stage: int, mb: int) -> Callable[[Tensor | None, Saved], None]:
-        """Puts the gradients of inputs on the shelf; that of tokens is none and wanted by nobody."""
-        made, shelf = backward(stage, mb), self._shelf
-        takes = [made._replace(other=earlier) for earlier in self._stages[stage].skip_sources]
+    def _bind_gradients(self, stage: int, mb: int) -> Callable[[Tensor | None, Saved], None]:
+        """Return a function that stores the gradients of a stage's inputs; the first stage has none."""
+        producer, tensors = backward(stage, mb), self._tensors
+        names = [producer._replace(other=source) for source in self._stages[stage].skip_sources]
 
         def put(gradient: Tensor | None, kept: Saved) -> None:
             if gradient is not None:
-                shelf[made] = gradient
-            for name, skip in zip(takes, kept.skips, strict=True):
-                assert skip.grad is not None, "a skip has a gradient"
-                shelf[name] = skip.grad
+                tensors[producer] = gradient
+            for name, skip in zip(names, kept.skips, strict=True):
+                assert skip.grad is not None, "the backward computes the gradients of all inputs"
+                tensors[name] = skip.grad
 
         return put
 
@@ -325,26 +342,21 @@ class Executor:
 
     def _step(self, row: int) -> None:
         reductions = self._update.collect()
-        self._start[row] = self._held[row] = self._stamp()
+        self._start[row] = self._ready[row] = self._stamp()
         for stage, reduction in reductions.items():
-            self._note_arrival(row, self._row_of[Action(Op.REDUCE_GRAD, stage)], reduction, self._asked[row])
+            reduce_row = self._row_of[Action(Op.REDUCE_GRAD, stage)]
+            self._record_arrival(row, reduce_row, reduction, self._requested[row])
         self._update.apply()
         for local in self._stages.values():
-            local.forget()
+            local.drop_cast_weights()
 
-    def _note_arrival(self, row: int, of: int, pending: PendingTensor, asked: Stamp) -> None:
-        """``row`` has just got what row ``of`` was for, and has ``asked`` for it once it had what it asked for before."""
-        self._end[of] = pending.arrival or self._held[row]
-        self._start[of] = pending.departure or self._start[of]
-        self._asked[of], self._held[of] = asked, self._held[row]
+    def _record_arrival(self, row: int, receive_row: int, pending: PendingTensor, requested: Stamp) -> None:
+        """Record the times of a receive or reduction, whose tensor the action at ``row`` has just waited for."""
+        self._end[receive_row] = pending.arrival or self._ready[row]
+        self._start[receive_row] = pending.departure or self._start[receive_row]
+        self._requested[receive_row], self._ready[receive_row] = requested, self._ready[row]
 
-    def _measured(self) -> Measured:
-        start, end, asked, held = map(self._clock.nanoseconds, (self._start, self._end, self._asked, self._held))
-        return Measured(start, end, held - asked, self._losses)
-
-
-def _carried(message: Action) -> tuple[Action, int]:
-    """What a SEND or RECV carries, by the action that made it and, where it skips stages, the stage that takes
-    it; and that stage."""
-    onward, source, target, mb = message_key(message)
-    return Action(Op.F if onward else Op.B, source, mb, 0, target if message.other >= 0 else -1), target
+    def _step_times(self) -> StepTimes:
+        stamps = (self._start, self._end, self._requested, self._ready)
+        start, end, requested, ready = map(self._clock.nanoseconds, stamps)
+        return StepTimes(start, end, ready - requested, self._losses)

@@ -1,9 +1,9 @@
-"""What a run folder asks of its processes, read once and checked."""
+"""The job of a run's processes, read from the run folder and checked once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwave.engine.document import Design, parse_design
@@ -19,51 +19,60 @@ from meshwave.engine.runtime.execution.data import DEFAULT_TEXT
 
 
 @dataclass(frozen=True)
+class RunNote:
+    """A note for people about how a run is executed, and the numbers in it by name."""
+
+    text: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Job:
-    """A design, the program it means, and the text to train on."""
+    """A design, its program, and the text to train on."""
 
     design: Design
     program: Program
-    layers: tuple[int, ...]  # of each stage
+    layers: tuple[int, ...]  # [stages]
     text: Path = DEFAULT_TEXT
-    rehearsal: Rehearsal | None = None  # wait instead of computing
-    shaped: bool = False  # the links are emulated
+    rehearsal: Rehearsal | None = None  # of a dry run
+    emulates_links: bool = False
     checkpoints: Checkpoints | None = None
 
     def __post_init__(self) -> None:
-        _refuse(self.design, self.program, ASKED if self.rehearsal else None)
+        _check_supported(self.design, self.program, ASKED if self.rehearsal else None)
 
     @property
     def layout(self) -> ProcessLayout:
+        """Layout of the processes."""
         return ProcessLayout(self.program, tuple(MeshShape(mesh.dp, mesh.tp) for mesh in self.design.meshes))
 
     @property
     def sequences(self) -> int:
-        """Of a step: the global batch."""
+        """Number of sequences of a step, which is the global batch size."""
         return self.design.sequences_per_step
 
 
 class _Options(RunFile):
     rehearse: Rehearsal | None = None
-    checkpoints: Checkpoints | None = None
     hosts: dict[str, object] | None = None
+    checkpoints: Checkpoints | None = None
 
 
 def read_job(folder: Path) -> Job:
     """Read ``design.json``, ``program.json`` and, if they are there, ``options.json`` and ``data.txt``.
 
     Raises:
-        InputError: a document is wrong, or asks for what this version does not run.
+        InputError: a document is invalid, or needs what this version does not support.
         RunFolderError: a document is damaged.
     """
     design = parse_design((folder / "design.json").read_bytes())
     written = read_document(folder / "program.json", ProgramFile)
     if written is None:
-        raise InputError(f"{folder} holds no program.json; launch the design again")
+        raise InputError(f"{folder} has no program.json; launch the design again")
     text = folder / "data.txt"
     options = read_document(folder / "options.json", _Options) or _Options()
     if options.rehearse is None and design.training.data is not None and not text.is_file():
-        raise InputError(f"training.data names {design.training.data}, but the run folder holds no copy of it")
+        raise InputError(f"training.data names {design.training.data}, but the run folder has no copy of it")
     return Job(
         design,
         written.program(),
@@ -75,10 +84,10 @@ def read_job(folder: Path) -> Job:
     )
 
 
-def _refuse(design: Design, program: Program, asked: Collection[str] | None) -> None:
-    """``asked`` are the codes of problems that matter; by default all do."""
+def _check_supported(design: Design, program: Program, codes: Collection[str] | None) -> None:
+    """Check that this version runs a design; a dry run is limited by problems of some ``codes`` only."""
     if len(design.meshes) != program.ranks:
-        raise InputError(f"the program has {program.ranks} ranks, but the design {len(design.meshes)} meshes")
-    found = [problem for problem in runnable(design) if asked is None or problem.code in asked]
-    if found := [*found, *([] if asked is None else rehearsable(design))]:
+        raise InputError(f"the program has {program.ranks} ranks, but the design has {len(design.meshes)} meshes")
+    found = [problem for problem in runnable(design) if codes is None or problem.code in codes]
+    if found := [*found, *([] if codes is None else rehearsable(design))]:
         raise DesignError(found)

@@ -1,4 +1,4 @@
-"""What a rank computes: forward and backward of a stage, on one microbatch."""
+"""Forward and backward of a stage on one microbatch."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from meshwave.engine.runtime.modules.deferred_gradients import (
     compute_deferred,
 )
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}  # of the weights
-MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}  # of what passes between stages
-
-
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.float32}
+"""Dtype of the weights by precision."""
+MESSAGE_DTYPES = {**DTYPES, "bf16": torch.bfloat16}
+"""Dtype of messages between stages by precision."""
 Tensors = tuple[Tensor, ...]
 
 
 class Saved(NamedTuple):
-    """What a forward leaves for its backward: what went in, and what came out with its graph.
+    """Tensors that a forward saves for its backward: its inputs, and its outputs with their graph.
 
-    A stage that is recomputed keeps no graph: ``y`` is then no part of what is saved, and ``given`` without one.
+    A stage that is recomputed saves no graph: ``y`` is None, and ``skip_outputs`` have no graph.
     """
 
     x: Tensor
     targets: Tensor | None
     y: Tensor | None
-    skips: Tensors = ()  # what came in from stages before the one before
-    given: Tensors = ()  # what came out for stages after the next
+    skips: Tensors = ()  # inputs from skip connections
+    skip_outputs: Tensors = ()
 
 
 class LocalStage:
     """A stage with the arithmetic of its precision.
 
-    ``bf16`` computes under autocast from float32 weights, which the optimizer updates. All
-    microbatches of a step share one copy of the weights in bf16, made when the first needs it;
-    each adds its gradient in float32 (Micikevicius et al., arXiv:1710.03740).
+    ``bf16`` computes under autocast from float32 weights, which the optimizer updates. All microbatches of a step share
+    one bf16 copy of the weights, made by the first of them; each adds its gradient in float32 (Micikevicius et al.,
+    arXiv:1710.03740).
     """
 
     def __init__(
@@ -51,106 +51,119 @@ class LocalStage:
         device: torch.device,
         loss_scale: float,
         *,
-        split: bool = False,
-        recomputed: bool = False,
-        compiled: bool = False,
+        splits_backward: bool = False,
+        recomputes: bool = False,
+        compiles: bool = False,
     ) -> None:
-        """``loss_scale`` is 1 over the microbatches of the global batch: losses are averaged.
+        """Prepare a stage.
 
-        A ``split`` stage can run its backward in two halves; see :mod:`meshwave.engine.runtime.modules.deferred_gradients`.
-        A ``recomputed`` one keeps its input alone and runs its forward again before its backward
-        (Chen et al., arXiv:1604.06174). The blocks of a ``compiled`` one are compiled, unless it is split:
-        torch.compile knows no gradient that is put off.
+        Args:
+            module: its layers.
+            precision: ``fp64``, ``fp32`` or ``bf16``.
+            device: where it computes.
+            loss_scale: 1 / (microbatches of the global batch), so that losses are averaged.
+            splits_backward: input and weight gradients are computed apart; see
+                :mod:`meshwave.engine.runtime.modules.deferred_gradients`.
+            recomputes: only the input is saved, and the forward runs again before the backward (Chen et al.,
+                arXiv:1604.06174).
+            compiles: torch.compile compiles the blocks, unless the backward is split, which it does not support.
         """
-        self.recomputed = recomputed
+        self.recomputes = recomputes
         self._module = module
         self._loss_scale = loss_scale
-        self._mixed = precision == "bf16"
-        self._autocast = torch.autocast(device.type, torch.bfloat16) if self._mixed else None
+        self._is_mixed = precision == "bf16"
+        self._autocast = torch.autocast(device.type, torch.bfloat16) if self._is_mixed else None
         self._weighted = [part for part in module.modules() if isinstance(part, DeferrableModule)]
-        self._is_cast = not self._mixed
-        self._later = GradientQueue() if split else None
+        self._has_cast_weights = not self._is_mixed
+        self._queue = GradientQueue() if splits_backward else None
         for part in module.modules():
             if isinstance(part, DeferrableModule):
-                part.gradient_queue = self._later
-            elif split and next(part.parameters(recurse=False), None) is not None:
-                raise TypeError(f"a {type(part).__name__} cannot put off the gradients of its weights")
-        self.compiled = module.compile_blocks() if compiled and not split else 0  # of its blocks
-        self.skip_sources, self.skip_targets = (
-            module.skip_sources,
-            module.skip_targets,
-        )  # of what skips stages, from and to which
-        self._is_first = module.is_first  # whose input is data, whose gradient nobody wants
+                part.gradient_queue = self._queue
+            elif splits_backward and next(part.parameters(recurse=False), None) is not None:
+                raise TypeError(f"{type(part).__name__} cannot defer the gradients of its weights")
+        self.compiled_blocks = module.compile_blocks() if compiles and not splits_backward else 0
+        self.skip_sources, self.skip_targets = module.skip_sources, module.skip_targets
+        self._is_first = module.is_first  # its input is data, which needs no gradient
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
-        """The output without its graph, or the loss of the last stage; and what the backward needs.
+        """Return the output without its graph, or the loss of the last stage, and what the backward needs.
 
-        ``x`` is the stage's to keep, and so are ``skips``, of its ``skip_sources``. What it sends to its
-        ``skip_targets`` is found in what is saved.
+        The stage keeps ``x`` and ``skips``, which come from its ``skip_sources``. The tensors for its
+        ``skip_targets`` are in what is saved.
         """
-        if self.recomputed:
+        if self.recomputes:
             with torch.no_grad():
-                y, *given = self._run(x, targets, skips)
-                return y, Saved(x, targets, None, skips, tuple(given))
-        y, *given = self._traced(x, targets, skips)
-        return y.detach(), Saved(x, None, y, skips, tuple(given))
+                y, *skip_outputs = self._run(x, targets, skips)
+                return y, Saved(x, targets, None, skips, tuple(skip_outputs))
+        y, *skip_outputs = self._run_with_graph(x, targets, skips)
+        return y.detach(), Saved(x, None, y, skips, tuple(skip_outputs))
 
-    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None:
-        """Add to the weights' gradients; return that of the input (none of tokens).
+    def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
+        """Add to the gradients of the weights, and return that of the input (None if the input is data).
 
-        ``gradient`` is that of the output, none where the output is the loss; ``of_given`` are those of what it
-        sends to its ``skip_targets``. The gradients of its skips are then those of ``saved.skips``.
+        The gradients of skip connections are then those of ``saved.skips``.
+
+        Args:
+            saved: what the forward saved.
+            gradient: that of the output; None if the output is the loss.
+            skip_gradients: those of the tensors for ``skip_targets``.
         """
-        self._pull(saved, gradient, of_given)
-        if self._later is not None:
-            compute_deferred(self._later.take())
+        self._run_backward(saved, gradient, skip_gradients)
+        if self._queue is not None:
+            compute_deferred(self._queue.take())
         return saved.x.grad
 
     def input_gradient(
-        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
+        self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
-        """The gradient of the input, and what :func:`compute_deferred` computes the weights' from."""
-        assert self._later is not None, "a stage whose backward is split"
-        self._pull(saved, gradient, of_given)
-        return saved.x.grad, self._later.take()
+        """Return the gradient of the input, and the deferred gradients of the weights."""
+        assert self._queue is not None, "the backward of the stage is split"
+        self._run_backward(saved, gradient, skip_gradients)
+        return saved.x.grad, self._queue.take()
 
-    def forget(self) -> None:
-        """The weights have changed: let go of their copies."""
-        if self._mixed:
-            self._is_cast = False
+    def drop_cast_weights(self) -> None:
+        """Forget the bf16 copies of the weights, which have changed."""
+        if self._is_mixed:
+            self._has_cast_weights = False
             for part in self._weighted:
                 part.drop_cast_weights()
 
-    def _traced(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
+    def _run_with_graph(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
         if not self._is_first:
-            for given in (x, *skips):
-                given.requires_grad = True
+            for tensor in (x, *skips):
+                tensor.requires_grad = True
         return self._run(x, targets, skips)
 
     def _run(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensors:
-        """The output, or the loss; and what the stage gives to others than the next."""
+        """Return the output, or the loss, and the tensors for ``skip_targets``."""
         if self._autocast is None:
-            found = self._forward(x, targets, skips)
+            outputs = self._call_module(x, targets, skips)
         else:
-            if not self._is_cast:
+            if not self._has_cast_weights:
                 for part in self._weighted:
                     part.cast_weights(torch.bfloat16)
-                self._is_cast = True
+                self._has_cast_weights = True
             with self._autocast:
-                found = self._forward(x, targets, skips)
-        return found if isinstance(found, tuple) else (found,)
+                outputs = self._call_module(x, targets, skips)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
-    def _forward(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:
+    def _call_module(self, x: Tensor, targets: Tensor | None, skips: Tensors) -> Tensor | Tensors:
         return self._module(x, targets, skips) if skips else self._module(x, targets)  # type: ignore[no-any-return]
 
-    def _pull(self, saved: Saved, gradient: Tensor | None, of_given: Tensors) -> None:
-        """Run autograd from the output; the loss is where gradients start.
+    def _run_backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors) -> None:
+        """Run autograd from the outputs; a loss starts with its scale.
 
-        ``torch.autograd.backward`` does the same after it has compared the shapes, for which it
-        imports sympy: 0.8 s in every process, and more at every call than all of ours.
+        It calls the engine because ``torch.autograd.backward`` imports sympy to compare shapes: 0.8 s in every process,
+        and more time at every call than all of Meshwave's.
         """
-        made = (saved.y, *saved.given) if saved.y is not None else self._traced(saved.x, saved.targets, saved.skips)
+        if saved.y is not None:
+            outputs = (saved.y, *saved.skip_outputs)
+        else:
+            outputs = self._run_with_graph(saved.x, saved.targets, saved.skips)
         if gradient is None:
-            gradient = torch.full_like(made[0], self._loss_scale)
-        # keep no graph, make none of the gradients, for all leaves, which may be unreachable, adding to them
-        Variable._execution_engine.run_backward(made, (gradient, *of_given), False, False, (), True, True)
+            gradient = torch.full_like(outputs[0], self._loss_scale)
+        keep_graph = create_graph = False
+        allow_unreachable = accumulate = True
+        Variable._execution_engine.run_backward(
+            outputs, (gradient, *skip_gradients), keep_graph, create_graph, (), allow_unreachable, accumulate
+        )

@@ -1,4 +1,4 @@
-"""One process of a training run: its stages, its share of the data, its executor."""
+"""Training in one process: its stages, its share of the data, its executor."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from meshwave.engine.runtime.communication.world import World
 from meshwave.engine.runtime.device.clock import make_clock
 from meshwave.engine.runtime.device.streams import make_streams
 from meshwave.engine.runtime.execution.checkpoint import WEIGHTS, Part, load
-from meshwave.engine.runtime.execution.data import Batches
-from meshwave.engine.runtime.execution.executor import Executor, Measured
-from meshwave.engine.runtime.execution.job import Job
+from meshwave.engine.runtime.execution.data import TrainingBatches
+from meshwave.engine.runtime.execution.executor import Executor, StepTimes
+from meshwave.engine.runtime.execution.job import Job, RunNote
 from meshwave.engine.runtime.execution.stages import DTYPES, MESSAGE_DTYPES, LocalStage
-from meshwave.engine.runtime.execution.update import Sharers, Update, Watch
+from meshwave.engine.runtime.execution.update import GradientObserver, OptimizerUpdate, WeightGroup
 from meshwave.engine.runtime.experts.build import ExpertLayers, expert_layers
 from meshwave.engine.runtime.experts.layer import ExpertLayer
 from meshwave.engine.runtime.experts.step_times import StepTrace
@@ -31,67 +31,74 @@ from meshwave.engine.runtime.modules.tensor_parallel import WeightShard, weight_
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step of training came to; loss and norm are those of the global batch."""
+class TrainingStep:
+    """Result of a step of training; loss and norm are those of the global batch."""
 
     loss: float
     grad_norm: float  # before clipping
     seconds: float
-    measured: Measured
+    times: StepTimes
 
 
 class Trainer:
     """Trains the stages of one process, in step with the other processes."""
 
-    def __init__(self, job: Job, world: World, watch: Watch | None = None) -> None:
-        """Build the stages of this process and open its ways to the others.
+    def __init__(self, job: Job, world: World, observer: GradientObserver | None = None) -> None:
+        """Build the stages of this process and connect it with the others.
+
+        Args:
+            job: the design and its program.
+            world: this process among the others.
+            observer: is passed the reduced gradients of each step, before clipping.
 
         Raises:
             InputError: the number of processes, the text or the vocabulary does not fit the design.
         """
-        design, program, layout = job.design, job.program, job.layout
+        design, program, layout, process = job.design, job.program, job.layout, world.process
         if world.size != layout.processes:
             raise InputError(
-                f"{world.size} processes were started, but the design draws {layout.processes} devices "
+                f"{world.size} processes were started, but the design has {layout.processes} devices "
                 f"in {program.ranks} meshes"
             )
-        training, model = design.training, design.model
-        copies, copy = layout.mesh_shape(world.process).dp, layout.dp_index(world.process)
-        rows = tensor_of(design).shape[0] // copies  # of a microbatch, here
-        self._batches = Batches(
+        training, model, rank = design.training, design.model, layout.rank(process)
+        dp, dp_index = layout.mesh_shape(process).dp, layout.dp_index(process)
+        rows = tensor_of(design).shape[0] // dp  # of a microbatch, in this process
+        self._batches = TrainingBatches(
             job.text,
             model,
             seed=training.seed,
             microbatches=program.microbatches,
             micro_batch_size=training.micro_batch_size,
-            share=range(copy * rows, (copy + 1) * rows),
+            share=range(dp_index * rows, (dp_index + 1) * rows),
             device=world.device,
         )
         dtype = DTYPES[training.precision]
-        self._scale = 1 / (copies * program.microbatches)
-        self._cut = layout.tp_index(world.process)
+        self._scale = 1 / (dp * program.microbatches)
+        self._tp_index = layout.tp_index(process)
         experts = ExpertLayers(design, layout) if model.moe else None
         groups = world.groups([*layout.tp_groups(), *(experts.required_groups() if experts else ())])
-        make = experts.factory(world.process, groups, self._scale, dtype, world.device) if experts else None
-        group = groups[layout.tp_group(world.process)]
+        make_experts = experts.factory(process, groups, self._scale, dtype, world.device) if experts else None
+        tp_group = groups[layout.tp_group(process)]
         self._modules = {
-            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, group, make)
-            for stage in program.stages_of(layout.rank(world.process))
+            stage: build_stage(model, job.layers, stage, training.seed, dtype, world.device, tp_group, make_experts)
+            for stage in program.stages_of(rank)
         }
         message = MessageFormat((rows, model.sequence, model.hidden), MESSAGE_DTYPES[training.precision])
-        sharing = [*layout.gradient_groups(), *(experts.gradient_groups(layout.reduced_stages()) if experts else ())]
-        self._communicator = world.communicator(layout, message, list(dict.fromkeys(sharing)), routes(design, layout))
-        sharers = _sharers(layout, world.process, self._modules, experts)
-        self._update = Update(self._modules, sharers, world.process, self._communicator, training, watch)
+        gradient_groups = layout.gradient_groups()
+        gradient_groups += experts.gradient_groups(layout.reduced_stages()) if experts else ()
+        transfers = plan_boundary_transfers(design, layout)
+        self._communicator = world.communicator(layout, message, list(dict.fromkeys(gradient_groups)), transfers)
+        weight_group = _bind_weight_group(layout, process, self._modules, experts)
+        self._update = OptimizerUpdate(self._modules, weight_group, process, self._communicator, training, observer)
         stages = {
             stage: LocalStage(
                 module,
                 training.precision,
                 world.device,
                 self._scale,
-                split=stage in layout.split_stages(),
-                recomputed=design.pipeline.recomputes(stage),
-                compiled=training.compile,
+                splits_backward=stage in layout.split_stages(),
+                recomputes=design.pipeline.recomputes(stage),
+                compiles=training.compile,
             )
             for stage, module in self._modules.items()
         }
@@ -99,45 +106,44 @@ class Trainer:
         self.trace = StepTrace(clock)
         for number, layer in self._expert_layers().items():
             layer.record_steps(self.trace.recorder(number))
-        self._executor = Executor(layout, world.process, stages, self._communicator, self._update, clock, streams)
-        self._wanted = layout.microbatches(layout.rank(world.process))
-        self.notes = self._of_compiling(stages.values()) if training.compile else []
-        """What a person should know of how it trains."""
+        self._executor = Executor(layout, process, stages, self._communicator, self._update, clock, streams)
+        self._own_microbatches = layout.microbatches(rank)
+        self.notes = self._compilation_notes(stages.values()) if training.compile else []
+        """Notes for people about how it trains."""
 
-    def _of_compiling(self, stages: Iterable[LocalStage]) -> list[str]:
-        """How many blocks of all processes torch compiles."""
-        held = sum(len(module.layers) for module in self._modules.values())
-        own = sum(stage.compiled for stage in stages)
-        compiled, blocks = map(int, self._communicator.total([own, held]).tolist())
-        told = f"torch.compile: {compiled} of the {blocks} blocks that processes hold are compiled"
-        rest = "the others, which put off gradients or exchange something inside, run as they are"
-        return [told if compiled == blocks else f"{told}; {rest}"]
+    def _compilation_notes(self, stages: Iterable[LocalStage]) -> list[RunNote]:
+        """Return how many blocks of all processes torch compiles."""
+        own = [sum(stage.compiled_blocks for stage in stages), sum(len(each.layers) for each in self._modules.values())]
+        compiled, blocks = map(int, self._communicator.total(own).tolist())
+        note = f"torch.compile: {compiled} of {blocks} blocks (over all processes) are compiled"
+        rest = "the others defer gradients or communicate inside, and are not compiled"
+        return [RunNote(note if compiled == blocks else f"{note}; {rest}")]
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> TrainingStep:
         """Train on the global batch of step ``number``.
 
-        All processes end a step together, since all need its loss; so a step starts together too.
+        All processes need its loss, so they end a step together, and start the next one together.
         """
         began = time.perf_counter()
-        measured = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._wanted})
-        losses = [] if self._cut else measured.losses  # those of the other cuts are the same
+        times = self._executor.run({mb: self._batches.microbatch(number, mb) for mb in self._own_microbatches})
+        losses = [] if self._tp_index else times.losses  # a tensor-parallel group has one loss
         own = sum(loss.double() * self._scale for loss in losses)
-        loss, square = self._communicator.total([own, self._update.square]).tolist()
-        return Step(loss, square**0.5, time.perf_counter() - began, measured)
+        loss, squared_norm = self._communicator.total([own, self._update.squared_norm]).tolist()
+        return TrainingStep(loss, squared_norm**0.5, time.perf_counter() - began, times)
 
-    def held(self) -> dict[str, list[Tensor]]:
-        """What is there also between two steps, by what it is for."""
+    def resident_tensors(self) -> dict[str, list[Tensor]]:
+        """Return the tensors that exist between steps, by category."""
         return {"weights": list(self.parameters().values()), "optimizer": self._update.state}
 
     def state(self) -> dict[str, Part]:
-        """The parts of the training state that this process holds: weights, and what the optimizer keeps of them."""
+        """Return the parts of the training state that this process holds: weights, and the optimizer's moments."""
         named = (pair for module in self._modules.values() for pair in module.named_parameters())
         weights = {f"{WEIGHTS}{name}": Part(weight.detach(), weight_shard(weight)) for name, weight in named}
-        moments = {name: Part(kept, weight_shard(weight)) for name, weight, kept in self._update.named_moments()}
+        moments = {name: Part(moment, weight_shard(weight)) for name, weight, moment in self._update.named_moments()}
         return {**weights, **moments}
 
     def resume(self, folder: Path) -> int:
-        """Load a checkpoint and return the number of steps that it is after.
+        """Load a checkpoint, and return the number of steps before it.
 
         Raises:
             RunError: a file is missing or damaged, or the checkpoint is of another model.
@@ -150,12 +156,12 @@ class Trainer:
         """Return True on all processes if it is the wish of any of them."""
         return bool(self._communicator.total([float(wish)])[0] > 0)
 
-    def routed(self) -> dict[int, list[float]]:
-        """By layer of the model the routes to each expert so far; see :attr:`ExpertLayer.route_counts`."""
+    def expert_routes(self) -> dict[int, list[float]]:
+        """Return the routes to each expert so far, by layer of the model; see :attr:`ExpertLayer.route_counts`."""
         return {number: layer.route_counts for number, layer in self._expert_layers().items()}
 
     def _expert_layers(self) -> dict[int, ExpertLayer]:
-        """Those of this process, by their number in the model."""
+        """Return the expert layers of this process by their number in the model."""
         return {
             int(name.split(".")[1]): part
             for module in self._modules.values()
@@ -163,18 +169,18 @@ class Trainer:
             if isinstance(part, ExpertLayer)
         }
 
-    def cuts(self) -> dict[str, WeightShard]:
-        """Which parts of the whole model's weights this process holds, of those that are cut."""
+    def weight_shards(self) -> dict[str, WeightShard]:
+        """Return which part of a weight this process holds, for weights that are sharded."""
         named = (pair for module in self._modules.values() for pair in module.named_parameters())
-        return {name: cut for name, parameter in named if (cut := weight_shard(parameter))}
+        return {name: shard for name, parameter in named if (shard := weight_shard(parameter))}
 
     def parameters(self) -> dict[str, Tensor]:
-        """The weights of this process under their names in the whole model."""
+        """Return the weights of this process by their names in the whole model."""
         return {name: p.detach() for module in self._modules.values() for name, p in module.named_parameters()}
 
 
-def routes(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
-    """The boundaries at which tensors change their cuts, with processes for devices."""
+def plan_boundary_transfers(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
+    """Return the transfers of boundaries at which tensors are resharded, with processes as their ranks."""
     process = {
         device: layout.process(rank, lane)
         for rank, mesh in enumerate(design.meshes)
@@ -187,19 +193,22 @@ def routes(design: Design, layout: ProcessLayout) -> BoundaryTransfers:
     }
 
 
-def _sharers(
+def _bind_weight_group(
     layout: ProcessLayout, process: int, modules: Mapping[int, nn.Module], experts: ExpertLayers | None
-) -> Sharers:
-    """Who shares a weight: the processes that hold the same cut of it. A weight that is not cut is held by
-    those of all cuts, whose gradients are the same, and counts once. Expert layers say it of their own."""
+) -> WeightGroup:
+    """Return a function that returns the processes that reduce the gradient of a weight, and the one that counts it.
+
+    Those are the processes that hold the same shard of it. A weight that is not sharded has the same gradient in all
+    of a tensor-parallel group, and counts once. Expert layers have groups of their own.
+    """
     owner = {p: part for module in modules.values() for part in expert_layers(module) for p in part.parameters()}
 
-    def sharers(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
+    def weight_group(stage: int, parameter: nn.Parameter) -> tuple[tuple[int, ...], int]:
         if experts and parameter in owner:
-            told = experts.sharers(stage, owner[parameter], parameter)
-            if told:
-                return told, told[0]
+            members = experts.sharers(stage, owner[parameter], parameter)
+            if members:
+                return members, members[0]
         members = layout.stage_processes(stage, layout.tp_index(process))
         return members, members[0] if weight_shard(parameter) else layout.stage_processes(stage)[0]
 
-    return sharers
+    return weight_group

@@ -1,4 +1,4 @@
-"""The end of a step: gradients reduced, clipped, and the weights updated."""
+"""The end of a step: gradients are reduced and clipped, and weights are updated."""
 
 from __future__ import annotations
 
@@ -11,62 +11,76 @@ from torch import Tensor, nn
 from meshwave.engine.runtime.communication.communicator import Communicator, PendingTensor
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 
-BUCKET = 2**23  # numbers that are reduced in one message
-Watch = Callable[[Mapping[str, Tensor]], None]
+BUCKET_ELEMENTS = 2**23
+"""Gradient elements that are reduced in one message."""
+GradientObserver = Callable[[Mapping[str, Tensor]], None]
 Members = tuple[int, ...]
-Sharers = Callable[[int, nn.Parameter], tuple[Members, int]]
-"""Of a weight of a stage: the processes that sum its gradient, and the one that counts it in the norm."""
+WeightGroup = Callable[[int, nn.Parameter], tuple[Members, int]]
+"""For a stage and a weight of it, the processes that reduce its gradient and the one that counts it in the norm."""
 
 
 class Training(Protocol):
-    """What the update reads of the ``training`` section of a design."""
+    """The fields of the ``training`` section of a design that the update needs."""
 
     @property
-    def optimizer(self) -> str: ...
+    def optimizer(self) -> str:
+        """Name of the optimizer."""
+
     @property
-    def lr(self) -> float: ...
+    def lr(self) -> float:
+        """Learning rate."""
+
     @property
-    def weight_decay(self) -> float: ...
+    def weight_decay(self) -> float:
+        """Decoupled weight decay."""
+
     @property
-    def clip_norm(self) -> float | None: ...
+    def clip_norm(self) -> float | None:
+        """Largest norm of the gradients, or None."""
 
 
-class Update:
+class OptimizerUpdate:
     """Reduces the gradients of the stages of a rank and updates their weights."""
 
     def __init__(
         self,
         stages: Mapping[int, nn.Module],
-        sharers: Sharers,
+        weight_group: WeightGroup,
         process: int,
         communicator: Communicator,
         training: Training,
-        watch: Watch | None = None,
+        observer: GradientObserver | None = None,
     ) -> None:
-        """``sharers`` says which processes hold, and so sum the gradients of, a weight of a stage.
+        """Prepare the update.
 
-        ``watch`` is shown the reduced gradients, before clipping, under their names in the whole model.
+        Args:
+            stages: the stages of this rank.
+            weight_group: the processes that hold a weight.
+            process: this process.
+            communicator: reduces the gradients.
+            training: the optimizer and its options.
+            observer: is passed the reduced gradients, before clipping, by their names in the whole model.
         """
-        self._shared = {stage: _by_sharers(stage, module, sharers) for stage, module in stages.items()}
+        self._groups = {stage: _weights_by_group(stage, module, weight_group) for stage, module in stages.items()}
         self._named = [pair for module in stages.values() for pair in module.named_parameters()]
         self._counted = [
             parameter
-            for shared in self._shared.values()
-            for weights in shared.values()
-            for parameter, first in weights
-            if first == process
+            for groups in self._groups.values()
+            for weights in groups.values()
+            for parameter, counting_process in weights
+            if counting_process == process
         ]
         self._communicator = communicator
         self._clip_norm = training.clip_norm
-        self._watch = watch
+        self._observer = observer
         self._parameters = [parameter for _, parameter in self._named]
         self._optimizer = OPTIMIZERS[training.optimizer](self._parameters, training.lr, training.weight_decay)
         self._reducing: list[tuple[int, list[nn.Parameter], PendingTensor]] = []
-        self.square = torch.zeros((), dtype=torch.float64)  # this process's share of the squared norm
+        self.squared_norm = torch.zeros((), dtype=torch.float64)  # the share of this process
 
     @property
     def state(self) -> list[Tensor]:
-        """What the optimizer keeps from step to step."""
+        """Tensors that the optimizer keeps from step to step."""
         return self._optimizer.state
 
     def named_moments(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
@@ -80,52 +94,51 @@ class Update:
         self._optimizer.resume(steps)
 
     def reduce(self, stage: int) -> None:
-        """Start to sum the gradients of ``stage`` over all who hold it."""
-        for members, weights in self._shared[stage].items():
+        """Start to sum the gradients of a stage over all processes that hold its weights."""
+        for members, weights in self._groups[stage].items():
             for bucket in _buckets([parameter for parameter, _ in weights]):
                 flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
                 self._reducing.append((stage, bucket, self._communicator.reduce(stage, members, flat)))
 
     def collect(self) -> dict[int, PendingTensor]:
-        """Wait for what the others have to say; return the last reduction of each stage."""
+        """Wait for all reductions, and return the last one of each stage."""
         for _, bucket, reduction in self._reducing:
             pieces = torch.split(reduction.wait(), [parameter.numel() for parameter in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad = piece.view_as(parameter)
         last = {stage: reduction for stage, _, reduction in self._reducing}
         self._reducing.clear()
-        self.square = self._own_square()
+        self.squared_norm = torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
         if self._clip_norm is not None:
-            self._norm = self._communicator.total([self.square])[0].sqrt()
+            self._norm = self._communicator.total([self.squared_norm])[0].sqrt()
         return last
 
     def apply(self) -> None:
-        """Clip, update the weights, and forget the gradients."""
-        if self._watch is not None:
-            self._watch({name: _gradient(parameter) for name, parameter in self._named})
+        """Clip the gradients, update the weights, and drop the gradients."""
+        if self._observer is not None:
+            self._observer({name: _gradient(parameter) for name, parameter in self._named})
         gradients = [_gradient(parameter) for parameter in self._parameters]
         if self._clip_norm is not None and gradients:
-            scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
+            scale = (self._clip_norm / (self._norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
             torch._foreach_mul_(gradients, scale.to(gradients[0]))
         self._optimizer.step(gradients)
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _own_square(self) -> Tensor:
-        return torch.nn.utils.get_total_norm(map(_gradient, self._counted)).double() ** 2
 
-
-def _by_sharers(stage: int, module: nn.Module, sharers: Sharers) -> dict[Members, list[tuple[nn.Parameter, int]]]:
-    """The weights of a stage by who shares them, each with the process that counts it."""
+def _weights_by_group(
+    stage: int, module: nn.Module, weight_group: WeightGroup
+) -> dict[Members, list[tuple[nn.Parameter, int]]]:
+    """Return the weights of a stage by group, each with the process that counts it, in one order for all processes."""
     found: dict[Members, list[tuple[nn.Parameter, int]]] = {}
     for parameter in module.parameters():
-        members, first = sharers(stage, parameter)
-        found.setdefault(members, []).append((parameter, first))
-    return dict(sorted(found.items()))  # in one order for all, whoever else each shares with
+        members, counting_process = weight_group(stage, parameter)
+        found.setdefault(members, []).append((parameter, counting_process))
+    return dict(sorted(found.items()))
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The gradient, zero where no microbatch came by (a replica with less than its share)."""
+    """Return the gradient, which is zero if this replica ran no microbatch."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
@@ -135,7 +148,7 @@ def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        if bucket and size + parameter.numel() > BUCKET:
+        if bucket and size + parameter.numel() > BUCKET_ELEMENTS:
             yield bucket
             bucket, size = [], 0
         bucket.append(parameter)

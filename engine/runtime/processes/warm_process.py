@@ -1,19 +1,18 @@
-"""A warm process that forks those of a run: ``python -m meshwave.engine.runtime.processes.warm_process``.
+"""A warm process that forks the processes of runs: ``python -m meshwave.engine.runtime.processes.warm_process``.
 
-It has imported torch before anybody asks, so that a run starts in hundredths of a second. It is
-told what to do in JSON lines and answers in JSON lines; when what tells it is gone, it ends
-everything it started, and where it is killed itself, the kernel does.
+It imports torch in advance, so that a run starts in hundredths of a second. It reads commands and writes events, both
+as JSON lines. When its input closes it ends all processes that it started; if it is killed, the kernel does.
 
 In:   {"do": "launch", "run": ID, "folder": PATH, "processes": N}
 Out:  {"event": "ready"}
       {"event": "started", "run": ID, "pids": [...]}
       {"event": "finished", "run": ID, "cancelled": BOOL, "error": TEXT, "exits": [[process, code, ours, time], ...]}
 
-A file called ``cancel`` in the run folder ends the run, whoever put it there; so does taking the
-folder away. The first bad exit of a process ends the others.
+A file called ``cancel`` in the run folder ends the run, and so does removing the folder. When a process fails, the
+others are ended.
 
-Where the run folder holds a ``network.json``, a child makes that network first and hands it over;
-the processes of the run enter it, and it goes with them.
+If the run folder contains a ``network.json``, a child process first builds that network; the processes of the run enter
+it, and it ends with them.
 """
 
 from __future__ import annotations
@@ -42,63 +41,65 @@ from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Ne
 from meshwave.engine.runs.emulation.topology import read_topology
 
 WORKER = "meshwave.engine.runtime.processes.worker"
-LOOK_S = 0.02
-"""How often a run is looked at for a wish to cancel it, or for one that does not end when told."""
+POLL_S = 0.02
+"""Interval of checks whether a run is cancelled, or has not ended in time."""
 GRACE_S = 0.1
-"""From the polite signal to the other one."""
+"""Time from SIGTERM to SIGKILL."""
 NICENESS = 5
-"""Processes that compute yield to the page that shows them."""
+"""Niceness of processes that compute; they yield to the designer."""
 
 PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 
 
 @dataclass
-class Gang:
-    """The processes of one run: they start together, and none outlives a failed one."""
+class RunProcesses:
+    """The processes of one run. They start together, and none outlives a failed one."""
 
     run: str
     folder: Path
-    processes: int  # as many as it is to have
-    builder: Builder | None = None  # of its network, as long as it works
+    size: int  # number of processes to start
+    builder: Builder | None = None  # of the network, while it works
     network: Network | None = None
-    alive: dict[int, int] = field(default_factory=dict)  # pid to process
-    sessions: set[int] = field(default_factory=set)  # each process leads one, named after its pid
-    exits: list[tuple[int, int, bool, float]] = field(default_factory=list)
-    cancelled: bool = False
+    alive: dict[int, int] = field(default_factory=dict)  # pid -> process
+    sessions: set[int] = field(default_factory=set)  # each process leads the session of its pid
+    exits: list[tuple[int, int, bool, float]] = field(default_factory=list)  # process, status, was ended by us, time
+    is_cancelled: bool = False
     error: str = ""
-    kill_at: float | None = None  # told to end; by then it has to
-    was_killed: bool = False  # by us
+    kill_at: float | None = None  # deadline of processes that were asked to end
+    is_killed: bool = False
 
     @property
     def is_ending(self) -> bool:
+        """Whether the processes were asked to end."""
         return self.kill_at is not None
 
     def end(self) -> None:
-        """Tell all to end, once. Their pids are safe to signal until they are waited for."""
+        """Ask all processes to end, once. Their pids are safe to signal until they are waited for."""
         if not self.is_ending:
             self.kill_at = time.monotonic() + GRACE_S
             for pid in self.pids:
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        self.was_killed = True
+        """Kill all processes."""
+        self.is_killed = True
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
 
     @property
     def pids(self) -> list[int]:
-        """Of all that it has now."""
+        """Pids of all current processes, the builder of the network included."""
         return [*self.alive, *([self.builder.pid] if self.builder else [])]
 
-    def build(self) -> None:
-        """Have its network made, where it is to have one."""
+    def start_network(self) -> None:
+        """Start to build the network, if the run has one."""
         topology = read_topology(self.folder)
         if topology is not None:
             self.builder = Builder(topology)
             self.sessions.add(self.builder.pid)
 
     def take_network(self) -> None:
-        """Take over what the builder, which has ended, has made."""
+        """Take over the network from its builder, which has ended."""
         assert self.builder is not None
         builder, self.builder = self.builder, None
         try:
@@ -107,47 +108,61 @@ class Gang:
             self.fail(str(error))
 
     def fail(self, error: str) -> None:
-        """End it with this reason, if it is not ending yet."""
+        """End the run with an error, unless it is ending already."""
         if not self.is_ending:
             self.error = error
             self.end()
 
-    def left(self, ended: Mapping[int, int]) -> None:
-        """Take note of those that ended since the last look, in whatever order, then act on it."""
-        mine = {pid: code for pid, code in ended.items() if pid in self.alive}
+    def record_exits(self, ended: Mapping[int, int]) -> None:
+        """Record processes that have ended, and end the run if one of them failed.
+
+        Args:
+            ended: exit statuses by pid, of any processes.
+        """
+        own = {pid: status for pid, status in ended.items() if pid in self.alive}
         now = time.time()
-        self.exits += [(self.alive.pop(pid), code, self._is_ours(code), now) for pid, code in mine.items()]
-        if any(mine.values()):
+        self.exits += [(self.alive.pop(pid), status, self._was_ended(status), now) for pid, status in own.items()]
+        if any(own.values()):
             self.end()
 
-    def _is_ours(self, code: int) -> bool:
-        """Whether a process ended as it was told. One that somebody kills may be noticed after the others, which
-        fail without it and are told to end, while the kernel still takes it apart."""
-        return self.is_ending and (code != -signal.SIGKILL or self.was_killed)
+    def _was_ended(self, status: int) -> bool:
+        """Return whether a process ended because we asked for it.
 
-    def look(self) -> None:
+        A process that somebody else kills may be reported after the others, which fail without it and are ended while
+        the kernel still releases its memory.
+        """
+        return self.is_ending and (status != -signal.SIGKILL or self.is_killed)
+
+    def check(self) -> None:
+        """End the run if it is cancelled or its folder is removed, and kill it if it did not end in time."""
         if not self.is_ending and (self.folder / "cancel").exists():
-            self.cancelled = True
+            self.is_cancelled = True
             self.end()
         if not self.folder.exists():
-            self.fail("its folder was taken away while it ran")
+            self.fail("the run folder was removed during the run")
         if self.kill_at is not None and time.monotonic() > self.kill_at:
             self.kill()
 
 
-class Zygote:
-    """Forks and watches. One thread, since only such a process can be forked safely."""
+class ForkServer:
+    """Forks the processes of runs and watches them. It has one thread, because only such a process forks safely."""
 
-    def __init__(self, play: Callable[[str], object], commands: int, events: int) -> None:
-        """``play`` is what a fork does with the run folder; it ends the process or returns."""
-        self._play = play
+    def __init__(self, run_worker: Callable[[str], object], commands: int, events: int) -> None:
+        """Prepare to serve.
+
+        Args:
+            run_worker: runs a worker in a fork, given the run folder.
+            commands: file descriptor of the commands.
+            events: file descriptor of the events.
+        """
+        self._run_worker = run_worker
         self._commands = commands
         self._events = events
-        self._gangs: dict[str, Gang] = {}
+        self._runs: dict[str, RunProcesses] = {}
         self._unread = b""
 
     def serve(self) -> None:
-        """Do as told until nobody is there to tell; then leave nothing behind."""
+        """Execute commands until their input closes, then end all processes."""
         wake, waker = os.pipe()
         for descriptor in (wake, waker, self._commands):
             os.set_blocking(descriptor, False)
@@ -156,15 +171,15 @@ class Zygote:
         with selectors.DefaultSelector() as selector:
             selector.register(wake, selectors.EVENT_READ)
             selector.register(self._commands, selectors.EVENT_READ)
-            self._say(event="ready")
-            while self._obey():
-                selector.select(LOOK_S if self._gangs else None)
+            self._write_event(event="ready")
+            while self._execute_commands():
+                selector.select(POLL_S if self._runs else None)
                 _drain(wake)
                 self._watch()
         self._end_all()
 
-    def _obey(self) -> bool:
-        """Read what there is to read, do it, and say whether there may be more to come."""
+    def _execute_commands(self) -> bool:
+        """Execute the commands that have arrived, and return whether the input is still open."""
         text, is_open = _drain(self._commands)
         if not is_open:
             return False
@@ -176,57 +191,59 @@ class Zygote:
         return True
 
     def _launch(self, run: str, folder: Path, processes: int) -> None:
-        gang = self._gangs[run] = Gang(run, folder, processes)
-        gang.look()
+        group = self._runs[run] = RunProcesses(run, folder, processes)
+        group.check()
         try:
-            if not gang.is_ending:
-                gang.build()
+            if not group.is_ending:
+                group.start_network()
         except (OSError, MeshwaveError) as error:
-            gang.fail(f"its network could not be made: {error}")
-        if gang.builder is None:
-            self._start(gang)
+            group.fail(f"the network could not be built: {error}")
+        if group.builder is None:
+            self._start(group)
 
-    def _start(self, gang: Gang) -> None:
-        """Fork its processes, unless it is ending."""
+    def _start(self, group: RunProcesses) -> None:
+        """Fork the processes, unless the run is ending."""
         try:
-            for process in range(0 if gang.is_ending else gang.processes):
-                pid = self._fork(gang, process)
-                gang.alive[pid] = process
-                gang.sessions.add(pid)
+            for process in range(0 if group.is_ending else group.size):
+                pid = self._fork(group, process)
+                group.alive[pid] = process
+                group.sessions.add(pid)
         except OSError as error:
-            gang.fail(f"process {len(gang.alive)} of {gang.processes} could not be started: {error.strerror}")
-        self._say(event="started", run=gang.run, pids=list(gang.alive))
-        self._finish_if_done(gang)
+            group.fail(f"process {len(group.alive)} of {group.size} could not be started: {error.strerror}")
+        self._write_event(event="started", run=group.run, pids=list(group.alive))
+        self._finish_if_done(group)
 
     def _watch(self) -> None:
         ended = _reap()
-        for gang in list(self._gangs.values()):
-            gang.left(ended)
-            gang.look()
-            if gang.builder is not None and gang.builder.pid in ended:
-                gang.take_network()
-                self._start(gang)
+        for group in list(self._runs.values()):
+            group.record_exits(ended)
+            group.check()
+            if group.builder is not None and group.builder.pid in ended:
+                group.take_network()
+                self._start(group)
             else:
-                self._finish_if_done(gang)
+                self._finish_if_done(group)
 
-    def _finish_if_done(self, gang: Gang) -> None:
-        if gang.pids:
+    def _finish_if_done(self, group: RunProcesses) -> None:
+        if group.pids:
             return
-        del self._gangs[gang.run]
-        if gang.network is not None:
-            gang.network.close()
-        self._sweep(gang.sessions)
-        self._say(event="finished", run=gang.run, cancelled=gang.cancelled, error=gang.error, exits=gang.exits)
+        del self._runs[group.run]
+        if group.network is not None:
+            group.network.close()
+        self._sweep(group.sessions)
+        self._write_event(
+            event="finished", run=group.run, cancelled=group.is_cancelled, error=group.error, exits=group.exits
+        )
 
     def _sweep(self, sessions: set[int]) -> None:
-        """End what the processes of a run had started themselves: the kernel gave it to us.
+        """End processes that those of a run have started themselves; the kernel made them children of this one.
 
-        Where other runs go on, only what is still in a session of this one is surely its own.
+        While other runs go on, only processes in a session of this run certainly belong to it.
         """
-        others = {pid for gang in self._gangs.values() for pid in gang.sessions}
-        for _ in range(100):  # the children of what is ended come to us in turn
+        others = {pid for group in self._runs.values() for pid in group.sessions}
+        for _ in range(100):  # children of those that are ended become ours in turn
             strays = [pid for pid in _children() if pid not in others]
-            if self._gangs:
+            if self._runs:
                 strays = [pid for pid in strays if _session(pid) in sessions]
             if not strays:
                 return
@@ -239,66 +256,66 @@ class Zygote:
                     os.waitpid(pid, os.WNOHANG)
 
     def _end_all(self) -> None:
-        for gang in self._gangs.values():
-            gang.kill()
-        for gang in self._gangs.values():
-            for pid in gang.pids:
+        for group in self._runs.values():
+            group.kill()
+        for group in self._runs.values():
+            for pid in group.pids:
                 os.waitpid(pid, 0)
-        self._gangs.clear()
+        self._runs.clear()
         self._sweep(set())
 
-    def _fork(self, gang: Gang, process: int) -> int:
+    def _fork(self, group: RunProcesses, process: int) -> int:
         parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         try:
-            _become(gang, process, parent)
-            self._play(str(gang.folder))
+            _set_up_fork(group, process, parent)
+            self._run_worker(str(group.folder))
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _say(self, **event: Any) -> None:
+    def _write_event(self, **event: Any) -> None:
         text = json.dumps(event).encode() + b"\n"
-        with suppress(BrokenPipeError):  # nobody listens; the next read of a command will tell
+        with suppress(BrokenPipeError):  # nobody reads; the input of commands will be closed too
             while text:
                 text = text[os.write(self._events, text) :]
 
 
-def _become(gang: Gang, process: int, parent: int) -> None:
-    """Turn a fresh fork into a process of the run, with nothing of the zygote's but its memory."""
+def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
+    """Make a fork a process of the run, which shares nothing but memory with the fork server."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    if gang.network is not None:
-        gang.network.enter(process)
+    if group.network is not None:
+        group.network.enter(process)
         os.environ.update(GLOO_SOCKET_IFNAME=INTERFACE, NCCL_SOCKET_IFNAME=INTERFACE)
     if LINUX:
         die_with(parent)
-        with suppress(OSError):  # memory runs out: a rank goes, not the app
+        with suppress(OSError):  # if memory runs out, the kernel kills a worker and not the designer
             Path("/proc/self/oom_score_adj").write_text("500")
     os.setsid()
     os.umask(0o077)
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(gang.folder)
-    _redirect(gang.folder / f"rank-{process}.log")
-    size = str(gang.processes)
+    os.chdir(group.folder)
+    _redirect(group.folder / f"rank-{process}.log")
+    size = str(group.size)
     os.environ.update(RANK=str(process), LOCAL_RANK=str(process), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     if not LINUX:
-        os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then looks after its parent itself
+        os.environ["MESHWAVE_DIE_WITH_PARENT"] = "1"  # the worker then watches its parent itself
 
 
 def _redirect(log: Path) -> None:
-    """Nothing to read, a file to write to, and no other descriptor."""
+    """Redirect input from nowhere and output to the log, and close all other descriptors."""
     null = os.open(os.devnull, os.O_RDONLY)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    for descriptor in map(int, os.listdir("/dev/fd")):  # the one that lists is closed by then
+    for descriptor in map(int, os.listdir("/dev/fd")):  # the descriptor of the listing itself is closed already
         if descriptor > 2:
             with suppress(OSError):
                 os.close(descriptor)
@@ -306,7 +323,7 @@ def _redirect(log: Path) -> None:
 
 
 def _drain(descriptor: int) -> tuple[bytes, bool]:
-    """Everything that can be read now, and whether the other end is still open."""
+    """Return all that can be read now, and whether the other end is open."""
     text = b""
     while True:
         try:
@@ -319,7 +336,7 @@ def _drain(descriptor: int) -> tuple[bytes, bool]:
 
 
 def _reap() -> dict[int, int]:
-    """The children that have ended: pid to exit status, or minus the signal."""
+    """Return the exit statuses of children that have ended, by pid; -N for signal N."""
     ended = {}
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -328,7 +345,7 @@ def _reap() -> dict[int, int]:
 
 
 def _children() -> list[int]:
-    """Our children, those included that the kernel gave us when their own parent ended."""
+    """Return the pids of our children, those included whose own parent has ended."""
     pid = os.getpid()
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -337,53 +354,55 @@ def _children() -> list[int]:
 
 
 def _session(pid: int) -> int:
+    """Return the session of a process; -1 if it has ended."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
 
 
-def _forked(worker: str) -> Callable[[str], object]:
-    """Import everything a worker needs, here and once."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the other way to count GPUs forbids to fork
+def _import_worker(worker: str) -> Callable[[str], object]:
+    """Import everything that a worker needs, and return its main function."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting GPUs through CUDA prevents forks from using it
     module = importlib.import_module(worker)
     if worker == WORKER:
-        _import_the_rest()
+        _import_lazy_modules()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page it looks at
-    play: Callable[[str], object] = module.main
-    return play
+    run_worker: Callable[[str], object] = module.main
+    return run_worker
 
 
-def _import_the_rest() -> None:
-    """What a worker imports only when it comes to it."""
+def _import_lazy_modules() -> None:
+    """Import modules that a worker imports on first use."""
     for family in model_families.values():
         family.stage_builder()
     importlib.import_module("meshwave.engine.runtime.execution.checkpoint").prepare()
 
 
-def _spawned(worker: str) -> Callable[[str], NoReturn]:
-    """Replace the fork by a fresh interpreter, which imports for itself."""
+def _bind_spawn(worker: str) -> Callable[[str], NoReturn]:
+    """Return a function that replaces the fork by a new interpreter, which imports the worker."""
 
-    def play(folder: str) -> NoReturn:
+    def run_worker(folder: str) -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-m", worker, folder])
 
-    return play
+    return run_worker
 
 
 def main() -> None:
+    """Serve commands from standard input, with events on standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", choices=("fork", "spawn"), default="fork")
-    parser.add_argument("--worker", default=WORKER, help="the module of the processes")
+    parser.add_argument("--worker", default=WORKER, help="module of the processes")
     options = parser.parse_args()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever tells us what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that sends commands
     events = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no event
+    os.dup2(2, 1)  # so that what libraries print does not mix with events
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    play = (_forked if options.start == "fork" else _spawned)(options.worker)
-    Zygote(play, 0, events).serve()
+    run_worker = (_import_worker if options.start == "fork" else _bind_spawn)(options.worker)
+    ForkServer(run_worker, 0, events).serve()
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str, split: tup
 
     first, last = stage == 0, stage == len(split) - 1
     module = build_stage(SMALL, split, stage, 0, DTYPES[precision])
-    local = LocalStage(module, precision, torch.device("cpu"), 1.0, split=True)
+    local = LocalStage(module, precision, torch.device("cpu"), 1.0, splits_backward=True)
     batch, item = 3, MESSAGE_DTYPES[precision]
     load = Workload.of(SMALL, batch=batch, precision=precision)
     tokens = torch.randint(0, 256, (batch, SMALL.sequence))

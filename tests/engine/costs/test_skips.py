@@ -144,7 +144,7 @@ def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str,
     item, last = MESSAGE_DTYPES[precision], len(layers) - 1
     for stage in range(len(layers)):
         module = build_stage(of.model, layers, stage, 0)
-        local = LocalStage(module, precision, torch.device("cpu"), 1.0, recomputed=recomputed)
+        local = LocalStage(module, precision, torch.device("cpu"), 1.0, recomputes=recomputed)
         kept: dict[int, tuple[Any, int]] = {}
 
         def keep(tensor: Any, kept: Any = kept) -> Any:
@@ -162,8 +162,8 @@ def test_torch_keeps_what_the_sizes_say(layers: tuple[int, ...], precision: str,
             x = message(1 + came.get((stage - 1, stage), 0)) if stage else tokens
             skips = tuple(message(came[source, stage]) for source in module.skip_sources)
             _, saved = local.forward(x, tokens.clone() if stage == last else None, skips)
-            saved = saved._replace(given=()) if recomputed else saved
-            for tensor in (saved.x, saved.y, saved.targets, *saved.skips, *saved.given):
+            saved = saved._replace(skip_outputs=()) if recomputed else saved
+            for tensor in (saved.x, saved.y, saved.targets, *saved.skips, *saved.skip_outputs):
                 if tensor is not None and tensor.numel() > 1:
                     keep(tensor)
 

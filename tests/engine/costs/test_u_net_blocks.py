@@ -186,7 +186,7 @@ def test_a_split_backward_holds_what_the_formulas_say(precision: str) -> None:
     held = sizes(design, program, tuple(stages))
     model: Any = design.model
     module = build_stage(model, stages, 1, 0, DTYPES[precision])
-    local = LocalStage(module, precision, torch.device("cpu"), 1.0, split=True)
+    local = LocalStage(module, precision, torch.device("cpu"), 1.0, splits_backward=True)
 
     def message(units: int) -> torch.Tensor:
         return torch.randn(3, 1, units * model.hidden).to(MESSAGE_DTYPES[precision])

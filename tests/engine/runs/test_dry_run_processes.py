@@ -165,7 +165,7 @@ def test_collectives_inside_stages_are_sent(launcher: LocalLauncher, name: str) 
 
     found = rehearse(launcher, design, 1.0 / prediction.timeline.makespan)
 
-    assert any(note.startswith("collectives inside stages are ") for note in found.run.notes())
+    assert any(note.startswith("collectives inside stages have ") for note in found.run.notes())
     assert found.run.metrics()[1]["seconds"] == pytest.approx(prediction.timeline.makespan, rel=0.15)
 
 
@@ -188,4 +188,4 @@ def test_what_no_machine_here_could_train_is_rehearsed(launcher: LocalLauncher) 
     found = rehearse(launcher, design, scale)
 
     assert len(overlay(prediction.timeline, found.recording.timeline()).measured) == len(prediction.timeline)
-    assert "messages are smaller than drawn" in found.run.notes()[2]
+    assert "messages are smaller than modelled" in found.run.notes()[2]

@@ -24,7 +24,7 @@ from meshwave.engine.runs.launchers._environment import PASSED_ON
 from meshwave.engine.runs.launchers.local import LocalLauncher, environment
 from meshwave.engine.runs.process_identity import handle
 from meshwave.engine.runs.run_database import Busy
-from meshwave.engine.runtime.processes.warm_process import Gang
+from meshwave.engine.runtime.processes.warm_process import RunProcesses
 from tests.engine.runs.play import HERE, all_gone, draw, processes, said, submit, until
 
 
@@ -94,12 +94,12 @@ def test_a_rank_that_is_killed_ends_the_run(either: LocalLauncher) -> None:
 
 
 def test_who_was_killed_is_told_from_who_was_told_to_end_also_where_it_is_noticed_last(tmp_path: Path) -> None:
-    told = Gang("run", tmp_path, 2, alive={11: 0, 12: 1}, kill_at=float("inf"))
-    told.left({11: 1, 12: -signal.SIGKILL})
+    told = RunProcesses("run", tmp_path, 2, alive={11: 0, 12: 1}, kill_at=float("inf"))
+    told.record_exits({11: 1, 12: -signal.SIGKILL})
     assert [ours for _, _, ours, _ in told.exits] == [True, False]
 
-    killed = Gang("run", tmp_path, 1, alive={11: 0}, kill_at=0.0, was_killed=True)
-    killed.left({11: -signal.SIGKILL})
+    killed = RunProcesses("run", tmp_path, 1, alive={11: 0}, kill_at=0.0, is_killed=True)
+    killed.record_exits({11: -signal.SIGKILL})
     assert [ours for _, _, ours, _ in killed.exits] == [True]
 
 

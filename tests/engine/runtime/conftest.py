@@ -1,4 +1,4 @@
-"""Tiny designs, and a crew of processes to train them."""
+"""Fixtures for tests of the runtime: tiny designs, and a crew of processes that runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def draw() -> Callable[..., Document]:
-    """Draws a tiny design: ``draw({"schedule": "1f1b", "microbatches": 4}, pp=2, dp=1, lr=0.1)``."""
+    """Return a function that makes the document of a tiny design: ``draw({"schedule": "1f1b", "microbatches": 4}, pp=2, dp=1, lr=0.1)``."""
 
     def draw(
         pipeline: Document,
@@ -69,7 +69,7 @@ def draw() -> Callable[..., Document]:
 
 
 class Crew:
-    """Talks to ``crew.py``."""
+    """A process that runs ``crew.py``, which forks the processes of runs and tasks."""
 
     def __init__(self) -> None:
         environment = {
@@ -86,13 +86,16 @@ class Crew:
             env=environment,
         )
 
-    def play(self, document: Document, orders: str | None = None) -> list[Any]:
-        return self._ask("play", document, orders)
+    def train(self, document: Document, orders: str | None = None) -> list[Any]:
+        """Train a design, and return the outcome of each process."""
+        return self._ask("train", document, orders)
 
-    def work(self, folder: Path, size: int) -> list[int]:
-        return self._ask("work", str(folder), size)
+    def run_workers(self, folder: Path, size: int) -> list[int]:
+        """Run the workers of a run folder, and return their exit statuses."""
+        return self._ask("run_workers", str(folder), size)
 
     def call(self, name: str, size: int, argument: Any) -> list[Any]:
+        """Call ``module:function`` in so many processes, and return what each returns."""
         return self._ask("call", name, size, argument)
 
     def _ask(self, *task: Any) -> Any:
@@ -101,16 +104,18 @@ class Crew:
         return pickle.load(self._process.stdout)
 
     def start(self, name: str, *arguments: Any) -> None:
-        """Give it a task, and do not wait for the answer."""
+        """Start a task without waiting for its answer."""
         assert self._process.stdin is not None
         pickle.dump((name, arguments), self._process.stdin)
         self._process.stdin.flush()
 
     def kill(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self.end()
 
     def end(self) -> None:
+        """Let the process end, and wait for that."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -120,14 +125,15 @@ class Crew:
 
 @pytest.fixture(scope="session")
 def crew() -> Iterator[Crew]:
+    """Crew that all tests share."""
     crew = Crew()
     yield crew
     crew.end()
 
 
 @pytest.fixture
-def another_crew() -> Iterator[Crew]:
-    """One that may come to harm."""
+def disposable_crew() -> Iterator[Crew]:
+    """Crew that a test may kill."""
     crew = Crew()
     yield crew
     crew.kill()
@@ -135,7 +141,7 @@ def another_crew() -> Iterator[Crew]:
 
 @pytest.fixture
 def write_run(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a run folder for a design, with its own program or one written out by hand."""
+    """Return a function that writes a run folder for a design, with its own program or a given one."""
 
     def write_run(document: Document, orders: str | None = None) -> Path:
         from meshwave.engine.costs import layers_per_stage

@@ -1,7 +1,7 @@
-"""A warm process that forks the processes of one training after another, for tests.
+"""A warm process that forks the processes of runs and tasks for tests.
 
-``python crew.py`` reads pickled tasks on standard input and answers each on standard output with
-what its processes came to. Importing torch takes seconds, forking milliseconds.
+``python crew.py`` reads pickled tasks from standard input and writes the outcomes of their processes to standard
+output. Importing torch takes seconds, forking milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from meshwave.engine.runtime.processes import worker
 
 
 def make_job(document: dict[str, Any], orders: str | None) -> Job:
-    """The job of a design, or of a program written out by hand."""
+    """Return the job of a design, with its own program or a given one."""
     design = parse_design(document)
     return Job(design, parse_program(orders) if orders else lower(design), layers_per_stage(design))
 
@@ -42,20 +42,20 @@ def make_job(document: dict[str, Any], orders: str | None) -> Job:
 def _train(job: Job, folder: Path) -> dict[str, Any]:
     world = join_run(folder)
     seen: dict[str, Any] = {}
-    trainer = Trainer(job, world, watch=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
+    trainer = Trainer(job, world, observer=lambda named: seen.update({n: g.clone().numpy() for n, g in named.items()}))
     steps = [trainer.step(number) for number in range(job.design.training.steps)]
     outcome = {
         "losses": [step.loss for step in steps],
         "grad_norms": [step.grad_norm for step in steps],
         "gradients": seen,
-        "cuts": trainer.cuts(),
+        "cuts": trainer.weight_shards(),
         "parameters": {name: p.numpy() for name, p in trainer.parameters().items()},
     }
     dist.destroy_process_group()
     return outcome
 
 
-def _called(name: str, argument: Any, folder: Path) -> Any:
+def _call(name: str, argument: Any, folder: Path) -> Any:
     module, _, function = name.partition(":")
     join_run(folder)
     outcome = getattr(import_module(module), function)(argument)
@@ -74,7 +74,7 @@ def _answer(folder: Path, task: Callable[[], Any]) -> None:
 
 
 def _fork(size: int, task: Callable[[], Any]) -> list[int]:
-    """Run ``task`` in ``size`` new processes; their exit statuses."""
+    """Run ``task`` in ``size`` new processes, and return their exit statuses."""
     children = []
     for process in range(size):
         child = os.fork()
@@ -88,27 +88,27 @@ def _fork(size: int, task: Callable[[], Any]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def _answers(size: int, task: Callable[[Path], Any]) -> list[Any]:
-    """What ``task``, given a folder for all, came to in each of ``size`` new processes."""
+def _outcomes(size: int, task: Callable[[Path], Any]) -> list[Any]:
+    """Run ``task``, with a folder for all, in ``size`` new processes, and return their outcomes."""
     with tempfile.TemporaryDirectory() as folder:
         _fork(size, lambda: _answer(Path(folder), lambda: task(Path(folder))))
         found = [Path(folder) / f"{process}.out" for process in range(size)]
         return [pickle.loads(path.read_bytes()) if path.exists() else "died" for path in found]
 
 
-def play(document: dict[str, Any], orders: str | None = None) -> list[Any]:
-    """Train in as many processes as the design draws devices; what each came to, by process."""
+def train(document: dict[str, Any], orders: str | None = None) -> list[Any]:
+    """Train in a process for each device of the design, and return the outcomes by process."""
     job = make_job(document, orders)
-    return _answers(job.layout.processes, lambda folder: _train(job, folder))
+    return _outcomes(job.layout.processes, lambda folder: _train(job, folder))
 
 
 def call(name: str, size: int, argument: Any) -> list[Any]:
-    """Call ``module:function`` in a world of so many processes; what each returned."""
-    return _answers(size, lambda folder: _called(name, argument, folder))
+    """Call ``module:function`` in ``size`` processes, and return what each returns."""
+    return _outcomes(size, lambda folder: _call(name, argument, folder))
 
 
-def work(folder: str, size: int) -> list[int]:
-    """Run the workers of a run folder; their exit statuses."""
+def run_workers(folder: str, size: int) -> list[int]:
+    """Run the workers of a run folder, and return their exit statuses."""
     return _fork(size, lambda: worker.main(folder))
 
 
@@ -125,13 +125,13 @@ def _warm_up() -> None:
 def main() -> None:
     _warm_up()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what torch prints is no answer
+    os.dup2(2, 1)  # so that what torch prints does not mix with outcomes
     while True:
         try:
             task, arguments = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump({"play": play, "work": work, "call": call}[task](*arguments), answers)
+        pickle.dump({"train": train, "run_workers": run_workers, "call": call}[task](*arguments), answers)
         answers.flush()
 
 

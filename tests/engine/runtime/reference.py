@@ -1,4 +1,4 @@
-"""The same training in one process and without a pipeline: what every run is held against."""
+"""Reference training in one process and without a pipeline, which runs are compared with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from meshwave.engine.runtime.execution.data import Batches
+from meshwave.engine.runtime.execution.data import TrainingBatches
 from meshwave.engine.runtime.execution.job import Job
 from meshwave.engine.runtime.execution.stages import DTYPES
 from meshwave.engine.runtime.experts.build import single_process_factory
@@ -16,7 +16,7 @@ from meshwave.engine.runtime.models import build_stage
 
 @dataclass(frozen=True)
 class Reference:
-    """A training by the book; gradients (before clipping) are those of the last step."""
+    """Result of reference training; the gradients are those of the last step before clipping."""
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
@@ -27,18 +27,18 @@ class Reference:
 def train(job: Job, steps: int | None = None) -> Reference:
     """Train the whole model of ``job`` on the CPU, microbatch after microbatch.
 
-    It shares the model's parts and the data with the runtime, and nothing of how a step is played.
+    It shares the model and the data with the runtime, but no code that executes a step.
     """
     design = job.design
     training = design.training
     dtype, microbatches = DTYPES[training.precision], design.meshes[0].dp * job.program.microbatches
     experts = single_process_factory(design, 1 / microbatches, dtype) if design.model.moe else None
     model = build_stage(design.model, [sum(job.layers)], 0, training.seed, dtype, experts=experts)
-    batches = Batches(
+    batches = TrainingBatches(
         job.text,
         design.model,
         seed=training.seed,
-        microbatches=microbatches,  # the global batch, as one copy's
+        microbatches=microbatches,  # the global batch, as that of one replica
         micro_batch_size=training.micro_batch_size,
     )
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
@@ -57,7 +57,7 @@ def train(job: Job, steps: int | None = None) -> Reference:
 
 
 def _accumulate(model: torch.nn.Module, batch: list[tuple[Tensor, Tensor]], *, bf16: bool) -> float:
-    """Add the gradients of the mean loss over ``batch``; return that loss."""
+    """Add the gradients of the mean loss over ``batch``, and return that loss."""
     total = 0.0
     for inputs, targets in batch:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):

@@ -35,7 +35,7 @@ def test_a_batched_run_trains_like_one_process(
 ) -> None:
     document = batched(draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp)))
 
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize(

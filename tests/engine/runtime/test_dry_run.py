@@ -1,4 +1,4 @@
-"""When a message of a rehearsal was there: as its link says, unless it was surely later."""
+"""Tests of the arrival times of messages and reductions in a dry run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from meshwave.engine.lowering.lower import lower  # noqa: E402
 from meshwave.engine.runs.dry_run import Device, Waits  # noqa: E402
 from meshwave.engine.runtime.communication.communicator import PendingTensor  # noqa: E402
 from meshwave.engine.runtime.dry_run.delayed_messages import (  # noqa: E402
-    ASKING_NS,
-    Board,
-    DelayedMessage,
-    Reductions,
-    came_late,
-    rings_of,
+    MIN_LATE_NS,
+    DelayedTensor,
+    SharedTimes,
+    WaitingUpdate,
+    is_late,
+    reduction_groups,
 )
 from meshwave.engine.runtime.execution.job import Job  # noqa: E402
 from tests.engine.runs.play import draw  # noqa: E402
@@ -30,17 +30,16 @@ pytestmark = pytest.mark.torch
 
 MS = 10**6
 LONG_MS = 10**6
-"""Longer than any machine needs to hand out what is there."""
-
+"""Longer than any machine needs to deliver a message that has arrived."""
 
 WORLD = cast(Any, SimpleNamespace(process=0, size=2, device=torch.device("cpu")))
 
 
 class BusyMachine(PendingTensor):
-    """The message is there; who asks is told so a little later."""
+    """A message that has arrived, which a busy machine delivers a little later."""
 
     def wait(self) -> torch.Tensor:
-        until = time.perf_counter_ns() + 2 * ASKING_NS
+        until = time.perf_counter_ns() + 2 * MIN_LATE_NS
         while time.perf_counter_ns() < until:
             pass
         return torch.zeros(())
@@ -49,53 +48,51 @@ class BusyMachine(PendingTensor):
 @pytest.mark.parametrize(
     ("was_due_ms", "waited_ms", "late"),
     [
-        (80, 1.5, False),  # the machine was busy: who turns to it that late hardly comes just before it
+        (80, 1.5, False),  # the machine is busy: a message rarely arrives just after so late a wait for it
         (80, 20, True),
-        (1, 0.15, False),  # asking alone takes as long
+        (1, 0.15, False),  # the wait itself takes as long
         (1, 0.5, True),
-        (-5, 6, True),  # asked for before it was due, and not there then
+        (-5, 6, True),  # the wait began before it was due
     ],
 )
-def test_a_wait_tells_of_a_late_message_where_it_is_a_clear_part_of_the_time(
-    was_due_ms: float, waited_ms: float, late: bool
-) -> None:
-    asked = LONG_MS * MS
+def test_a_message_is_late_if_the_wait_for_it_is_long_enough(was_due_ms: float, waited_ms: float, late: bool) -> None:
+    requested = LONG_MS * MS
 
-    assert came_late(asked - int(was_due_ms * MS), asked, asked + int(waited_ms * MS)) == late
+    assert is_late(requested - int(was_due_ms * MS), requested, requested + int(waited_ms * MS)) == late
 
 
-def test_of_what_nobody_knows_when_it_was_due_every_wait_tells() -> None:
-    """Such as a reduction over links that are emulated."""
-    asked = LONG_MS * MS
+def test_every_wait_counts_if_the_due_time_is_unknown() -> None:
+    """Reductions over emulated links have no due time."""
+    requested = LONG_MS * MS
 
-    assert came_late(0, asked, asked + 2 * ASKING_NS)
+    assert is_late(0, requested, requested + 2 * MIN_LATE_NS)
 
 
-def test_a_message_that_arrived_long_ago_is_recorded_so() -> None:
+def test_arrival_of_a_message_that_was_due_long_ago_is_its_due_time() -> None:
     device, due = Device("latency"), time.perf_counter_ns() - LONG_MS * MS
     device.start(due)
-    held = DelayedMessage(BusyMachine(), device, WORLD, lambda: due)
+    delayed = DelayedTensor(BusyMachine(), device, WORLD, lambda: due)
 
-    held.wait()
+    delayed.wait()
 
-    assert held.arrival == due
+    assert delayed.arrival == due
 
 
-@pytest.mark.parametrize("real", [True, False])
-def test_a_reduction_over_real_links_takes_what_it_takes(real: bool, tmp_path: Path) -> None:
-    """One that is held to its modelled time began as long before it was there; of another its start says it."""
+@pytest.mark.parametrize("emulates_links", [True, False])
+def test_only_a_delayed_reduction_has_a_modelled_departure(emulates_links: bool, tmp_path: Path) -> None:
+    """Emulated links take their own time, so the reduction departs when it is started."""
     design = draw(pp=1, dp=2)
     program = lower(design)
     layout, costs = Job(design, program, layers_per_stage(design)).layout, estimate(design, program)
     device, communicator = Device("latency"), cast(Any, SimpleNamespace(reduce=lambda *what: BusyMachine()))
-    rings = rings_of(design, layout, costs.layers)
-    waits, board = Waits.of(program, costs, 1.0), Board(tmp_path / "board", layout, 1)
-    reductions = Reductions(layout, WORLD, communicator, device, waits, board, rings, real=real)
+    groups = reduction_groups(design, layout, costs.layers)
+    waits, shared = Waits.of(program, costs, 1.0), SharedTimes(tmp_path / "board", layout, 1)
+    update = WaitingUpdate(layout, WORLD, communicator, device, waits, shared, groups, emulates_links=emulates_links)
     device.start(time.perf_counter_ns())
-    board.reduced[0, 1] = device.free_ns
+    shared.gradients_ready[0, 1] = device.free_ns
 
-    reductions.reduce(0)
-    found = reductions.collect()[0]
+    update.reduce(0)
+    found = update.collect()[0]
 
     assert found.arrival
-    assert (found.departure is None) == real
+    assert (found.departure is None) == emulates_links

@@ -144,7 +144,7 @@ def test_a_schedule_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Any, draw: Callable[..., Document]
 ) -> None:
     document = draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp))
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize(("pipeline", "pp", "dp"), list(every_schedule()), ids=name)
@@ -152,7 +152,7 @@ def test_every_schedule_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Any, draw: Callable[..., Document]
 ) -> None:
     document = draw(pipeline, pp=pp, dp=dp, layers=layers_for(pipeline, pp))
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize("pp", [2, 4])
@@ -167,7 +167,7 @@ def test_every_schedule_trains_like_one_process(
 )
 def test_bert_trains_like_one_process(pipeline: Document, pp: int, crew: Any, draw: Callable[..., Document]) -> None:
     document = draw(pipeline, pp=pp, kind="bert", layers=layers_for(pipeline, pp))
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -175,7 +175,7 @@ def test_bert_trains_like_one_process(pipeline: Document, pp: int, crew: Any, dr
 def test_it_does_so_in_other_precisions(precision: str, kind: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline = {"schedule": "hanayo", "waves": 1, "microbatches": 4}
     document = draw(pipeline, dp=2, kind=kind, precision=precision, steps=4, optimizer="sgd")
-    assert_equal(crew.play(document), reference(document), precision)
+    assert_equal(crew.train(document), reference(document), precision)
 
 
 CUT = [
@@ -197,14 +197,14 @@ def test_a_model_that_is_cut_trains_like_one_process(
 ) -> None:
     """The vocabulary of 257 tokens is cut unevenly."""
     document = draw(pipeline, pp=pp, dp=dp, tp=2, **{"layers": layers_for(pipeline, pp), **others})
-    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
 @pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
 def test_every_schedule_trains_a_model_that_is_cut(name: str, crew: Any, draw: Callable[..., Document]) -> None:
     pipeline = {"schedule": name, "microbatches": 4}
     document = draw(pipeline, pp=2, tp=2, layers=layers_for(pipeline, 2), clip_norm=0.5)
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 WIDE = [
@@ -225,12 +225,12 @@ def test_more_cuts_and_uneven_ones_train_like_one_process(
     """The feed-forward block of 34 units is cut unevenly in three and in four, the vocabulary in all."""
     document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
     document["model"] |= {"hidden": 24, "heads": 12, "ffn": 34}
-    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
 def test_the_cuts_of_a_copy_agree_to_the_last_bit(crew: Any, draw: Callable[..., Document]) -> None:
     """What is held whole is updated by each alone: it may not drift apart."""
-    found = crew.play(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))
+    found = crew.train(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))
 
     for rank in (found[:4], found[4:]):
         for name, weight in rank[0]["parameters"].items():
@@ -261,7 +261,7 @@ def test_a_model_with_experts_trains_like_one_process(
     document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
     document["model"]["moe"] = MOE
     document["experts"] = experts
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
     document = draw(pipeline, pp=2, dp=2, tp=2, layers=4, steps=3)
     document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
     document["experts"] = experts
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
@@ -335,7 +335,7 @@ def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
     document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), **{"micro_batch_size": 2, **others})
     document = unequal(document, shapes, strategy)
     document["transfer"]["boundary"] = boundary
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), UNEQUAL, ids=name)
@@ -350,7 +350,7 @@ def test_meshes_of_different_shapes_train_like_one_process(
     pp = len(shapes)
     document = draw({**pipeline, "microbatches": 4}, pp=pp, layers=layers_for(pipeline, pp), **others)
     document = unequal(document, shapes, strategy)
-    assert_equal(crew.play(document), reference(document), others.get("precision", "fp64"))
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
 
 
 UNEQUAL_EXPERTS = [
@@ -377,7 +377,7 @@ def test_experts_on_meshes_of_different_shapes_train_like_one_process(
     document["model"]["moe"] = {**MOE, "aux_loss": aux_loss}
     document["experts"] = experts
     document = unequal(document, shapes, "broadcast")
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -391,7 +391,7 @@ def test_clipping_and_weight_decay_are_those_of_one_process(
     document = draw(pipeline, dp=2, **training)
     expected = reference(document)
     assert clip_norm is None or min(expected.grad_norms) > clip_norm, "the test clips in every step"
-    assert_equal(crew.play(document), expected)
+    assert_equal(crew.train(document), expected)
 
 
 def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
@@ -401,7 +401,7 @@ def test_a_hand_drawn_order_trains_like_one_process(crew: Any, draw: Callable[..
     """
     actions = [line.split() for line in order.strip().splitlines()]
     document = draw({"schedule": "custom", "microbatches": 2, "actions": actions})
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 SPLIT = """
@@ -427,15 +427,15 @@ def assert_same_bits(one: list[Any], other: list[Any]) -> None:
 
 def test_the_backward_may_be_split_in_input_and_weights(crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "gpipe", "microbatches": 2})
-    split = crew.play(document, SPLIT)
+    split = crew.train(document, SPLIT)
     assert_equal(split, reference(document))
-    assert_same_bits(split, crew.play(document, WHOLE))
+    assert_same_bits(split, crew.train(document, WHOLE))
 
 
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
 def test_a_forward_and_a_backward_may_share_a_slot(precision: str, crew: Any, draw: Callable[..., Document]) -> None:
     document = draw({"schedule": "gpipe", "microbatches": 3}, precision=precision)
-    assert_equal(crew.play(document, FUSED), reference(document), precision)
+    assert_equal(crew.train(document, FUSED), reference(document), precision)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
@@ -444,7 +444,7 @@ def test_recomputing_activations_changes_no_bit(
     schedule: str, recompute: Any, crew: Any, draw: Callable[..., Document]
 ) -> None:
     kept, recomputed = (
-        crew.play(draw({"schedule": schedule, "microbatches": 4, "recompute": stages}))
+        crew.train(draw({"schedule": schedule, "microbatches": 4, "recompute": stages}))
         for stages in ("none", recompute)
     )
     assert_same_bits(recomputed, kept)

@@ -1,4 +1,4 @@
-"""What a rank writes down of its actions: when each held its inputs, and how long it stood still for each of them."""
+"""Tests of the measured times of actions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SKIP = """
 """
 
 
-class Hands(Clock):
-    """A clock that goes on when it is told to."""
+class ManualClock(Clock):
+    """A clock that advances when ``now`` is set."""
 
     now = 0
 
@@ -46,39 +46,39 @@ class Hands(Clock):
         return np.array(stamps, np.int64)
 
 
-class Arrives(PendingTensor):
-    """Something that takes a while from when it is asked for."""
+class SlowTensor(PendingTensor):
+    """A tensor that arrives some time after the wait for it began."""
 
-    def __init__(self, clock: Hands, took: int) -> None:
-        self._clock, self._took = clock, took
+    def __init__(self, clock: ManualClock, delay_ns: int) -> None:
+        self._clock, self._delay_ns = clock, delay_ns
 
     def wait(self) -> Tensor:
-        self._clock.now += self._took
+        self._clock.now += self._delay_ns
         return torch.zeros(())
 
 
-class Post:
-    """Brings what every action made after its own time, and takes whatever is sent."""
+class SlowMessenger:
+    """Delivers each tensor after a delay of its own, and ignores what is sent."""
 
-    def __init__(self, clock: Hands, took: dict[Action, int]) -> None:
-        self._clock, self._took = clock, took
+    def __init__(self, clock: ManualClock, delays_ns: dict[Action, int]) -> None:
+        self._clock, self._delays_ns = clock, delays_ns
 
-    def sender(self, made: Action, rank: int) -> Callable[[Tensor], None]:
+    def sender(self, producer: Action, rank: int) -> Callable[[Tensor], None]:
         return lambda tensor: None
 
-    def receiver(self, made: Action, rank: int) -> Callable[[], PendingTensor]:
-        return lambda: Arrives(self._clock, self._took[made])
+    def receiver(self, producer: Action, rank: int) -> Callable[[], PendingTensor]:
+        return lambda: SlowTensor(self._clock, self._delays_ns[producer])
 
     def flush(self) -> None:
         pass
 
 
 class Stage:
-    """Takes what skips a stage, and computes for ten nanoseconds."""
+    """Has a skip connection from stage 0, and computes for ten nanoseconds."""
 
-    recomputed, skip_sources, skip_targets = False, (0,), ()
+    recomputes, skip_sources, skip_targets = False, (0,), ()
 
-    def __init__(self, clock: Hands) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
 
     def forward(self, x: Tensor, targets: Tensor | None, skips: Tensors = ()) -> tuple[Tensor, Saved]:
@@ -87,20 +87,22 @@ class Stage:
             skip.grad = skip.clone()
         return x, Saved(x, None, None, tuple(skips), ())
 
-    def backward(self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()) -> Tensor | None:
+    def backward(self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()) -> Tensor | None:
         self._clock.now += 10
         return saved.skips[0]
 
     def input_gradient(
-        self, saved: Saved, gradient: Tensor | None, of_given: Tensors = ()
+        self, saved: Saved, gradient: Tensor | None, skip_gradients: Tensors = ()
     ) -> tuple[Tensor | None, list[DeferredGradient]]:
         raise AssertionError("the program has no I")
 
-    def forget(self) -> None:
+    def drop_cast_weights(self) -> None:
         pass
 
 
 class NoUpdate:
+    """Leaves the weights as they are."""
+
     def reduce(self, stage: int) -> None:
         pass
 
@@ -111,19 +113,19 @@ class NoUpdate:
         pass
 
 
-def test_of_two_inputs_the_second_is_asked_for_once_the_first_is_there() -> None:
-    """So that one that was there all along is not taken for one that somebody waited for."""
-    clock = Hands()
-    made = {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3}
+def test_the_wait_for_a_second_input_begins_when_the_first_has_arrived() -> None:
+    """Otherwise an input that had arrived long ago would count as waited for."""
+    clock = ManualClock()
+    delays_ns = {Action(Op.F, 1, 0): 800, Action(Op.F, 0, 0, 0, 2): 3}
     layout = ProcessLayout(parse_program(SKIP), (MeshShape(1, 1),) * 3)
-    executor = Executor(layout, 2, {2: Stage(clock)}, Post(clock, made), NoUpdate(), clock, Streams())
+    executor = Executor(layout, 2, {2: Stage(clock)}, SlowMessenger(clock, delays_ns), NoUpdate(), clock, Streams())
 
-    measured = executor.run({0: (torch.zeros(()), torch.zeros(()))})
+    times = executor.run({0: (torch.zeros(()), torch.zeros(()))})
 
     skip, neighbour, forward, backward, *_ = zip(
-        measured.start.tolist(), measured.end.tolist(), measured.wait.tolist(), strict=True
+        times.start.tolist(), times.end.tolist(), times.wait.tolist(), strict=True
     )
     assert neighbour == (0, 800, 800)
     assert skip == (0, 803, 3)
-    assert forward == (803, 813, 803), "it stood still for both"
+    assert forward == (803, 813, 803), "it waited for both"
     assert backward == (813, 823, 0)

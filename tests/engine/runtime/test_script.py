@@ -1,4 +1,4 @@
-"""An exported script, started by torchrun."""
+"""Tests of exported scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def start(folder: Path, document: Document, *launcher: str) -> subprocess.Comple
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
-def test_torchrun_trains_it_with_each_process_on_its_device(draw: Callable[..., Document], tmp_path: Path) -> None:
+def test_torchrun_trains_an_exported_script_with_each_process_on_its_device(
+    draw: Callable[..., Document], tmp_path: Path
+) -> None:
     document = draw(ONE_F_ONE_B, dp=2, steps=9)
     document["cluster"] |= {"nodes": 2, "devices_per_node": 2}
     for mesh, devices in zip(document["meshes"], ([0, 2], [1, 3]), strict=True):  # both meshes over both nodes
@@ -37,11 +39,12 @@ def test_torchrun_trains_it_with_each_process_on_its_device(draw: Callable[..., 
     assert done.stdout.count("step 2: loss") == 1
 
 
-def test_started_by_itself_it_says_how_it_wants_to_be(draw: Callable[..., Document], tmp_path: Path) -> None:
+def test_a_script_that_is_started_without_torchrun_prints_the_command(
+    draw: Callable[..., Document], tmp_path: Path
+) -> None:
     done = start(tmp_path, draw(ONE_F_ONE_B))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "trains.py: this design has 2 devices; start as many processes: "
-        "torchrun --standalone --nproc-per-node 2 trains.py\n"
+        "trains.py: this design needs 2 processes, one per device: torchrun --standalone --nproc-per-node 2 trains.py\n"
     )

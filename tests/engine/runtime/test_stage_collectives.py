@@ -1,4 +1,4 @@
-"""What a dry run sends inside stages is what the model of cost puts on the links."""
+"""Tests of the collectives inside stages of a dry run: they send the bytes of the cost model."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ DESIGNS: dict[str, dict[str, Any]] = {
 RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 
-def drawn(name: str) -> Design:
+def make_design(name: str) -> Design:
     return parse_design(document(EVERY["1f1b"], per_node=2, **DESIGNS[name]))
 
 
 class Recorder:
-    """Counts the bytes that leave a process, in place of sending them."""
+    """Counts the bytes that leave a process instead of sending them."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.sent = 0.0
         for name in RINGS:
             patch.setitem(stage_collectives.COLLECTIVES, name, partial(self._ring, name))  # type: ignore[arg-type]
-        patch.setattr(stage_collectives, "start_all_to_all", self._exchange)
+        patch.setattr(stage_collectives, "start_all_to_all", self._all_to_all)
 
     def _ring(self, name: str, place: Any, items: int) -> None:
         n = place.group.size
         self.sent += RINGS[name] * (n - 1) / n * items * 4
 
-    def _exchange(self, group: Group, arriving: Any, leaving: Any, received: list[int], sent: list[int]) -> Any:
-        assert len(leaving) == sum(sent)
-        assert len(arriving) == sum(received)
+    def _all_to_all(self, group: Group, output: Any, input: Any, received: list[int], sent: list[int]) -> Any:
+        assert len(input) == sum(sent)
+        assert len(output) == sum(received)
         assert sent[group.index] == received[group.index] == 0
-        self.sent += leaving.nbytes
+        self.sent += input.nbytes
         return SimpleNamespace(wait=lambda: None)
 
 
@@ -74,11 +74,11 @@ def collectives(design: Design, process: int, ratio: float = 1.0) -> StageCollec
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("op", [Op.F, Op.B])
 @pytest.mark.parametrize("name", DESIGNS)
-def test_all_bytes_of_the_model_are_sent(monkeypatch: pytest.MonkeyPatch, name: str, op: Op, parts: int) -> None:
-    design, recorder = drawn(name), Recorder(monkeypatch)
+def test_all_bytes_of_the_cost_model_are_sent(monkeypatch: pytest.MonkeyPatch, name: str, op: Op, parts: int) -> None:
+    design, recorder = make_design(name), Recorder(monkeypatch)
 
     for process in range(len(design.meshes[0].devices)):
-        for run in collectives(design, process).of([Action(op, 0, 0)], parts):
+        for run in collectives(design, process).bind([Action(op, 0, 0)], parts):
             run()
 
     layers = layers_per_stage(design)
@@ -89,18 +89,18 @@ def test_all_bytes_of_the_model_are_sent(monkeypatch: pytest.MonkeyPatch, name: 
     assert parts * recorder.sent == pytest.approx(modelled, rel=0.01)
 
 
-def test_smaller_messages_have_the_same_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    design, recorder = drawn("tp 2"), Recorder(monkeypatch)
+def test_the_ratio_scales_the_bytes_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    design, recorder = make_design("tp 2"), Recorder(monkeypatch)
 
     sent = []
     for ratio in (1.0, 0.25):
         recorder.sent = 0.0
-        for run in collectives(design, 0, ratio).of([Action(Op.F, 0, 0)], 1):
+        for run in collectives(design, 0, ratio).bind([Action(Op.F, 0, 0)], 1):
             run()
         sent.append(recorder.sent)
 
     assert sent[1] == pytest.approx(sent[0] / 4, rel=0.01)
 
 
-def test_a_weight_gradient_exchanges_nothing() -> None:
-    assert collectives(drawn("tp 2"), 0).of([Action(Op.W, 0, 0)], 1) == []
+def test_a_weight_gradient_communicates_nothing() -> None:
+    assert collectives(make_design("tp 2"), 0).bind([Action(Op.W, 0, 0)], 1) == []

@@ -1,4 +1,4 @@
-"""The worker: what it leaves in the run folder, how it fails, and who may start it."""
+"""Tests of the worker: the files that it writes, its failures, and its life time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def assert_trained(folder: Path) -> None:
-    """The loss is that of one process, and the spans are those of the program."""
+    """Check that losses equal those of one process, and that all steps of the program are recorded."""
     expected = train(read_job(folder))
     metrics = read_lines(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == list(range(len(expected.losses)))
@@ -40,28 +40,30 @@ def assert_trained(folder: Path) -> None:
     assert read_recording(folder).steps == tuple(range(len(expected.losses)))
 
 
-def test_a_run_leaves_its_story_in_the_folder(
+def test_a_run_writes_metrics_events_and_spans(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw(ONE_F_ONE_B, dp=2, steps=3))
 
-    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
     assert_trained(folder)
     for process in range(4):
         events = [line["event"] for line in read_lines(folder / f"events-{process}.jsonl")]
         assert events == ["started", "ready", "step", "step", "step", "finished"]
-    assert_clocks_were_compared_and_memory_counted(folder, 4)
+    assert_clocks_and_memory_are_recorded(folder, 4)
 
 
-def assert_clocks_were_compared_and_memory_counted(folder: Path, processes: int) -> None:
+def assert_clocks_and_memory_are_recorded(folder: Path, processes: int) -> None:
     recording = read_recording(folder)
     assert len(recording.clocks.of) == processes
     for clock in recording.clocks.of[1:]:
         assert clock.same_host
-        assert len(clock.seen) == 2, "before the run, and after it"
-        assert all(abs(each.ahead_ns) <= each.round_trip_ns for each in clock.seen), "it is one clock"
-    assert (recording.clocks.uncertainty_s, recording.timed) == (0.0, (1,)), "the first warms up, the last is counted"
+        assert len(clock.seen) == 2, "compared before the run and after it"
+        assert all(abs(each.ahead_ns) <= each.round_trip_ns for each in clock.seen), "all processes read one clock"
+    assert (recording.clocks.uncertainty_s, recording.timed) == (0.0, (1,)), (
+        "the first step is warm-up, and memory is counted in the last"
+    )
     prediction = predict(read_job(folder).design)
     ranks = [read_job(folder).layout.rank(process) for process in range(processes)]
     for rank, memory in zip(ranks, recording.memory.values(), strict=True):
@@ -74,53 +76,55 @@ def assert_clocks_were_compared_and_memory_counted(folder: Path, processes: int)
 @pytest.mark.parametrize(
     "pipeline", [{"schedule": "gpipe", "microbatches": 6}, {"schedule": "zb-h1", "microbatches": 4}]
 )
-def test_the_peak_of_memory_is_what_was_predicted(
+def test_peak_memory_is_within_ten_percent_of_the_prediction(
     pipeline: Document, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
-    """Within a tenth: gradients come with the first backward, and what was sent stays to the end of the step."""
+    """Gradients exist from the first backward on, and sent messages to the end of the step."""
     document = draw(pipeline, steps=3, precision="fp32")
     document["model"].update({"hidden": 64, "sequence": 32})
     folder = write_run(document)
 
-    assert crew.work(folder, 2) == [0, 0]
+    assert crew.run_workers(folder, 2) == [0, 0]
 
     predicted = predict(read_job(folder).design).memory.total_bytes
     measured = [each.peak_bytes for each in read_recording(folder).memory.values()]
     assert measured == pytest.approx(predicted.tolist(), rel=0.1)
 
 
-def test_a_users_text_is_trained_on(crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
+def test_a_run_trains_on_the_text_of_the_user(
+    crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+) -> None:
     folder = write_run(draw(ONE_F_ONE_B, steps=2, data="mine.txt"))
     (folder / "data.txt").write_bytes(b"to be or not to be, that is the question")
 
-    assert crew.work(folder, 2) == [0, 0]
+    assert crew.run_workers(folder, 2) == [0, 0]
 
     assert_trained(folder)
 
 
 @pytest.mark.parametrize("schedule", ["parm-s1", "parm-s2"])
-def test_a_run_tells_how_its_tokens_were_routed(
+def test_a_run_records_how_tokens_were_routed(
     schedule: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
-    """However the gates share the tokens, and also where a layer is computed twice."""
+    """Routes are counted once for all schedules, also in layers that are recomputed."""
     document = draw({**ONE_F_ONE_B, "recompute": "full"}, pp=1, dp=2, tp=2, steps=2)
     document["model"]["moe"] = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2}
     document["experts"] = {"schedule": schedule, "ep": 4, "esp": 1}
     folder = write_run(document)
 
-    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
     assert_trained(folder)
     routing = read_routing(folder)
     assert list(routing) == [1, 3]
-    tokens = 2 * 2 * 4 * 2 * 12  # steps, copies, microbatches, sequences, tokens
+    tokens = 2 * 2 * 4 * 2 * 12  # steps, replicas, microbatches, sequences, tokens
     for layer, shares in routing.items():
         written = [json.loads((folder / f"routing-{process}.json").read_text())[str(layer)] for process in range(4)]
         assert np.sum(written) == 2 * tokens
         assert sum(shares) == pytest.approx(1)
 
 
-def test_a_run_says_what_was_chosen_for_its_experts_and_why(
+def test_a_run_notes_the_choices_for_its_experts_and_the_reasons(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     document = draw(ONE_F_ONE_B, pp=1, dp=2, tp=2, steps=1)
@@ -128,7 +132,7 @@ def test_a_run_says_what_was_chosen_for_its_experts_and_why(
     document["experts"] = {"schedule": "parm-auto", "ep": 4, "esp": 1, "degree": None}
     folder = write_run(document)
 
-    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
     design = read_job(folder).design
     choice = resolved(design, design.meshes[0]).choice
@@ -141,11 +145,11 @@ def test_a_run_says_what_was_chosen_for_its_experts_and_why(
         assert len(notes) == 2
 
 
-def test_a_timeline_shows_every_action_once_and_nothing_before_its_cause(
+def test_a_timeline_has_every_action_once_and_causes_before_effects(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw({"schedule": "hanayo", "waves": 1, "microbatches": 3}, pp=3, layers=6, steps=4))
-    crew.work(folder, 3)
+    crew.run_workers(folder, 3)
 
     timeline = read_recording(folder).timeline()
 
@@ -169,12 +173,12 @@ SLOTS = """
 """
 
 
-def test_a_forward_and_a_backward_in_one_slot_start_and_end_together(
+def test_actions_of_one_slot_start_and_end_together(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw({"schedule": "gpipe", "microbatches": 3}), SLOTS)
 
-    assert crew.work(folder, 2) == [0, 0]
+    assert crew.run_workers(folder, 2) == [0, 0]
 
     timeline = read_recording(folder).timeline()
     second = np.flatnonzero(timeline.fused)
@@ -190,12 +194,12 @@ FAULTY = """
 """
 
 
-def test_a_failing_action_is_named_and_its_report_is_the_first(
+def test_the_first_error_report_names_the_failed_action(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw({"schedule": "gpipe", "microbatches": 1}), FAULTY)
 
-    assert crew.work(folder, 2) == [1, 1]
+    assert crew.run_workers(folder, 2) == [1, 1]
 
     reports = [json.loads(path.read_text()) for path in folder.glob("error-*.json")]
     first = min(reports, key=lambda report: report["time"])
@@ -205,7 +209,7 @@ def test_a_failing_action_is_named_and_its_report_is_the_first(
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"meshes": {1: {"axes": {"dp": 3}, "devices": [1, 2, 3]}}}, r"which the dp=3 copies of mesh B cannot share"),
         (
@@ -215,8 +219,8 @@ def test_a_failing_action_is_named_and_its_report_is_the_first(
         ({"training": {"data": "mine.txt"}}, "training.data names mine.txt"),
     ],
 )
-def test_what_cannot_run_yet_is_refused_in_a_sentence(
-    change: Document, sentence: str, draw: Callable[..., Document], write_run: Callable[..., Path]
+def test_designs_that_cannot_run_are_rejected(
+    change: Document, message: str, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     document = draw(ONE_F_ONE_B)
     document["cluster"]["devices_per_node"] = 4
@@ -225,11 +229,11 @@ def test_what_cannot_run_yet_is_refused_in_a_sentence(
             document[section][key] = {**document[section][key], **value} if section == "meshes" else value
     folder = write_run(document)
 
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=message):
         read_job(folder)
 
 
-def test_a_program_that_was_changed_is_refused(draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
+def test_a_changed_program_is_rejected(draw: Callable[..., Document], write_run: Callable[..., Path]) -> None:
     folder = write_run(draw(ONE_F_ONE_B))
     document = json.loads((folder / "program.json").read_text())
     document["actions"][0].reverse()
@@ -240,57 +244,57 @@ def test_a_program_that_was_changed_is_refused(draw: Callable[..., Document], wr
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"vocab": 100}, "a gpt reads text as bytes and needs at least 256"),
         ({"vocab": 256, "kind": "bert"}, "a bert reads text as bytes and needs at least 257"),
         ({"sequence": 10**6}, "but one sequence needs 1000001"),
     ],
 )
-def test_an_impossible_model_ends_every_process_with_the_reason(
-    change: Document, sentence: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+def test_every_process_reports_an_impossible_model(
+    change: Document, message: str, crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     document = draw(ONE_F_ONE_B)
     document["model"].update(change)
     folder = write_run(document)
 
-    assert crew.work(folder, 2) == [1, 1]
+    assert crew.run_workers(folder, 2) == [1, 1]
 
-    assert sentence in json.loads((folder / "error-0.json").read_text())["error"]
+    assert message in json.loads((folder / "error-0.json").read_text())["error"]
 
 
-def test_a_run_started_with_the_wrong_number_of_processes_says_so(
+def test_a_wrong_number_of_processes_is_reported(
     crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw(ONE_F_ONE_B))
 
-    assert crew.work(folder, 3) == [1, 1, 1]
+    assert crew.run_workers(folder, 3) == [1, 1, 1]
 
     reason = json.loads((folder / "error-0.json").read_text())["error"]
-    assert reason.startswith("3 processes were started, but the design draws 2 devices")
+    assert reason.startswith("3 processes were started, but the design has 2 devices")
 
 
-def test_workers_do_not_outlive_who_started_them(
-    another_crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
+def test_workers_end_with_the_process_that_started_them(
+    disposable_crew: Any, draw: Callable[..., Document], write_run: Callable[..., Path]
 ) -> None:
     folder = write_run(draw(ONE_F_ONE_B, steps=10**6))
-    another_crew.start("work", str(folder), 2)
+    disposable_crew.start("run_workers", str(folder), 2)
     _wait_until(lambda: (folder / "metrics.jsonl").exists() and read_lines(folder / "metrics.jsonl"))
     workers = [read_lines(folder / f"events-{process}.jsonl")[0]["pid"] for process in range(2)]
 
-    another_crew.kill()
+    disposable_crew.kill()
 
-    _wait_until(lambda: not any(map(_lives, workers)))
+    _wait_until(lambda: not any(map(_is_alive, workers)))
 
 
 def _wait_until(condition: Callable[[], Any], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it took too long"
+        assert time.monotonic() < end, f"no result within {seconds} s"
         time.sleep(0.02)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat")

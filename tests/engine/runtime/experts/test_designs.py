@@ -37,7 +37,7 @@ def test_supported_designs_train_like_one_process(document: Document, crew: Any)
     design = accepted(document)
     assume(design is not None and not runnable(design))
 
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def with_unequal_replicas(schedule: str) -> Document:
@@ -75,7 +75,7 @@ def test_replicas_of_a_stage_choose_the_same_schedule(schedule: str, crew: Any) 
     assert len({resolved(alone, mesh).schedule for mesh in alone.meshes}) == 2
     assert len({resolved(design, mesh).schedule for mesh in design.meshes}) == 1
     if schedule == "auto":
-        assert_equal(crew.play(document), reference(document))
+        assert_equal(crew.train(document), reference(document))
 
 
 def test_an_automatic_choice_with_dropped_tokens_trains_like_one_process(
@@ -89,7 +89,7 @@ def test_an_automatic_choice_with_dropped_tokens_trains_like_one_process(
     _, _, choice = resolved(design, design.meshes[0])
 
     assert choice is not None and choice.name == "ppmoe" and "; parm-s1 is left out: " in choice.reason
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def test_experts_in_mixed_precision_train_like_one_process(crew: Any, draw: Callable[..., Document]) -> None:
@@ -103,7 +103,7 @@ def test_experts_in_mixed_precision_train_like_one_process(crew: Any, draw: Call
     document["experts"] = {"schedule": "parm-s2", "ep": 2, "degree": 2}
 
     expected = reference(document)
-    for outcome in crew.play(document):
+    for outcome in crew.train(document):
         assert isinstance(outcome, dict), outcome
         assert outcome["losses"] == pytest.approx(expected.losses, rel=1e-3)
         for name, gradient in outcome["gradients"].items():

@@ -140,5 +140,5 @@ def test_all_microbatches_of_a_step_share_a_copy_of_the_experts_of_a_stage(casts
             stage.backward(saved, None)
         assert casts == [torch.bfloat16] * (1 + WEIGHTS)
         casts.clear()
-        stage.forget()
+        stage.drop_cast_weights()
     assert all(parameter.grad is not None for parameter in module.parameters())

@@ -62,7 +62,7 @@ def test_a_run_measures_the_predicted_steps(
     document["experts"] = {"schedule": "parm-s1", **experts}
     document["cost"] = {"kind": "roofline"}
     folder = write_run(document)
-    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
     design = read_job(folder).design
 
     compared = compare(predict(design), read_recording(folder)).by_layer
@@ -96,7 +96,7 @@ def test_steps_of_a_layer_lie_within_their_action_of_a_recorded_step(
     document["model"]["moe"] = {"experts": 4, "every": 3}
     document["experts"] = {"schedule": "expert-parallel", "ep": 2}
     folder = write_run(document)
-    assert crew.work(folder, 4) == [0, 0, 0, 0]
+    assert crew.run_workers(folder, 4) == [0, 0, 0, 0]
 
     found = read_inside(folder, (2, 3), Action(Op.B, 1, 2))
     assert found.step in read_recording(folder).steps[1:]

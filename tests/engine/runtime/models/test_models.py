@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from meshwave.engine.document.model import IGNORED, LanguageModel, model_families
 from meshwave.engine.errors import InputError
 from meshwave.engine.families.bert import MASK
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
 from meshwave.engine.runtime.execution.optimizers import OPTIMIZERS
 from meshwave.engine.runtime.models import build_stage
 
@@ -29,9 +29,11 @@ def shape(**changes: Any) -> Any:
 
 def batches(
     kind: str = "gpt", *, microbatches: int = 2, rows: int = 3, share: range | None = None, seed: int = 5
-) -> Batches:
+) -> TrainingBatches:
     model = shape(kind=kind)
-    return Batches(DEFAULT_TEXT, model, seed=seed, microbatches=microbatches, micro_batch_size=rows, share=share)
+    return TrainingBatches(
+        DEFAULT_TEXT, model, seed=seed, microbatches=microbatches, micro_batch_size=rows, share=share
+    )
 
 
 @pytest.mark.parametrize("kind", LANGUAGE_MODELS)
@@ -103,12 +105,12 @@ def test_the_bundled_text_is_ascii() -> None:
     assert 30_000 < len(text) < 60_000
 
 
-@pytest.mark.parametrize(("text", "sentence"), [(None, "is not there"), (b"", "holds 0 bytes"), (b"abc", "needs 21")])
-def test_an_unusable_text_is_rejected(text: bytes | None, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), [(None, "does not exist"), (b"", "holds 0 bytes"), (b"abc", "needs 21")])
+def test_an_unusable_text_is_rejected(text: bytes | None, message: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "text").write_bytes(text)
-    with pytest.raises(InputError, match=sentence):
-        Batches(tmp_path / "text", shape(), seed=0, microbatches=1, micro_batch_size=1)
+    with pytest.raises(InputError, match=message):
+        TrainingBatches(tmp_path / "text", shape(), seed=0, microbatches=1, micro_batch_size=1)
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, Batches
+from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import build_stage
 from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
@@ -57,7 +57,7 @@ def test_a_u_net_trains_like_one_process(
 ) -> None:
     document = draw_u_net(pipeline, pp=pp, dp=dp, **options)
 
-    assert_equal(crew.play(document), reference(document), options.get("precision", "fp64"))
+    assert_equal(crew.train(document), reference(document), options.get("precision", "fp64"))
 
 
 def test_a_u_net_trains_like_one_process_in_mixed_precision(crew: Any, draw_u_net: Callable[..., Document]) -> None:
@@ -68,7 +68,7 @@ def test_a_u_net_trains_like_one_process_in_mixed_precision(crew: Any, draw_u_ne
     """
     document = draw_u_net({"schedule": "zb-h1", "microbatches": 4}, pp=3, precision="bf16", optimizer="sgd")
 
-    assert_equal(crew.play(document), reference(document), tolerance=4e-3)
+    assert_equal(crew.train(document), reference(document), tolerance=4e-3)
 
 
 def test_the_messages_of_a_u_net_differ_in_size(draw_u_net: Callable[..., Document]) -> None:
@@ -88,12 +88,12 @@ def test_a_u_net_trains_like_one_process_on_meshes_of_different_shapes(
         mesh |= {"devices": devices, "axes": {"dp": len(devices), "tp": 1}}
     document["cluster"] |= {"nodes": 3, "devices_per_node": 2}
 
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def test_recomputation_of_a_u_net_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
     kept, recomputed = (
-        crew.play(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3))
+        crew.train(draw_u_net({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3))
         for how in ("none", "full")
     )
 
@@ -102,16 +102,16 @@ def test_recomputation_of_a_u_net_changes_no_bit(crew: Any, draw_u_net: Callable
 
 def test_a_split_backward_of_a_u_net_changes_no_bit(crew: Any, draw_u_net: Callable[..., Document]) -> None:
     whole, split = (
-        crew.play(draw_u_net({"schedule": "eager-1f1b", "backward": how, "microbatches": 4}, pp=3))
+        crew.train(draw_u_net({"schedule": "eager-1f1b", "backward": how, "microbatches": 4}, pp=3))
         for how in ("whole", "split")
     )
 
     assert_same_bits(split, whole)
 
 
-def _batches(seed: int = 3, **model: Any) -> Batches:
+def _batches(seed: int = 3, **model: Any) -> TrainingBatches:
     design: Any = parse_design(_DESIGN | {"model": {**SMALL, **model}})
-    return Batches(DEFAULT_TEXT, design.model, seed=seed, microbatches=2, micro_batch_size=16)
+    return TrainingBatches(DEFAULT_TEXT, design.model, seed=seed, microbatches=2, micro_batch_size=16)
 
 
 _LINK = {"latency_s": 0.0, "bandwidth": 1.0}
@@ -184,8 +184,8 @@ def test_the_blocks_of_a_u_net_compile_without_a_graph_break(monkeypatch: pytest
     found = []
     for compiled in (False, True):
         module = build_stage(design.model, [9], 0, 0, torch.float64)
-        local = LocalStage(module, "fp64", torch.device("cpu"), 1.0, compiled=compiled)
-        assert local.compiled == 9 * compiled
+        local = LocalStage(module, "fp64", torch.device("cpu"), 1.0, compiles=compiled)
+        assert local.compiled_blocks == 9 * compiled
         loss, saved = local.forward(inputs, noise)
         assert local.backward(saved, None) is None, "the gradient of images is not computed"
         found.append([loss, *(parameter.grad for parameter in module.parameters())])

@@ -49,14 +49,14 @@ def test_skip_connections_train_like_one_process(
     document = draw(pipeline, pp=pp, dp=dp, kind="u-transformer", layers=layers, **options)
     assert lower(parse_design(document)).skips.tolist() == list(map(list, skips))
 
-    assert_equal(crew.play(document), reference(document), options.get("precision", "fp64"))
+    assert_equal(crew.train(document), reference(document), options.get("precision", "fp64"))
 
 
 def test_skip_connections_train_like_one_process_under_tensor_parallelism(
     crew: Any, draw: Callable[..., Document]
 ) -> None:
     document = draw({"schedule": "1f1b", "microbatches": 4}, pp=3, tp=2, kind="u-transformer", layers=7, clip_norm=0.5)
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def test_skip_connections_train_like_one_process_on_meshes_of_different_shapes(
@@ -71,12 +71,14 @@ def test_skip_connections_train_like_one_process_on_meshes_of_different_shapes(
     program = lower(parse_design(document))
     assert set(program.tensors.tolist()) == {0, 1, 2, 3}
 
-    assert_equal(crew.play(document), reference(document))
+    assert_equal(crew.train(document), reference(document))
 
 
 def test_recomputation_of_skip_connections_changes_no_bit(crew: Any, draw: Callable[..., Document]) -> None:
     kept, recomputed = (
-        crew.play(draw({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3, kind="u-transformer", layers=6))
+        crew.train(
+            draw({"schedule": "1f1b", "microbatches": 4, "recompute": how}, pp=3, kind="u-transformer", layers=6)
+        )
         for how in ("none", "full")
     )
     assert_same_bits(recomputed, kept)

@@ -74,7 +74,7 @@ def count_bytes(cases: list[Case]) -> list[Counts]:
 def _count_case(case: Case, group: Group) -> Counts:
     first, last = case.stage == 0, case.stage == len(LAYERS) - 1
     module = build_stage(SHAPE, LAYERS, case.stage, 0, DTYPES[case.precision], "cpu", group)
-    local = LocalStage(module, case.precision, torch.device("cpu"), 1.0, split=case.split)
+    local = LocalStage(module, case.precision, torch.device("cpu"), 1.0, splits_backward=case.split)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 256, (BATCH, SHAPE.sequence), generator=generator)
     x, gradient = (  # each with its own storage, because storages are counted
