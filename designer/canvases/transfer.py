@@ -16,8 +16,8 @@ from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
-from meshwave.designer.state.transfer_plans import planned_rows
-from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.state.transfer_plans import compare_rows
+from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
@@ -88,7 +88,9 @@ class TransferView(Overlay):
         "take",
     )
 
-    def __init__(self, bench: Bench, on_take: Callable[[str, str], None] | None = None, **params: Any) -> None:
+    def __init__(
+        self, bench: TransferSession, on_take: Callable[[str, str], None] | None = None, **params: Any
+    ) -> None:
         """``on_take`` hears of the strategy and ordering that a person takes into the design."""
         super().__init__(
             form=[
@@ -97,7 +99,7 @@ class TransferView(Overlay):
             ],
             strategies=_members(strategies),
             orderings=_members(orderings),
-            cases=[{"name": name, "title": title} for name, (title, _) in transfer_links.cases().items()],
+            cases=[{"name": name, "title": title} for name, (title, _) in transfer_links.starting_transfers().items()],
             **params,
         )
         self.bench = bench
@@ -145,7 +147,7 @@ class TransferView(Overlay):
         bench = self.bench
         changes: dict[str, Any] = {
             "stale": bench.is_stale,
-            "fields": transfer_fields.texts(bench.state.document),
+            "fields": transfer_fields.field_texts(bench.state.document),
             "troubles": by_field(bench.problems) or ({"": PLANNING} if bench.is_planning else {}),
             "history": list(bench.history),
         }
@@ -153,7 +155,7 @@ class TransferView(Overlay):
             self._number += 1
             self.picture = self._picture()
             changes["packed"] = json.dumps(self.picture, separators=(",", ":"))
-            changes |= {"play": self._play(), "fragment": transfer_links.as_link(*bench.state, shows=self.shows)}
+            changes |= {"play": self._play(), "fragment": transfer_links.link_fragment(*bench.state, shows=self.shows)}
         self.param.update(**changes)
         self._compare_anew()
 
@@ -188,7 +190,7 @@ class TransferView(Overlay):
             return
         self.table = {"rows": [], "done": False}
         self._end_plans()
-        self._job = Job(partial(planned_rows, spec)).listen(self._later, partial(self._hear_rows, spec))
+        self._job = Job(partial(compare_rows, spec)).listen(self._later, partial(self._hear_rows, spec))
 
     def _hear_rows(self, spec: TransferSpec, news: News) -> None:
         rows = self.table["rows"]
@@ -225,7 +227,7 @@ class TransferView(Overlay):
         self.shows = shows
         self.play = self._play()
         if not self.stale:
-            self.fragment = transfer_links.as_link(*self.bench.state, shows=self.shows)
+            self.fragment = transfer_links.link_fragment(*self.bench.state, shows=self.shows)
 
     def _on_undo(self, gesture: Mapping[str, Any]) -> None:
         self.bench.undo()
@@ -234,7 +236,7 @@ class TransferView(Overlay):
         self.bench.redo()
 
     def _on_save(self, gesture: Mapping[str, Any]) -> None:
-        content = transfer_links.as_file(self.bench.state.document)
+        content = transfer_links.transfer_file(self.bench.state.document)
         self.tell({"type": "download", "name": "transfer.json", "mime": "application/json", "content": content})
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
@@ -246,7 +248,7 @@ class TransferView(Overlay):
             self.bench.load(text, f"open {file}")
 
     def _on_case(self, gesture: Mapping[str, Any]) -> None:
-        known = transfer_links.cases()
+        known = transfer_links.starting_transfers()
         name = value_of(gesture, "name", plain_text)
         if name not in known:
             raise InputError(f"there is no case {name!r}")

@@ -12,7 +12,7 @@ from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.state import transfer_links as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
-from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document import Design
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
@@ -30,9 +30,9 @@ class Crossings:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        nothing = parse_transfer(json.dumps(edits.case([1], [1], [1], ("R", "R"))))
+        nothing = parse_transfer(json.dumps(edits.make_transfer([1], [1], [1], ("R", "R"))))
         self.view = TransferView(
-            Bench(nothing, later=session.later),
+            TransferSession(nothing, later=session.later),
             on_take=self._take,
             mode="over",
             shown=False,
@@ -109,5 +109,7 @@ def lab_page() -> pn.viewable.Viewable:
 
 def lab(later: Later | None = None) -> TransferView:
     """The lab with its first transfer."""
-    _, first = edits.cases()[FIRST_CASE]
-    return TransferView(Bench(parse_transfer(json.dumps(first)), later=later), sizing_mode="stretch_both", margin=0)
+    _, first = edits.starting_transfers()[FIRST_CASE]
+    return TransferView(
+        TransferSession(parse_transfer(json.dumps(first)), later=later), sizing_mode="stretch_both", margin=0
+    )

@@ -1,4 +1,4 @@
-"""What a gesture makes of a transfer's document: fields as texts, axes on dims, meshes of another shape, links."""
+"""Edits of a transfer document: the text of a field, the shape of tensor or mesh, the mesh axes of a dim."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from meshwave.engine.errors import InputError
 
 
 def with_text(document: Document, path: str, text: str) -> Document:
-    """The document with what was typed into a field.
+    """Return the document with the text of a field parsed and stored.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the field does not exist, or the text cannot be parsed.
     """
     if path not in FIELDS:
         raise InputError(f"there is no field {path!r}")
@@ -38,7 +38,7 @@ def with_text(document: Document, path: str, text: str) -> Document:
 
 
 def with_dims(document: Document, shape: list[int]) -> Document:
-    """Another shape; a spec gets an R for each new dim."""
+    """Return the document with another tensor shape; new dims are replicated (``R``) in both specs."""
     changed = deepcopy(document)
     changed["tensor"]["shape"] = shape
     for side in SIDES:
@@ -48,13 +48,16 @@ def with_dims(document: Document, shape: list[int]) -> Document:
 
 
 def with_shape(document: Document, side: str, shape: list[int]) -> Document:
-    """A mesh of another shape: ranks and hosts are numbered anew, as many ranks a host as before, and a
-    destination that lay right behind the source still does. Axes that are gone cut nothing any more."""
+    """Return the document with another mesh shape of ``side``.
+
+    Ranks and hosts are numbered anew with the same number of ranks per host, and a destination that followed the source
+    directly still does. Axes that no longer exist are removed from the spec.
+    """
     changed = deepcopy(document)
     own = changed[side]
     before = {key: list(own[key]) for key in ("ranks", "hosts")}
     own["shape"] = shape
-    own["spec"] = [_entry([axis for axis in _axes(entry) if axis < len(shape)]) for entry in own["spec"]]
+    own["spec"] = [_spec_entry([axis for axis in _entry_axes(entry) if axis < len(shape)]) for entry in own["spec"]]
     own["partial"] = [axis for axis in own.get("partial", []) if axis < len(shape)]
     size = prod(shape)
     if not 0 < size <= MOST_DEVICES or not all(before.values()):
@@ -71,27 +74,27 @@ def with_shape(document: Document, side: str, shape: list[int]) -> Document:
 
 
 def with_axis(document: Document, side: str, axis: int, dim: int | None, at: int) -> Document:
-    """Let a mesh axis cut a dim as its ``at``-th axis, outermost first; without a dim it replicates.
+    """Return the document with a mesh axis as the ``at``-th axis that shards ``dim``; without a dim it replicates.
 
     Raises:
-        InputError: there is no such axis or dim.
+        InputError: the axis or dim does not exist.
     """
     if side not in SIDES or not 0 <= axis < len(document[side]["shape"]):
         raise InputError("there is no such axis")
     changed = deepcopy(document)
-    cuts = [[each for each in _axes(entry) if each != axis] for entry in changed[side]["spec"]]
+    cuts = [[each for each in _entry_axes(entry) if each != axis] for entry in changed[side]["spec"]]
     if dim is not None:
         if not 0 <= dim < len(cuts):
             raise InputError("there is no such dim")
         cuts[dim].insert(at, axis)
         changed[side]["partial"] = [each for each in changed[side].get("partial", []) if each != axis]
-    changed[side]["spec"] = [_entry(axes) for axes in cuts]
+    changed[side]["spec"] = [_spec_entry(axes) for axes in cuts]
     return changed
 
 
-def _axes(entry: str) -> list[int]:
+def _entry_axes(entry: str) -> list[int]:
     return [int(each) for each in str(entry)[1:] if each.isdigit()]
 
 
-def _entry(axes: Sequence[int]) -> str:
+def _spec_entry(axes: Sequence[int]) -> str:
     return f"S{''.join(map(str, axes))}" if axes else "R"

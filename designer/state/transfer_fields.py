@@ -1,4 +1,4 @@
-"""What a gesture makes of a transfer's document: fields as texts, axes on dims, meshes of another shape, links."""
+"""Fields of the transfer form: how each value of the document is parsed from text and formatted as text."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.units import amount, quantity
 
 Document = dict[str, Any]
-"""A transfer as JSON has it; it may be wrong while somebody works on it."""
+"""A transfer document as JSON; it may be invalid while it is edited."""
 Shows = Literal["planned", "played"]
-"""Which timeline of the links is drawn, and which time of the plans is told."""
+"""The timeline and times that are shown: the planner's estimate, or the simulation with shared links."""
 SHOWN: tuple[Shows, ...] = get_args(Shows)
 
 SIDES = ("source", "destination")
 _EVEN = re.compile(r"(\d+)\s*(?:a|per)\s*host(?:,?\s*from\s*(\d+))?")
-
-
-# ---- texts of fields ----
 
 
 class Field(NamedTuple):
@@ -34,33 +31,33 @@ class Field(NamedTuple):
     show: Callable[[Any, Document], str]
 
 
-def sizes_of(text: str, _: Document) -> list[int]:
-    """``2 x 4``: sizes of axes or dims.
+def parse_sizes(text: str, _: Document) -> list[int]:
+    """Parse sizes of axes or dims such as ``2 x 4``.
 
     Raises:
-        InputError: it is no list of whole numbers.
+        InputError: the text is not a list of whole numbers.
     """
     try:
         return [int(each) for each in re.split(r"[\s,x×*]+", text.strip()) if each]
     except ValueError:
-        raise InputError(f"{_cut(text)} should be sizes such as 2 x 4") from None
+        raise InputError(f"{_quoted(text)} should be sizes such as 2 x 4") from None
 
 
-def ranks_of(text: str, _: Document) -> list[int]:
-    """``0-3, 8``: ranks and ranges of them.
+def parse_ranks(text: str, _: Document) -> list[int]:
+    """Parse ranks and ranges of ranks such as ``0-3, 8``.
 
     Raises:
-        InputError: it is something else, runs backwards, or names more ranks than a mesh can have.
+        InputError: the text is invalid, a range runs backwards, or there are more ranks than a mesh can have.
     """
     found: list[int] = []
     for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[-–]\s*", "-", text.strip()))):
         ends = part.split("-")
         if not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends) or len(ends) > 2:
-            raise InputError(f"{_cut(part)} should be a rank, or a range of ranks such as 0-7")
+            raise InputError(f"{_quoted(part)} should be a rank, or a range of ranks such as 0-7")
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise InputError(
-                f"{_cut(part)} runs backwards: write {last}-{first}, or each rank where its order is meant"
+                f"{_quoted(part)} runs backwards: write {last}-{first}, or each rank where its order is meant"
             )
         if last - first >= MOST_DEVICES or len(found) > MOST_DEVICES:
             raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
@@ -68,21 +65,21 @@ def ranks_of(text: str, _: Document) -> list[int]:
     return found
 
 
-def axes_of(text: str, _: Document) -> list[int]:
-    """``0, 1``: mesh axes; ``none`` is none.
+def parse_axes(text: str, _: Document) -> list[int]:
+    """Parse mesh axes such as ``0, 1``; ``none`` is an empty list.
 
     Raises:
-        InputError: it is no list of whole numbers.
+        InputError: the text is not a list of whole numbers.
     """
     parts = [] if text.strip().lower() == "none" else [each for each in re.split(r"[\s,]+", text.strip()) if each]
     if not all(each.isascii() and each.isdigit() and len(each) < 3 for each in parts):
-        raise InputError(f"{_cut(text)} should be mesh axes such as 0, 1, or none")
+        raise InputError(f"{_quoted(text)} should be mesh axes such as 0, 1, or none")
     return [int(each) for each in parts]
 
 
-def _hosts_reader(side: str) -> Callable[[str, Document], list[int]]:
+def _hosts_parser(side: str) -> Callable[[str, Document], list[int]]:
     def read(text: str, document: Document) -> list[int]:
-        """``4 a host, from 2``, or each host with its number of ranks: ``0*4 1*2``."""
+        """Parse ``4 a host, from 2``, or hosts with their numbers of ranks: ``0*4 1*2``."""
         own = document[side]
         if even := _EVEN.fullmatch(text.strip()):
             each, first = int(even[1]), int(even[2]) if even[2] else min(own["hosts"], default=0)
@@ -93,7 +90,7 @@ def _hosts_reader(side: str) -> Callable[[str, Document], list[int]]:
         for part in filter(None, re.split(r"[\s,]+", re.sub(r"\s*[*x×]\s*", "*", text.strip()))):
             numbers = part.split("*")
             if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in numbers) or len(numbers) > 2:
-                raise InputError(f"{_cut(text)} should be hosts such as 0*4 1*4, or 4 a host")
+                raise InputError(f"{_quoted(text)} should be hosts such as 0*4 1*4, or 4 a host")
             if len(found) + int(numbers[1] if len(numbers) > 1 else 1) > MOST_DEVICES:
                 raise InputError(f"a mesh has at most {MOST_DEVICES} ranks")
             found += [int(numbers[0])] * int(numbers[1] if len(numbers) > 1 else 1)
@@ -102,57 +99,57 @@ def _hosts_reader(side: str) -> Callable[[str, Document], list[int]]:
     return read
 
 
-def _whole(text: str, _: Document) -> int:
+def _parse_integer(text: str, _: Document) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{_cut(text)} should be a whole number") from None
+        raise InputError(f"{_quoted(text)} should be a whole number") from None
 
 
-def _chunks(text: str, document: Document) -> int | None:
-    return None if text.strip().lower() in ("", "best") else _whole(text, document)
+def _parse_chunks(text: str, document: Document) -> int | None:
+    return None if text.strip().lower() in ("", "best") else _parse_integer(text, document)
 
 
-def _rate_reader(path: str) -> Callable[[str, Document], float | None]:
+def _rate_parser(path: str) -> Callable[[str, Document], float | None]:
     def read(text: str, document: Document) -> float | None:
-        """``1.25 GB/s`` or ``10 Gbit/s``; ``free`` is no cost."""
+        """Parse a rate such as ``1.25 GB/s`` or ``10 Gbit/s``; ``free`` is None."""
         if text.strip().lower() in ("", "free"):
             return None
-        rate = amount(text, "B/s", _of_rate(_at(document, path), document))
+        rate = amount(text, "B/s", _format_rate(_value_at(document, path), document))
         if rate < 1:
-            raise InputError(f"{_cut(text.strip())} is too little to send by: at least 1 B/s, or free for no cost")
+            raise InputError(f"{_quoted(text.strip())} is too little to send by: at least 1 B/s, or free for no cost")
         return rate
 
     return read
 
 
-def _latency_reader(path: str) -> Callable[[str, Document], float]:
+def _latency_parser(path: str) -> Callable[[str, Document], float]:
     def read(text: str, document: Document) -> float:
-        """``50 us``; ``free`` is none."""
+        """Parse a time such as ``50 us``; ``free`` is 0."""
         if text.strip().lower() in ("", "free"):
             return 0.0
-        return amount(text, "s", _of_seconds(_at(document, path), document))
+        return amount(text, "s", _format_seconds(_value_at(document, path), document))
 
     return read
 
 
-def _of_sizes(sizes: Any, _: Document) -> str:
+def _format_sizes(sizes: Any, _: Document) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _of_ranks(ranks: Sequence[int], _: Document) -> str:
-    """Ranks, those that follow one another as a range."""
+def _format_ranks(ranks: Sequence[int], _: Document) -> str:
+    """Format ranks, consecutive ones as a range."""
     runs = [list(run) for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs)
 
 
-def _of_axes(axes: Any, _: Document) -> str:
+def _format_axes(axes: Any, _: Document) -> str:
     return ", ".join(map(str, axes)) or "none"
 
 
-def _hosts_shower(side: str) -> Callable[[Sequence[int], Document], str]:
+def _hosts_formatter(side: str) -> Callable[[Sequence[int], Document], str]:
     def show(hosts: Sequence[int], document: Document) -> str:
-        """``4 a host, from 2`` where that says the same of the mesh's ranks."""
+        """Format hosts as ``4 a host, from 2`` where possible, else as ``0*4, 1*2``."""
         runs = [(host, len(list(run))) for host, run in groupby(hosts)]
         each, first = (runs[0][1], runs[0][0]) if runs else (1, 0)
         if hosts and list(hosts) == [first + place // each for place in range(len(document[side]["ranks"]))]:
@@ -162,19 +159,19 @@ def _hosts_shower(side: str) -> Callable[[Sequence[int], Document], str]:
     return show
 
 
-def _of_seconds(value: Any, _: Document) -> str:
+def _format_seconds(value: Any, _: Document) -> str:
     return quantity(value, "s", 6) if value else "0 s"
 
 
-def _of_rate(value: Any, _: Document) -> str:
+def _format_rate(value: Any, _: Document) -> str:
     return quantity(value, "B/s", 6) if value else "free"
 
 
-def _of_whole(value: Any, _: Document) -> str:
+def _format_integer(value: Any, _: Document) -> str:
     return str(value)
 
 
-def _of_chunks(value: Any, _: Document) -> str:
+def _format_chunks(value: Any, _: Document) -> str:
     return "best" if value is None else str(value)
 
 
@@ -183,9 +180,9 @@ def _fields() -> tuple[Field, ...]:
         field
         for side in SIDES
         for field in (
-            Field(f"{side}.shape", "Mesh", "Sizes of the mesh's axes, outermost first", sizes_of, _of_sizes),
-            Field(f"{side}.hosts", "Hosts", "4 a host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_reader(side), _hosts_shower(side)),
-            Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", ranks_of, _of_ranks),
+            Field(f"{side}.shape", "Mesh", "Sizes of the mesh's axes, outermost first", parse_sizes, _format_sizes),
+            Field(f"{side}.hosts", "Hosts", "4 a host, or hosts with their numbers of ranks: 0*4 1*4", _hosts_parser(side), _hosts_formatter(side)),
+            Field(f"{side}.ranks", "Ranks", "Ranks of the mesh, row by row: 0-7", parse_ranks, _format_ranks),
         )
     ]  # fmt: skip
     links = [
@@ -193,53 +190,55 @@ def _fields() -> tuple[Field, ...]:
         for link, where in (("inter_node", "between hosts"), ("intra_node", "inside a host"))
         for rate, latency in [(f"links.{link}.bandwidth", f"links.{link}.latency_s")]
         for field in (
-            Field(rate, "Bandwidth", f"Bytes/s or bit/s {where}, one direction; free for no cost", _rate_reader(rate), _of_rate),
-            Field(latency, "Latency", f"Seconds that any message {where} takes at least", _latency_reader(latency), _of_seconds),
+            Field(rate, "Bandwidth", f"Bytes/s or bit/s {where}, one direction; free for no cost", _rate_parser(rate), _format_rate),
+            Field(latency, "Latency", f"Seconds that any message {where} takes at least", _latency_parser(latency), _format_seconds),
         )
     ]  # fmt: skip
     return (
-        Field("tensor.shape", "Shape", "Elements of each dim", sizes_of, _of_sizes),
-        Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _whole, _of_whole),
+        Field("tensor.shape", "Shape", "Elements of each dim", parse_sizes, _format_sizes),
+        Field("tensor.item_bytes", "Bytes each", "Bytes of one element", _parse_integer, _format_integer),
         *sides,
         Field(
             "source.partial",
             "Partial axes",
             "Mesh axes along which ranks hold addends, whose sum travels; none for a tensor that is whole",
-            axes_of,
-            _of_axes,
+            parse_axes,
+            _format_axes,
         ),
         *links,
         Field(
             "nics_per_host",
             "NICs a host",
             "So many tasks send from a host, or receive there, at once",
-            _whole,
-            _of_whole,
+            _parse_integer,
+            _format_integer,
         ),
-        Field("chunks", "Chunks", "Chunks of a chain; best: the best number for each task", _chunks, _of_chunks),
+        Field(
+            "chunks", "Chunks", "Chunks of a chain; best: the best number for each task", _parse_chunks, _format_chunks
+        ),
     )
 
 
 FIELDS: Mapping[str, Field] = {field.path: field for field in _fields()}
 
 
-def texts(document: Document) -> dict[str, str]:
-    """What stands in each field."""
+def field_texts(document: Document) -> dict[str, str]:
+    """Return the text of each field; empty where the document is invalid."""
     found = {}
     for path, field in FIELDS.items():
         try:
-            found[path] = field.show(_at(document, path), document)
+            found[path] = field.show(_value_at(document, path), document)
         except (TypeError, ValueError, KeyError, AttributeError):  # a document that is wrong there
             found[path] = ""
     return found
 
 
-def _at(document: Any, path: str) -> Any:
+def _value_at(document: Any, path: str) -> Any:
     defaults: dict[str, Any] = {"chunks": None, "nics_per_host": 1, "tensor.item_bytes": 4, "source.partial": []}
     for step in path.split("."):
         document = document.get(step, defaults.get(path)) if isinstance(document, Mapping) else None
     return document
 
 
-def _cut(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

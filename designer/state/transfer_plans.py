@@ -1,4 +1,4 @@
-"""Plans of a transfer: one that is drawn, and those by every strategy with every ordering, as jobs beside the page."""
+"""Functions that jobs run for the transfer page: plan one transfer, and compare all strategies and orderings."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from meshwave.engine.progress import tell
 from meshwave.engine.resharding import boxes
 from meshwave.engine.units import quantity
 
-TOLD_EVERY_S = 0.15
-SMALL = 1_500
-"""Pairs of pieces, one of each side, that are planned in the page's own turn: in 0.15 s."""
+BATCH_INTERVAL_S = 0.15
+SMALL_TRANSFER_PAIRS = 1_500
+"""Pairs of source and destination pieces up to which a transfer is planned in the server, in 0.15 s."""
 
 
-def is_small(spec: TransferSpec) -> bool:
-    """Return whether a plan is made at once."""
+def is_small_transfer(spec: TransferSpec) -> bool:
+    """Return whether a transfer is planned in the server instead of by a job."""
     sides = (spec.source, spec.destination)
-    return prod(len(set(boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL
+    return prod(len(set(boxes(side.mesh, side.entries, spec.tensor.shape))) for side in sides) <= SMALL_TRANSFER_PAIRS
 
 
-def drawing(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
-    """Plan a transfer and play it.
+def draw_plan(spec: TransferSpec, strategy: str, ordering: str) -> Drawing:
+    """Plan a transfer and simulate the plan.
 
     Raises:
-        InputError: there is no such strategy or ordering, or there are more unit tasks than can be drawn.
+        InputError: the strategy or ordering is unknown, or there are more unit tasks than can be drawn.
     """
     found = Drawing.of(spec, strategy, ordering)
-    tell(0.5, "playing the plan")
-    found.played  # noqa: B018  it is drawn
+    tell(0.5, "simulating the plan")
+    found.played  # noqa: B018  a cached property that the page draws
     return found
 
 
-def planned_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows of the table of plans as they come, several at a time."""
+def compare_rows(spec: TransferSpec) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows of the table of plans in batches, as they are computed."""
     rows: list[dict[str, Any]] = []
     told = time.monotonic()
     for row in compare_plans(spec):
         words = {name: quantity(row[f"{name}_s"], "s") for name in ("makespan", "played", "bound")}
         rows.append({**row, **words})
-        if time.monotonic() - told > TOLD_EVERY_S:
+        if time.monotonic() - told > BATCH_INTERVAL_S:
             yield rows
             rows, told = [], time.monotonic()
     yield rows

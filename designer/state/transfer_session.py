@@ -1,4 +1,4 @@
-"""What one transfer under work holds: its document, what follows from it, and the way back."""
+"""State of the transfer page: the document, its plan, and undo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import param
 from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News
 from meshwave.designer.state.transfer_drawing import Drawing
-from meshwave.designer.state.transfer_plans import drawing, is_small
+from meshwave.designer.state.transfer_plans import draw_plan, is_small_transfer
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError, Problem
@@ -21,7 +21,7 @@ LONGEST_HISTORY = 500
 
 
 class State(NamedTuple):
-    """What an edit changes."""
+    """The part of the session that an edit changes and undo restores."""
 
     document: transfer_fields.Document
     strategy: str
@@ -29,60 +29,71 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A state to go back or forth to, and the edit between in words."""
+    """An entry of the undo history: a state and the label of the edit between."""
 
     state: State
     label: str
 
 
-class Bench(param.Parameterized):
-    """A transfer under work. An edit that leaves the document wrong is kept: ``problems`` says what is
-    wrong, and ``drawing`` stays the last good one."""
+class TransferSession(param.Parameterized):
+    """An open transfer.
 
-    state: Any = param.Parameter(doc="See State.")
-    drawing: Any = param.ClassSelector(class_=Drawing, doc="Of the last document that could be planned.")
+    An edit that makes the document invalid is kept: ``problems`` lists what is wrong, and ``drawing`` stays the last
+    valid one.
+    """
+
+    state: Any = param.Parameter(doc="The open document, strategy and ordering.")
+    drawing: Any = param.ClassSelector(class_=Drawing, doc="Drawing of the last document that could be planned.")
     problems = param.List(default=[], item_type=Problem)
-    history = param.Tuple(default=("", ""), doc="What undo and redo would do, in words; empty for nothing.")
+    history = param.Tuple(default=("", ""), doc="Labels of the edits that undo and redo apply to; empty for none.")
 
     def __init__(
         self, spec: TransferSpec, strategy: str = "broadcast", ordering: str = "ensemble", later: Later | None = None
     ) -> None:
-        """With ``later`` a plan that takes long holds nobody up: its drawing comes when it is there."""
+        """Open a transfer.
+
+        Args:
+            spec: the transfer.
+            strategy: name of the strategy.
+            ordering: name of the ordering.
+            later: runs a callback in the event loop of the page; with it, large transfers are planned by jobs.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._later = later
         self._job: Listener | None = None
         self.open(spec, strategy, ordering)
 
     def open(self, spec: TransferSpec, strategy: str, ordering: str) -> None:
-        """Begin anew with a transfer: nothing leads back to what was before."""
+        """Open a transfer and clear the undo history."""
         self._past: list[Step] = []
         self._future: list[Step] = []
-        self._show(State(transfer_links.as_document(spec), strategy, ordering))
+        self._show(State(transfer_links.transfer_document(spec), strategy, ordering))
 
     @property
     def is_stale(self) -> bool:
-        """Whether the drawing is of an earlier document, since this one is wrong or is being planned."""
+        """Whether the drawing is of an earlier document, since this one is invalid or is being planned."""
         return bool(self.problems) or self.is_planning
 
     @property
     def is_planning(self) -> bool:
+        """Whether a job plans the document."""
         return self._job is not None
 
     def end(self) -> None:
-        """Give up a plan that is being made, as when the page is gone."""
+        """Stop the job that plans the document, if there is one."""
         if self._job is not None:
             self._job.stop()
             self._job = None
 
     def edit(self, document: transfer_fields.Document, label: str) -> None:
-        """Put another document in place, as one step of undo."""
+        """Replace the document, as one step of undo."""
         self._step_to(self.state._replace(document=document), label)
 
     def choose(self, strategy: str, ordering: str) -> None:
-        """Plan by another strategy and ordering.
+        """Plan with another strategy and ordering.
 
         Raises:
-            InputError: there are no such.
+            InputError: the strategy or ordering is unknown.
         """
         title = f"{strategies[strategy].title}, {orderings[ordering].title.lower()}"
         self._step_to(self.state._replace(strategy=strategy, ordering=ordering), title)
@@ -91,24 +102,26 @@ class Bench(param.Parameterized):
         """Open the text of a file or of a link, as one step of undo.
 
         Raises:
-            DesignError: it is no sound transfer; nothing is changed.
-            InputError: there is no such strategy or ordering.
+            DesignError: the transfer is invalid; nothing is changed.
+            InputError: the strategy or ordering is unknown.
         """
         state = State(
-            transfer_links.as_document(parse_transfer(text)),
+            transfer_links.transfer_document(parse_transfer(text)),
             strategy or self.state.strategy,
             ordering or self.state.ordering,
         )
-        _known(state)
+        _check_names(state)
         self._step_to(state, label)
 
     def undo(self) -> None:
+        """Revert the last edit."""
         if self._past:
             step = self._past.pop()
             self._future.append(Step(self.state, step.label))
             self._show(step.state)
 
     def redo(self) -> None:
+        """Apply the last reverted edit again."""
         if self._future:
             step = self._future.pop()
             self._past.append(Step(self.state, step.label))
@@ -123,9 +136,9 @@ class Bench(param.Parameterized):
 
     def _show(self, state: State) -> None:
         self.end()
-        self._tell(state, *self._planned(state))
+        self._update(state, *self._plan(state))
 
-    def _tell(self, state: State, problems: list[Problem], drawing: Drawing | None) -> None:
+    def _update(self, state: State, problems: list[Problem], drawing: Drawing | None) -> None:
         with param.parameterized.batch_call_watchers(self):
             self.state = state
             self.problems = problems
@@ -136,16 +149,16 @@ class Bench(param.Parameterized):
                 self._future[-1].label if self._future else "",
             )
 
-    def _planned(self, state: State) -> tuple[list[Problem], Drawing | None]:
-        """What is known of a state at once; a large plan is made beside the page."""
+    def _plan(self, state: State) -> tuple[list[Problem], Drawing | None]:
+        """Return the problems and the drawing of a state; a large transfer is planned by a job and returns neither."""
         try:
             spec = parse_transfer(json.dumps(state.document))
-            if self._later is None or is_small(spec):
+            if self._later is None or is_small_transfer(spec):
                 return [], Drawing.of(spec, state.strategy, state.ordering)
-            _known(state)
+            _check_names(state)
         except InputError as error:
             return _refused(error), None
-        work = partial(drawing, spec, state.strategy, state.ordering)
+        work = partial(draw_plan, spec, state.strategy, state.ordering)
         self._job = Job(work).listen(self._later, self._hear)
         return [], None
 
@@ -154,16 +167,13 @@ class Bench(param.Parameterized):
             self._job = None
             found = news.value if isinstance(news, Done) else None
             problems = [Problem("", "plan", news.words)] if isinstance(news, Failed) else []
-            self._tell(self.state, problems, found)
+            self._update(self.state, problems, found)
 
 
 def _refused(error: InputError) -> list[Problem]:
     return list(error.problems) if isinstance(error, DesignError) else [Problem("", "plan", str(error))]
 
 
-def _known(state: State) -> None:
-    """
-    Raises:
-        InputError: there is no such strategy or ordering.
-    """
+def _check_names(state: State) -> None:
+    """Raise an InputError if the strategy or ordering is unknown."""
     strategies[state.strategy], orderings[state.ordering]

@@ -69,8 +69,8 @@ def shown(stage: Stage) -> Callable[[str], Shown]:
 def test_a_link_opens_an_axis_is_dragged_and_all_is_planned_anew(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
-    _, document = edits.cases()["case-5"]
-    lab = shown(edits.as_link(document, "send-recv", "naive"))
+    _, document = edits.starting_transfers()["case-5"]
+    lab = shown(edits.link_fragment(document, "send-recv", "naive"))
     page = lab.page
     expect(page.locator('[data-card="lanes"] header')).to_contain_text("send-recv, naive")
     mark = page.locator(".mw-brand svg").bounding_box()
@@ -225,9 +225,9 @@ def test_plans_side_by_side_and_the_chunks_of_a_task(shown: Callable[..., Shown]
 def test_a_bad_link_is_told_in_words_and_what_stood_stays(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
-    _, document = edits.cases()["uneven"]
+    _, document = edits.starting_transfers()["uneven"]
     document["destination"]["spec"] = ["S7", "R"]
-    lab = shown(edits.as_link(document, "broadcast", "dfs"))
+    lab = shown(edits.link_fragment(document, "broadcast", "dfs"))
 
     general = lab.page.locator(".mw-tr-general")
     expect(general).to_contain_text(
@@ -280,9 +280,9 @@ def test_what_is_not_looked_at_can_be_read_and_the_letters_of_a_spec_are_explain
 def test_ranks_that_hold_nothing_and_slices_that_stay_are_told_apart(shown: Callable[..., Shown]) -> None:
     from meshwave.designer.state import transfer_links as edits
 
-    document = edits.case([4], [4], [3, 4], ("S0 R", "R S0"), per_host=2)
+    document = edits.make_transfer([4], [4], [3, 4], ("S0 R", "R S0"), per_host=2)
     document["destination"] |= {"ranks": [0, 1, 2, 3], "hosts": [0, 0, 1, 1]}  # the same devices, cut otherwise
-    lab = shown(edits.as_link(document, "broadcast", "ensemble"))
+    lab = shown(edits.link_fragment(document, "broadcast", "ensemble"))
     page = lab.page
     lab.tasks(12)
     expect(page.locator(".mw-tr-stays")).to_have_count(3)
@@ -301,8 +301,8 @@ def test_very_many_tasks_are_one_picture_in_which_each_can_be_pointed_at(shown: 
     from meshwave.designer.state import transfer_links as edits
 
     page = shown().page
-    document = edits.case([32], [32], [64, 64], ("S0 R", "R S0"))
-    page.evaluate("fragment => (location.hash = fragment)", edits.as_link(document, "broadcast", "naive"))
+    document = edits.make_transfer([32], [32], [64, 64], ("S0 R", "R S0"))
+    page.evaluate("fragment => (location.hash = fragment)", edits.link_fragment(document, "broadcast", "naive"))
     expect(page.locator(".mw-tr-figures")).to_contain_text("in 1024 tasks")
     expect(page.locator(".mw-tr-task")).to_have_count(0)  # no element for any of them
     x, y = centre(page.locator('[data-card="tasks"] .mw-tr-crowd'))

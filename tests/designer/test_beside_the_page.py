@@ -15,7 +15,7 @@ from meshwave.designer.canvases import transfer
 from meshwave.designer.state import transfer_links as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Job
-from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.designer.views import expert_schedules, gallery, gallery_cards
 from meshwave.engine.document import load_design
 from meshwave.engine.document.transfer_document import parse_transfer
@@ -27,7 +27,7 @@ Begin = Callable[[], Any]
 
 
 def transfer_lab() -> Job:
-    view = transfer.TransferView(Bench(parse_transfer(json.dumps(edits.cases()["uneven"][1]))))
+    view = transfer.TransferView(TransferSession(parse_transfer(json.dumps(edits.starting_transfers()["uneven"][1]))))
     view._begin()
     assert view._job is not None
     return view._job.job
@@ -43,7 +43,7 @@ def expert_map() -> Job:
 @pytest.mark.parametrize("begin", [transfer_lab, expert_map])
 def test_a_job_ends_with_its_page(begin: Callable[[], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(transfer, "planned_rows", held.endless)
+    monkeypatch.setattr(transfer, "compare_rows", held.endless)
     monkeypatch.setattr(expert_schedules, "map_of_layers", held.endless)
     monkeypatch.setattr(expert_schedules, "_maps", {})
     document = Document()

@@ -22,7 +22,7 @@ from meshwave.designer.state import transfer_fields, transfer_links
 from meshwave.designer.state import transfer_plans as plans
 from meshwave.designer.state import transfer_session as lab_bench
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.transfer_session import Bench
+from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.designer.views.timeline import Layer, Pin, TimelineChart, pack
 from meshwave.engine.costs.models.roofline import RooflineCost
 from meshwave.engine.document import load_design, parse_design
@@ -39,14 +39,14 @@ from tests.designer.timelines import one_f_one_b
 
 
 def rows() -> transfer_fields.Document:
-    return transfer_links.cases()["uneven"][1]
+    return transfer_links.starting_transfers()["uneven"][1]
 
 
 class Opened:
     """A view on a bench, gestures by name, and what it answered last."""
 
     def __init__(self, document: transfer_fields.Document) -> None:
-        self.bench = Bench(parse_transfer(json.dumps(document)))
+        self.bench = TransferSession(parse_transfer(json.dumps(document)))
         self.view = TransferView(self.bench)
         self.told: list[dict[str, Any]] = []
         self.view._send_msg = self.told.append  # type: ignore[method-assign, assignment]
@@ -70,12 +70,12 @@ def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhil
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: queue.Queue[Callable[[], None]] = queue.Queue()
-    bench = Bench(parse_transfer(json.dumps(rows())), later=turns.put)
+    bench = TransferSession(parse_transfer(json.dumps(rows())), later=turns.put)
     view = TransferView(bench)
     before = bench.drawing
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
-    monkeypatch.setattr(plans, "SMALL", 0)
-    monkeypatch.setattr(lab_bench, "drawing", held.drawing)
+    monkeypatch.setattr(plans, "SMALL_TRANSFER_PAIRS", 0)
+    monkeypatch.setattr(lab_bench, "draw_plan", held.drawing)
 
     bench.choose("send-recv", "naive")
     assert bench.is_planning
@@ -92,12 +92,12 @@ def test_a_large_plan_is_made_beside_the_page_and_the_last_one_is_drawn_meanwhil
 # fields
 
 
-@pytest.mark.parametrize("name", transfer_links.cases())
+@pytest.mark.parametrize("name", transfer_links.starting_transfers())
 def test_what_stands_in_a_field_can_be_read_again(name: str) -> None:
-    _, document = transfer_links.cases()[name]
+    _, document = transfer_links.starting_transfers()[name]
     parse_transfer(json.dumps(document))
 
-    for path, text in transfer_fields.texts(document).items():
+    for path, text in transfer_fields.field_texts(document).items():
         assert edits.with_text(document, path, text) == document, path
 
 
@@ -206,13 +206,14 @@ def test_a_strategy_with_slices_of_its_own_is_drawn_with_them(name: str) -> None
 
 
 def test_a_link_leads_back_and_plain_json_is_one_too() -> None:
-    link = transfer_links.as_link(rows(), "hierarchical", "dfs")
+    link = transfer_links.link_fragment(rows(), "hierarchical", "dfs")
 
     text, *others = transfer_links.read_link(f"#{link}")
 
     assert json.loads(text) == rows() and others == ["hierarchical", "dfs", "planned"]
     assert (
-        transfer_links.read_link(transfer_links.as_link(rows(), "broadcast", "dfs", shows="played")).shows == "played"
+        transfer_links.read_link(transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played")).shows
+        == "played"
     )
     assert json.loads(transfer_links.read_link(f"spec={json.dumps(rows())}").text) == rows()
 
@@ -227,10 +228,10 @@ def test_a_bad_link_changes_nothing_and_says_where_it_is_wrong() -> None:
     opened = Opened(rows())
     wrong = rows() | {"tensor": {"shape": [13, "six"], "item_bytes": 2}}
 
-    refused = opened.do("link", fragment=transfer_links.as_link(wrong, "broadcast", "dfs"))
+    refused = opened.do("link", fragment=transfer_links.link_fragment(wrong, "broadcast", "dfs"))
 
     assert refused == 'the link was not opened: tensor.shape[1]: "six" should be a whole number'
-    assert opened.do("link", fragment=transfer_links.as_link(rows(), "brodcast", "dfs"))
+    assert opened.do("link", fragment=transfer_links.link_fragment(rows(), "brodcast", "dfs"))
     assert "brodcast" in opened.told[-1]["refused"] and "'broadcast'" in opened.told[-1]["refused"]
     assert opened.bench.history == ("", "") and opened.view.troubles == {}
 
@@ -272,7 +273,7 @@ def test_what_is_typed_is_refused_or_stands_in_the_field_as_it_was_meant(path: s
     except InputError:
         return
 
-    assert edits.with_text(changed, path, transfer_fields.texts(changed)[path]) == changed
+    assert edits.with_text(changed, path, transfer_fields.field_texts(changed)[path]) == changed
 
 
 def test_a_refused_field_changes_nothing() -> None:
@@ -300,7 +301,7 @@ def test_every_strategy_with_every_ordering_stands_in_the_table_and_can_be_taken
 
 
 def test_chunks_are_told_of_the_picture_that_is_shown() -> None:
-    opened = Opened(transfer_links.cases()["rows"][1])
+    opened = Opened(transfer_links.starting_transfers()["rows"][1])
     number = opened.view.picture["number"]
 
     opened.do("hops", number=number, task=0)
@@ -336,7 +337,7 @@ def test_the_links_as_played_are_told_of_each_picture_as_long_as_they_are_chosen
     opened.do("look", shows="planned")
     assert opened.view.play == "" and "shows" not in json.dumps(opened.view.picture)
     assert "planned or played, not 'dreamt'" in str(opened.do("look", shows="dreamt"))
-    opened.do("link", fragment=transfer_links.as_link(rows(), "broadcast", "dfs", shows="played"))
+    opened.do("link", fragment=transfer_links.link_fragment(rows(), "broadcast", "dfs", shows="played"))
     assert opened.view.shows == "played" and opened.view.play
 
 

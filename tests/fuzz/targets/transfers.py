@@ -16,7 +16,7 @@ class Transfers(Target):
     """Every plan of a transfer, as data and in words."""
 
     def seeds(self) -> list[bytes]:
-        cases = [document for _, document in edits.cases().values()]
+        cases = [document for _, document in edits.starting_transfers().values()]
         return [json.dumps(document).encode() for document in (TRANSFER, TRANSFERS, *cases)]
 
     def calls(self, path: Path) -> Iterator[tuple[str, Act]]:
