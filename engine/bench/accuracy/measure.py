@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,11 +83,11 @@ class Bench:
         if state is not State.SUCCEEDED:
             run.cancel()
             raise RunError(f"{case.name}: {run.reason or f'not over after {PATIENCE_S:.0f} s'}")
-        note = next((each for each in run.notes() if each.startswith("messages are")), "")
+        messages = next((event for event in run.events() if "message_bytes" in event), {})
         if case.on_hosts:
             prediction = read_as_run(run.folder).prediction  # for the links that it had
         found = compare(prediction, read_recording(run.folder))
-        result = _result(case, found, scale, busy, note)
+        result = _result(case, found, scale, busy, messages)
         if case.on_hosts:
             result = result.model_copy(update={"ranges": ranges_of(prediction)})
         if TEACHES in case.tags:
@@ -151,7 +152,7 @@ def _calibrated(say: Say) -> None:
     keep(calibrate_machine(wanted), PROFILE)
 
 
-def _result(case: Case, found: Comparison, scale: float | None, busy: float, note: str) -> Result:
+def _result(case: Case, found: Comparison, scale: float | None, busy: float, messages: Mapping[str, Any]) -> Result:
     prediction, took = found.prediction, found.recording.seconds
     memory = found.memory
     return Result(
@@ -173,7 +174,9 @@ def _result(case: Case, found: Comparison, scale: float | None, busy: float, not
         predicted_bytes=tuple(each.predicted_bytes for each in memory),
         measured_bytes=tuple(each.measured_bytes for each in memory),
         others=busy,
-        note=note,
+        note=messages.get("note", ""),
+        message_bytes=messages.get("message_bytes"),
+        modelled_message_bytes=messages.get("modelled_message_bytes"),
         said=found.cause.words if found.cause else "",
         tags=dict(case.tags),
     )

@@ -62,7 +62,11 @@ class Result(Part):
     others: float
     """The share of this machine's cores that others kept busy just before."""
     note: str = ""
-    """What the run said of its messages: a rehearsal makes those smaller that this machine could not bring in time."""
+    """Note of a dry run on the size of its messages."""
+    message_bytes: float | None = None
+    """Largest message of a dry run, which is smaller than modelled if this machine could not send it in time."""
+    modelled_message_bytes: float | None = None
+    """Largest message of the design."""
     said: str = ""
     """Where the largest error comes from."""
     tags: dict[str, str] = Field(default_factory=dict)

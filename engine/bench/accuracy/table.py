@@ -156,7 +156,7 @@ def _limits(results: Results) -> Iterator[str]:
             f"{each.error:+.1%}",
             quantity(_late_s(each), "s"),
             _share(each.others),
-            _carried(each),
+            _message_size(each),
         )
         for each in found
     )
@@ -173,9 +173,12 @@ def _limits(results: Results) -> Iterator[str]:
 AS_DESIGNED = "as designed"
 
 
-def _carried(result: Result) -> str:
-    """Return the size of the messages, which a note of the run has in parentheses if it differs from the design."""
-    return result.note.partition("(")[2].partition(")")[0] or AS_DESIGNED
+def _message_size(result: Result) -> str:
+    """Return the size of the largest message if it differs from the design."""
+    sent, modelled = result.message_bytes, result.modelled_message_bytes
+    if sent is None or modelled is None or sent >= modelled:
+        return AS_DESIGNED
+    return f"at most {quantity(sent, 'B')} instead of {quantity(modelled, 'B')} per process"
 
 
 def _late_s(result: Result) -> float:
@@ -356,7 +359,7 @@ def _one(each: Result) -> tuple[str, ...]:
 
 def _smaller(found: Sequence[Result]) -> str:
     """Return a sentence on the dry runs whose messages were smaller than in the design."""
-    smaller = [each.case for each in found if _carried(each) != AS_DESIGNED]
+    smaller = [each.case for each in found if _message_size(each) != AS_DESIGNED]
     if not smaller:
         return "All messages had the size of the design."
     return f"In {len(smaller)} of them messages were smaller than in the design: {'; '.join(smaller)}."

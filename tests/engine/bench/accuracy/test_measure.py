@@ -46,7 +46,9 @@ def _rehearses(measuring: Bench) -> None:
     assert found.predicted == 9
     assert found.measured > 8.9  # a wait is never too short
     assert found.shortest_s == pytest.approx(0.01)
-    assert found.note.startswith("messages are")
+    assert found.note.startswith("messages have their full size")
+    assert found.message_bytes == found.modelled_message_bytes
+    assert found.message_bytes
     assert not found.measured_bytes
 
 
