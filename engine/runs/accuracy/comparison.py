@@ -271,7 +271,7 @@ class Comparison:
             "measured_s": iteration.measured_s,
             "error": iteration.error if self.comparable else None,
             "iteration": iteration._asdict(),
-            "cause": self.cause._asdict() if self.cause else None,
+            "cause": self.cause.to_json() if self.cause else None,
             "bubble_ratio": {name: each.bubble_ratio for name, each in pairs.items()},
             "exposed_communication_s": {name: each.exposed_communication.tolist() for name, each in pairs.items()},
             "by_kind": {op.name: {"words": WORDS[op.name], **self._as_data(each)} for op, each in self.by_kind.items()},

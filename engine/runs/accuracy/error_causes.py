@@ -1,77 +1,93 @@
-"""Where the error of a step comes from: the simulator plays the program again, with what was measured of a part of it."""
+"""The cause of the error of a step: the part of the program whose measured times, simulated alone, explain most of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine.messages import render
+from meshwave.engine.messages.accuracy import part_name
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.action import SENDS, WORDS, Op
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs.accuracy.action_durations import keeps_busy
 from meshwave.engine.runs.accuracy.block_comparison import Waits
-from meshwave.engine.units import duration, number
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MOST_TRIED = 8
-"""Meshes, stages or links of which each is tried as the cause of an error: the most promising, since each is a simulation."""
+"""Meshes, stages or links that are tried as the cause of an error: the most promising, since each takes a simulation."""
 MANY_ROWS = 100_000
-"""From there on a simulation takes a tenth of a second and more, so that the error is traced to its kind alone."""
-MOSTLY = 0.9
-"""A part that makes so much of the effect of the whole is named instead of it."""
-MANY_TIMES = 2.0
-"""From there on an error is told as a factor."""
-TAKEN_BACK = 1.05
-"""A share from which on it is said that others make up for what it is too much."""
+"""From here on a simulation takes a tenth of a second and more, so the error is traced to a kind of action only."""
+DOMINANT_SHARE = 0.9
+"""A part with this share of the effect of the whole is named instead of it."""
 AS_PREDICTED = 0.005
-"""An error that is not worth a reason."""
+"""Relative error up to which a step takes as long as predicted."""
 
 
 class Cause(NamedTuple):
-    """What makes most of the error of a step."""
+    """The main cause of the error of a step."""
 
-    words: str  # the sentence
-    name: str  # of what is off; "" where it is the time between the actions
-    share: float  # of the error of the step that comes with it alone
-    effect_s: float  # by how much the step gets longer with it alone
-    times: float | None  # what it took of what was predicted
+    code: str
+    params: Mapping[str, Any]
+    share: float  # of the error of the step
+    effect_s: float  # change of the step time with this part alone
+    times: float | None = None  # measured divided by predicted time
+
+    @property
+    def words(self) -> str:
+        """The cause as a sentence."""
+        return render(self.code, self.params)
+
+    @property
+    def name(self) -> str:
+        """The part that is off; empty for the time between actions."""
+        return part_name(**self.params["part"]) if "part" in self.params else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cause for ``--json``."""
+        return {"words": self.words, "name": self.name, **self._asdict(), "params": dict(self.params)}
 
 
 class _Pair(NamedTuple):
-    """[rows] something of each action, predicted and measured; and what it is called in actions that have a name."""
+    """``[rows]`` predicted and measured seconds of each action: all of its time, or one measure of it."""
 
     predicted: Floats
     measured: Floats
-    words: str = "{}"
+    measure: str = "time"
 
 
 class _Part(NamedTuple):
-    """Actions that may be off together, in what is compared of them, and what that is called."""
+    """Actions that may be off together, with parameters of :func:`meshwave.engine.messages.accuracy.part_name`."""
 
-    name: str
-    plural: bool
+    label: Mapping[str, Any]
     rows: Bools
-    of: _Pair
+    seconds: _Pair
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters of the name of the part."""
+        return {**self.label, "measure": self.seconds.measure}
 
 
 class Search:
-    """Plays the program with what was measured of a part of it in place of what was predicted."""
+    """Simulates the program with the measured times of one part and the predicted times of the others."""
 
     def __init__(
         self, prediction: Prediction, measured: Floats, waits: Waits, timeline: Timeline, unit: str, measured_s: float
     ) -> None:
-        """Take what was predicted and what was measured.
+        """Start from the predicted and the measured times.
 
         Args:
+            prediction: the prediction of the run.
             measured: [rows] seconds that each action took.
-            waits: [rows] of them, the seconds in which exchanges of expert layers were waited for.
+            waits: [rows] seconds of them spent waiting for exchanges of expert layers.
             timeline: the measured timeline.
-            unit: what its times are in.
+            unit: the unit of its times.
             measured_s: seconds of the measured step.
         """
         self._design, self._program, self._costs = prediction.design, prediction.program, prediction.costs
@@ -81,84 +97,77 @@ class Search:
         self._error_s = self._measured_s - self._predicted_s
         predicted = prediction.simulated_seconds
         self._all = _Pair(predicted, measured)
-        self._waits = _Pair(*waits, "waiting for exchanges of expert layers in the {}")
-        self._computed = _Pair(predicted - waits.predicted, measured - waits.measured, "computation of the {}")
+        self._waits = _Pair(*waits, "waiting")
+        self._computed = _Pair(predicted - waits.predicted, measured - waits.measured, "computation")
         self._has_waits = (waits.predicted > 0) | (waits.measured > 0)
 
     @property
     def cause(self) -> Cause | None:
+        """The main cause of the error; None without an error, or if no part explains it."""
         predicted = self._predicted_s
         if not predicted or abs(self._error_s) <= AS_PREDICTED * predicted:
             return None
         part, effect = self._best([*self._kinds(), *self._on_meshes()])
-        everything = _Part("", True, np.ones(len(self._program), np.bool_), self._all)
+        everything = _Part({}, np.ones(len(self._program), np.bool_), self._all)
         between = self._measured_s - self._makespan(everything)
         if abs(between) > abs(effect) and between * self._error_s > 0:
             share = between / self._error_s
-            words = (
-                f"the time between the actions, in which processes post messages and wait for a core, makes "
-                f"{_share(share)}; the actions themselves come near to what was predicted"
-            )
-            return Cause(words, "", share, between, None)
+            return Cause("time_between_actions", {"share": share}, share, between)
         if effect * self._error_s <= 0:
             return None
         if len(self._program) < MANY_ROWS:
             part, effect = self._narrowed(part, effect)
-        return self._told(part, effect)
+        return self._as_cause(part, effect)
 
     def _narrowed(self, part: _Part, effect: float) -> tuple[_Part, float]:
-        """A part of it that makes nearly all of its effect, and a part of that."""
-        for finer in (self._of_kind_and_mesh, self._of_stage, self._of_inside):
-            parts = [each for each in finer(part) if 0 < each.rows.sum() < part.rows.sum() or each.of is not part.of]
+        """Return the smallest part of a part that explains nearly all of its effect."""
+        for finer in (self._split_by_link, self._split_by_stage, self._split_by_measure):
+            parts = [
+                each
+                for each in finer(part)
+                if 0 < each.rows.sum() < part.rows.sum() or each.seconds is not part.seconds
+            ]
             if parts:
-                best, its = self._best(parts)
-                if its / effect >= MOSTLY:
-                    part, effect = best, its
+                best, best_effect = self._best(parts)
+                if best_effect / effect >= DOMINANT_SHARE:
+                    part, effect = best, best_effect
         return part, effect
 
     def _kinds(self) -> Iterator[_Part]:
         for op in np.unique(self._program.op[self._program.spans]).tolist():
-            yield _Part(*_called(Op(op)), self._program.op == op, self._all)
+            yield _Part(_kind_label(Op(op)), self._program.op == op, self._all)
 
     def _on_meshes(self) -> Iterator[_Part]:
         works = keeps_busy(self._program)
         for rank, mesh in enumerate(self._meshes):
             of_mesh = self._program.rank == rank
             waits = bool(self._has_waits[of_mesh].any())
-            what = self._computing(rank, waits=waits)
-            computed = self._computed if waits else self._all
-            yield _Part(f"{_listed(what)} on mesh {mesh}", len(what) > 1, works & of_mesh, computed)
+            label = {"activities": self._activities(rank, waits=waits), "mesh": mesh}
+            yield _Part(label, works & of_mesh, self._computed if waits else self._all)
             if waits:
-                name = f"waiting for exchanges of expert layers on mesh {mesh}"
-                yield _Part(name, False, of_mesh & self._has_waits, self._waits)
+                yield _Part({"mesh": mesh}, of_mesh & self._has_waits, self._waits)
         if self._has_waits.any():
-            yield _Part("waiting for exchanges of expert layers", False, self._has_waits, self._waits)
+            yield _Part({}, self._has_waits, self._waits)
 
-    def _computing(self, rank: int, *, waits: bool) -> list[str]:
-        """What a mesh is busy with while it computes, as far as that cannot be told apart; ``waits``: those for experts
-        can."""
-        what = ["computation"]
-        what += ["all-reduces"] if self._design.meshes[rank].tp > 1 else []
-        return what + (["exchanges of experts"] if self._design.model.moe and not waits else [])
+    def _activities(self, rank: int, *, waits: bool) -> list[str]:
+        """Return the inseparable activities of a computing mesh; ``waits`` for experts are separate if they are known."""
+        found = ["computation"]
+        found += ["all-reduces"] if self._design.meshes[rank].tp > 1 else []
+        return found + (["exchanges of experts"] if self._design.model.moe and not waits else [])
 
-    def _of_kind_and_mesh(self, part: _Part) -> Iterator[_Part]:
-        """Each kind of action of it on each mesh, or each link."""
+    def _split_by_link(self, part: _Part) -> Iterator[_Part]:
+        """Return each kind of action on each mesh, or on each link."""
         program = self._program
         for op in np.unique(program.op[part.rows]).tolist():
-            name, plural = _called(Op(op))
             of_kind = part.rows & (program.op == op)
             ends = program.peer if Op(op) in SENDS else np.full(len(program), -1)
             for rank, peer in sorted({*zip(program.rank[of_kind].tolist(), ends[of_kind].tolist(), strict=True)}):
-                where = (
-                    f"from mesh {self._meshes[rank]} to mesh {self._meshes[peer]}"
-                    if peer >= 0
-                    else f"on mesh {self._meshes[rank]}"
-                )
-                named = part.of.words.format(f"{name} {where}")
-                yield _Part(named, plural, of_kind & (program.rank == rank) & (ends == peer), part.of)
+                label = {**_kind_label(Op(op)), "mesh": self._meshes[rank]}
+                label |= {"target": self._meshes[peer]} if peer >= 0 else {}
+                yield _Part(label, of_kind & (program.rank == rank) & (ends == peer), part.seconds)
 
-    def _of_stage(self, part: _Part) -> Iterator[_Part]:
-        """Each stage of it, where that is computation."""
+    def _split_by_stage(self, part: _Part) -> Iterator[_Part]:
+        """Return each stage of a part that is one kind of computation."""
         program = self._program
         ops = np.unique(program.op[part.rows])
         if len(ops) != 1 or ops[0] > Op.W:
@@ -166,62 +175,41 @@ class Search:
         for stage in np.unique(program.stage[part.rows]).tolist():
             rows = part.rows & (program.stage == stage)
             meshes = {self._meshes[rank] for rank in program.rank[rows].tolist()}
-            where = f" on mesh {meshes.pop()}" if len(meshes) == 1 else ""
-            named = part.of.words.format(f"{WORDS[Op(int(ops[0])).name]} of stage {stage}{where}")
-            yield _Part(named, False, rows, part.of)
+            mesh = {"mesh": meshes.pop()} if len(meshes) == 1 else {}
+            yield _Part({**_kind_label(Op(int(ops[0]))), "stage": stage, **mesh}, rows, part.seconds)
 
-    def _of_inside(self, part: _Part) -> Iterator[_Part]:
-        """What is computed in it, and how long its devices wait for messages within, where that is known."""
-        if part.of is self._all and (part.rows & self._has_waits).any():
-            for of in (self._computed, self._waits):
-                yield _Part(of.words.format(part.name), False, part.rows, of)
+    def _split_by_measure(self, part: _Part) -> Iterator[_Part]:
+        """Return the computation of a part, and its waits for messages of expert layers, if these are known."""
+        if part.seconds is self._all and (part.rows & self._has_waits).any():
+            for seconds in (self._computed, self._waits):
+                yield _Part(part.label, part.rows, seconds)
 
     def _best(self, parts: Sequence[_Part]) -> tuple[_Part, float]:
-        """The one that changes the step most in the direction of its error; of the most promising."""
+        """Return the part that changes the step most in the direction of its error, and the change."""
         sign = np.sign(self._error_s)
 
-        def longer(part: _Part) -> float:
-            return float(sign * (part.of.measured - part.of.predicted)[part.rows].sum())
+        def error(part: _Part) -> float:
+            return float(sign * (part.seconds.measured - part.seconds.predicted)[part.rows].sum())
 
-        promising = sorted(parts, key=longer, reverse=True)[:MOST_TRIED]
+        promising = sorted(parts, key=error, reverse=True)[:MOST_TRIED]
         effects = [self._makespan(part) - self._predicted_s for part in promising]
         best = max(range(len(promising)), key=lambda number: sign * effects[number])
         return promising[best], effects[best]
 
     def _makespan(self, part: _Part) -> float:
-        """Of the step, with what was measured of it and what was predicted of all else."""
-        change = np.where(part.rows, part.of.measured - part.of.predicted, 0.0)
-        sends = self._program.is_send  # a message that was faster than alone is free
+        """Return the step time with the measured times of a part and the predicted times of the others."""
+        change = np.where(part.rows, part.seconds.measured - part.seconds.predicted, 0.0)
+        sends = self._program.is_send  # a message cannot take less than no time
         seconds = np.where(sends, np.maximum(0.0, self._costs.seconds + change), self._costs.seconds + change)
         return self._costs.play(self._program, seconds).makespan
 
-    def _told(self, part: _Part, effect: float) -> Cause:
-        expected, took = (float(seconds[part.rows].sum()) for seconds in part.of[:2])
-        times = took / expected if expected else None
-        share = effect / self._error_s
-        how = _how(times) if times is not None else f"{duration(took, self._unit)} where nothing was predicted"
-        words = f"{part.name} took {how}; {'they make' if part.plural else 'it makes'} {_share(share)}"
-        return Cause(words, part.name, share, effect, times)
+    def _as_cause(self, part: _Part, effect: float) -> Cause:
+        predicted, measured = (float(seconds[part.rows].sum()) for seconds in part.seconds[:2])
+        times, share = measured / predicted if predicted else None, effect / self._error_s
+        params = {"part": part.params, "times": times, "measured": measured, "unit": self._unit, "share": share}
+        return Cause("part_of_error", params, share, effect, times)
 
 
-def _how(times: float) -> str:
-    """``4.52% longer than predicted``"""
-    if times >= MANY_TIMES:
-        return f"{number(times)} times what was predicted"
-    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'less'} than predicted"
-
-
-def _share(share: float) -> str:
-    more = ", of which others take a part back" if share > TAKEN_BACK else ""
-    return f"{share:.0%} of the error of the step{more}"
-
-
-def _called(op: Op) -> tuple[str, bool]:
-    """What actions of a kind are called together, and whether in the plural."""
-    return (f"transfers of {WORDS[op.name]}s", True) if op in SENDS else (WORDS[op.name], False)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """``computation, all-reduces and exchanges``"""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+def _kind_label(op: Op) -> dict[str, Any]:
+    """Return the parameters of the name of a kind of action."""
+    return {"kind": WORDS[op.name], "transfers": op in SENDS}

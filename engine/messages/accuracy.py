@@ -1,0 +1,63 @@
+"""Messages about the error of a prediction: its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwave.engine.messages import Message, enumerated
+from meshwave.engine.units import duration, number
+
+MANY_TIMES = 2.0
+"""From here on a ratio is shown as a factor."""
+COMPENSATED = 1.05
+"""A share from here on is partly compensated by other parts."""
+
+
+def part_name(
+    measure: str,
+    transfers: bool = False,
+    kind: str = "",
+    activities: Sequence[str] = (),
+    stage: int | None = None,
+    mesh: str = "",
+    target: str = "",
+) -> str:
+    """Return the name of a part of a step, such as "transfers of activations from mesh A to mesh B"."""
+    place = f" from mesh {mesh} to mesh {target}" if target else f" on mesh {mesh}" if mesh else ""
+    if not kind and measure == "waiting":
+        return f"waiting for exchanges of expert layers{place}"
+    what = f"transfers of {kind}s" if transfers else kind or enumerated(activities, "and")
+    whole = f"{what}{'' if stage is None else f' of stage {stage}'}{place}"
+    measures = {"waiting": "waiting for exchanges of expert layers in the ", "computation": "computation of the "}
+    return f"{measures.get(measure, '') if kind else ''}{whole}"
+
+
+def _part_of_error(part: Mapping[str, Any], times: float | None, measured: float, unit: str, share: float) -> str:
+    plural = part.get("measure") == "time" and (part.get("transfers", False) or len(part.get("activities", ())) > 1)
+    took = f"{duration(measured, unit)} where nothing was predicted" if times is None else _ratio(times)
+    return f"{part_name(**part)} took {took}; {'they make' if plural else 'it makes'} {_share(share)}"
+
+
+def _time_between_actions(share: float) -> str:
+    return (
+        "the time between the actions, in which processes post messages and wait for a core, "
+        f"makes {_share(share)}; the actions themselves took about as long as predicted"
+    )
+
+
+def _ratio(times: float) -> str:
+    if times >= MANY_TIMES:
+        return f"{number(times)} times what was predicted"
+    return f"{100 * abs(times - 1):.3g}% {'longer' if times >= 1 else 'less'} than predicted"
+
+
+def _share(share: float) -> str:
+    compensated = ", part of which others compensate" if share > COMPENSATED else ""
+    return f"{share:.0%} of the error of the step{compensated}"
+
+
+MESSAGES: dict[str, Message] = {
+    "part_of_error": _part_of_error,
+    "time_between_actions": _time_between_actions,
+}
