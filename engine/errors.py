@@ -1,31 +1,38 @@
-"""What Meshwave says when something is wrong: a sentence with the numbers and a way out."""
+"""Errors, and text that is safe to print."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from unicodedata import category
 
 
 class MeshwaveError(Exception):
-    """The base of every error that is meant for a person's eyes."""
+    """Base of all errors whose message is shown to users."""
 
 
 class InputError(MeshwaveError):
-    """The input is wrong, not the program: a command line ends with status 2."""
+    """Wrong input; a command ends with status 2."""
 
 
 class RunError(MeshwaveError):
-    """A run that was started could not finish: a command line ends with status 1."""
+    """A run that failed; a command ends with status 1."""
 
 
-def printable(text: str) -> str:
-    """Return a text from a file as it can be shown on a terminal: control characters as ``\\u001b``."""
-    return "".join(f"\\u{ord(mark):04x}" if category(mark) in ("Cc", "Cs") else mark for mark in text)
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
+"""Characters that move the cursor or change colours or the title of a terminal, and surrogates; not tab and newline."""
+BREAKS = "\t\n"
+DIRECTIONS = "\u2028-\u202e\u2066-\u2069"
+"""Characters that turn the direction of text or separate lines; documents may hold them, a terminal shows escapes."""
+
+
+def printable(text: str, escaped: str = CONTROLS + BREAKS) -> str:
+    """Return a text with some characters as escapes such as ``\\u001b``: by default control characters."""
+    return re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ "Did you mean 'gpipe'? Known: 1f1b, gpipe." for a word that is not among the known."""
+    """Return a hint for an unknown word, such as "Did you mean 'gpipe'? Known: 1f1b, gpipe."."""
     known = sorted(known)
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     hint = f"Did you mean {close[0]!r}? " if close else ""

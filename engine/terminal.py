@@ -1,25 +1,24 @@
-"""Text for a terminal: control characters of what it names are shown, and not obeyed."""
+"""Output streams that escape control characters, since names in documents may hold any text."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Those that move the cursor, change colours or the title, or turn the direction of text; not tab and newline."""
+from meshwave.engine.errors import CONTROLS, DIRECTIONS, printable
 
 
 class EscapedStream:
-    """A stream whose text has control characters as escapes such as ``\\x1b``; bytes pass through its buffer."""
+    """A stream whose text has control characters and changes of direction as escapes; bytes pass through its buffer."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(_CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text))
+        """Write a text; tabs and newlines stay."""
+        return self._stream.write(printable(text, CONTROLS + DIRECTIONS))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -27,7 +26,7 @@ class EscapedStream:
 
 @contextmanager
 def escaped_output() -> Iterator[None]:
-    """Meanwhile what is printed has its control characters escaped: names in documents may be anybody's."""
+    """Escape control characters of all that is printed within the context."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = EscapedStream(sys.stdout), EscapedStream(sys.stderr)
     try:
