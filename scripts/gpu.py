@@ -36,7 +36,7 @@ SAID = 6000
 NEEDS = ("torch", "numpy", "pydantic", "pytest", "hypothesis")
 TOLD = (*NEEDS, "pydantic_core", "triton", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
 """Packages whose versions are written down."""
-TESTS = ("test_gpu.py", "test_stages.py", "test_gpu_bench.py", "device/test_accelerator.py")
+TESTS = ("test_gpu.py", "test_stages.py", "benchmarks/test_gpu.py", "device/test_accelerator.py")
 BENCH = "meshwave.engine.runtime.benchmarks.gpu"
 LARGE = "1.3 B parameters"
 FIRST = ("the device and its clock", LARGE, f"{LARGE}, compiled")

@@ -11,10 +11,15 @@ from typing import Literal
 from meshwave.engine.costs.profile import Profile
 from meshwave.engine.costs.profile_store import keep, named, put_aside, see_keepable
 from meshwave.engine.errors import InputError, MeshwaveError
-from meshwave.engine.runtime.calibration import Told, Wanted, calibrate_machine, usual
+from meshwave.engine.runtime.calibration import (
+    CalibrationOptions,
+    CalibrationProgress,
+    calibrate_machine,
+    default_options,
+)
 
 Listener = Callable[[], None]
-Measure = Callable[[Wanted, Callable[[Told], None]], Profile]
+Measure = Callable[[CalibrationOptions, Callable[[CalibrationProgress], None]], Profile]
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Calibrating:
 
     def _run(self, name: str) -> None:
         try:
-            profile = self._measure(usual(), self._follow)
+            profile = self._measure(default_options(), self._follow)
             self._go_on()
             standing = _kept(profile, name)
         except Stopped:
@@ -104,9 +109,9 @@ class Calibrating:
         if self._over.is_set():
             raise Stopped
 
-    def _follow(self, told: Told) -> None:
+    def _follow(self, progress: CalibrationProgress) -> None:
         self._go_on()
-        self._tell(Standing("runs", self._standing.name, told.share, told.words))
+        self._tell(Standing("runs", self._standing.name, progress.share, progress.message))
 
     def _tell(self, standing: Standing) -> None:
         with self._lock:

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 from meshwave.engine.costs.profile import Profile
 from meshwave.engine.experts import Choice, Layer, Line, Links, Rates, backward, expert_schedules, price
-from meshwave.engine.runtime.calibration import Plan, machine_of
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
+from meshwave.engine.runtime.calibration.collective_plan import CollectivePlan
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
+from meshwave.engine.runtime.calibration.machine_profile import describe_machine
 from meshwave.engine.units import quantity
 
 SPREAD = ("deepspeed", "a2a-allgather", "parm-s1", "parm-s2")
@@ -122,7 +123,7 @@ class Bench:
 
 
 def bench(
-    cluster: Cluster,
+    cluster: ProcessCluster,
     layers: Sequence[Layer],
     sizes: Sequence[int] = SIZES,
     rounds: int = ROUNDS,
@@ -131,16 +132,18 @@ def bench(
     """Measure the collectives that the schedules need, the speed of computing, and the layers.
 
     Raises:
-        InputError: links cannot be shaped here, and why.
+        InputError: this machine cannot emulate links.
         RunError: a process failed, or two schedules disagree about a layer.
     """
     layers = [_on(cluster, layer) for layer in layers]
-    plan = Plan.of(cluster.ranks, [(layer.mp, layer.esp) for layer in layers], sizes, {*_collectives(layers)})
-    machine = machine_of(cluster)
+    layouts = [(layer.mp, layer.esp) for layer in layers]
+    plan = CollectivePlan.for_layouts(cluster.ranks, layouts, sizes, {*_collectives(layers)})
+    machine = describe_machine(cluster)
     names = [[name for name in NAMES if not next(expert_schedules[name]().problems(layer), None)] for layer in layers]
-    told = {"layers": [asdict(layer) for layer in layers], "schedules": names, "rounds": rounds}
-    found = run("meshwave.engine.runtime.benchmarks.expert_layers:measure", cluster, {**plan.told, **told}, say)[0]
-    profile = plan.profile(cluster, machine, found["collectives"])
+    arguments = {"layers": [asdict(layer) for layer in layers], "schedules": names, "rounds": rounds}
+    function = "meshwave.engine.runtime.benchmarks.expert_layers:measure_expert_layers"
+    found = run_in_cluster(function, cluster, {**plan.arguments, **arguments}, say)[0]
+    profile = plan.to_profile(cluster, machine, found["collectives"])
     rates = Rates(found["products"], found["moves"], inf)  # products were measured with all that they move
     rows = iter(found["runs"])
     measured = [{name: Times(*next(rows)) for name in of_layer} for of_layer in names]
@@ -148,9 +151,9 @@ def bench(
     return Bench(profile, rates, rounds, tuple(compared))
 
 
-def _on(cluster: Cluster, layer: Layer) -> Layer:
+def _on(cluster: ProcessCluster, layer: Layer) -> Layer:
     """The layer on the nodes of the cluster."""
-    return replace(layer, nodes=cluster.node_of)
+    return replace(layer, nodes=cluster.node_by_rank)
 
 
 def _collectives(layers: Iterable[Layer]) -> Iterator[tuple[str, str]]:
@@ -294,17 +297,17 @@ def moe(gpus: int = 0, say: Callable[[str], None] = lambda line: None) -> dict[s
     """Two nodes emulated on this machine; with several GPUs those, over NCCL and as one node.
 
     Raises:
-        InputError: links cannot be shaped here, and why.
+        InputError: this machine cannot emulate links.
         RunError: a process failed.
     """
     if gpus > 1:
         return figures(bench(*on_gpus(gpus), say=say))
-    return figures(bench(Cluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say))
+    return figures(bench(ProcessCluster(RANKS // RANKS_PER_NODE, RANKS_PER_NODE, *RATES), LAYERS, say=say))
 
 
-def on_gpus(gpus: int) -> tuple[Cluster, list[Layer]]:
+def on_gpus(gpus: int) -> tuple[ProcessCluster, list[Layer]]:
     """As many of them as divide among groups, and the layers that fit on these, enlarged."""
     ranks = min(RANKS, 1 << gpus.bit_length() - 1)
     fitting = (layer for layer in LAYERS if max(layer.mp, layer.esp) <= ranks)
     larger = [replace(layer, ep=ranks // layer.esp, tokens=layer.tokens * GPU_TOKENS) for layer in fitting]
-    return Cluster(1, ranks, gpus=True), larger
+    return ProcessCluster(1, ranks, uses_gpus=True), larger

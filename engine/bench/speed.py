@@ -30,7 +30,7 @@ from meshwave.engine.bench import simulation as simulation_bench
 from meshwave.engine.bench.simulation import median_s
 from meshwave.engine.errors import InputError, MeshwaveError, RunError, nearest
 from meshwave.engine.files import import_path
-from meshwave.engine.runtime.calibration.machine_profile import gpus
+from meshwave.engine.runtime.calibration.machine_profile import count_gpus
 from meshwave.engine.units import quantity
 
 Figures = dict[str, float]
@@ -213,7 +213,7 @@ def recording() -> Figures:
 
 def runtime() -> Figures:
     """the same steps here and in torch.distributed.pipelining, in turns; see engine/runtime/bench.py"""
-    found = gpus()
+    found = count_gpus()
     some = found > 1  # one is none: its ranks would share it, and NCCL takes one a GPU
     ranks = 4 if (found if some else os.cpu_count() or 1) >= 4 else 2
     size = {"hidden": 2048, "sequence": 1024} if some else {"hidden": 256, "sequence": 64}
@@ -224,7 +224,7 @@ def moe() -> dict[str, Any]:
     """expert schedules on two emulated nodes, beside their prediction; some five minutes, on several GPUs less"""
     from meshwave.engine.bench.expert_schedules import moe
 
-    return moe(gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+    return moe(count_gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def convergence() -> dict[str, Any]:
@@ -234,16 +234,16 @@ def convergence() -> dict[str, Any]:
 
 def reshard() -> dict[str, Any]:
     """transfer strategies on three emulated nodes, beside their prediction; about a minute"""
-    from meshwave.engine.runtime.benchmarks.resharding import reshard
+    from meshwave.engine.runtime.benchmarks.resharding import benchmark_resharding
 
-    return reshard(say=lambda line: print(line, file=sys.stderr, flush=True))
+    return benchmark_resharding(on_line=lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def gpu() -> dict[str, Any]:
     """a GPT of 1.3 billion parameters on one GPU, beside what may be chosen; some five minutes, needs a GPU"""
-    from meshwave.engine.runtime.benchmarks.gpu import gpu
+    from meshwave.engine.runtime.benchmarks.gpu import benchmark_gpu
 
-    return gpu(gpus(), say=lambda line: print(line, file=sys.stderr, flush=True))
+    return benchmark_gpu(count_gpus(), lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _gpu_text(figures: Mapping[str, Any]) -> list[str]:

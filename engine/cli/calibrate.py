@@ -14,16 +14,16 @@ from meshwave.engine.errors import InputError, nearest
 from meshwave.engine.files import see_writable
 from meshwave.engine.findings import Refusal
 from meshwave.engine.messages import render
-from meshwave.engine.runtime.calibration.collectives import SIZES
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.calibration.machine_profile import (
-    ALL_REDUCED,
+    ALL_REDUCE_RANKS,
     PARTS,
-    Told,
-    Wanted,
+    CalibrationOptions,
+    CalibrationProgress,
     calibrate_machine,
-    gpus,
-    on_gpus,
+    count_gpus,
+    with_gpus,
 )
 from meshwave.engine.units import quantity, speed
 
@@ -107,7 +107,7 @@ def _contention_lines(profile: Profile) -> list[str]:
     return lines
 
 
-def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | None) -> Cluster:
+def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | None) -> ProcessCluster:
     """Return the cluster that the options ask for.
 
     Raises:
@@ -117,7 +117,7 @@ def cluster_to_measure(ranks: int, ranks_per_node: int | None, shaped: str | Non
     per_node = ranks_per_node or (max(1, ranks // 2) if rates else ranks)
     if per_node < 1 or ranks < 1 or ranks % per_node:
         raise Refusal("indivisible_ranks", {"ranks": ranks, "per_node": per_node}, "--ranks-per-node")
-    return Cluster(ranks // per_node, per_node, *(rates or ()))
+    return ProcessCluster(ranks // per_node, per_node, *(rates or ()))
 
 
 def _rates(text: str) -> tuple[float, float]:
@@ -199,19 +199,19 @@ class _PrintedProgress:
 
     _stage = ""
 
-    def __call__(self, told: Told) -> None:
-        if told.words != self._stage:
-            self._stage = told.words
-            print(f"{told.share:4.0%} {told.words}", file=sys.stderr, flush=True)
+    def __call__(self, progress: CalibrationProgress) -> None:
+        if progress.message != self._stage:
+            self._stage = progress.message
+            print(f"{progress.share:4.0%} {progress.message}", file=sys.stderr, flush=True)
 
 
-def wanted_measurements(options: Any) -> Wanted:
+def wanted_measurements(options: Any) -> CalibrationOptions:
     """Return the measurements that the options ask for.
 
     Raises:
         Refusal: an option is out of range or unknown.
     """
-    cluster = on_gpus(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
+    cluster = with_gpus(cluster_to_measure(options.ranks, options.ranks_per_node, options.shaped))
     parts = ["collectives"] if options.fit and not options.parts else _words(options.parts, "parts", PARTS) or PARTS
     if cluster.ranks < 2 and {*parts} - {"blocks"}:
         raise Refusal("single_rank", {}, "--ranks")
@@ -221,17 +221,17 @@ def wanted_measurements(options: Any) -> Wanted:
         raise Refusal("too_few_seconds", {"seconds": options.seconds}, "--seconds")
     named(options.name)  # refused before anything is measured
     is_given = bool(options.mp or options.esp or options.sizes)
-    return Wanted(
+    return CalibrationOptions(
         cluster,
         _layouts(options, cluster.ranks_per_node),
         parts,
-        _integers(options.sizes, "sizes") if options.sizes else SIZES,
+        _integers(options.sizes, "sizes") if options.sizes else COLLECTIVE_BYTES,
         options.rounds,
         _words(options.precision, "precision", get_args(Precision)),
         options.experts,
-        on_gpu=gpus() > 0,
-        seconds=options.seconds,
-        all_reduced=() if is_given else ALL_REDUCED,
+        uses_gpu=count_gpus() > 0,
+        blocks_s=options.seconds,
+        all_reduce_ranks=() if is_given else ALL_REDUCE_RANKS,
     )
 
 

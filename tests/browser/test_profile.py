@@ -16,8 +16,8 @@ from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.costs.profile_store import keep
 from meshwave.engine.document import load_design
 from meshwave.engine.files import example
-from meshwave.engine.runtime.calibration import Wanted, calibrate_machine
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration import CalibrationOptions, calibrate_machine
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from tests.browser.gestures import eventually
 from tests.engine.costs.profiles import contention, known
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.torch]
 LONG_MS = 60_000
-LINKS = Wanted(Cluster(1, 2), [(2, 2)], ("links",), rounds=1)
+LINKS = CalibrationOptions(ProcessCluster(1, 2), [(2, 2)], ("links",), rounds=1)
 """What is measured within seconds."""
 
 

@@ -20,7 +20,7 @@ from meshwave.engine.document import Design, load_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import example
 from meshwave.engine.machine import processor
-from meshwave.engine.runtime.calibration import Told, Wanted
+from meshwave.engine.runtime.calibration import CalibrationOptions, CalibrationProgress
 from tests.engine.costs.profiles import contention, known, of_a_run
 
 PATIENCE_S = 30.0
@@ -191,8 +191,8 @@ def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) ->
 def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> None:
     told: list[str] = []
 
-    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
-        heard(Told(0.5, "half"))
+    def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
+        heard(CalibrationProgress(0.5, "half"))
         return known()
 
     calibrating = Calibrating(measure)
@@ -231,10 +231,10 @@ def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Ses
 def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
     started, go = threading.Event(), threading.Event()
 
-    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
+    def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
         started.set()
         go.wait(PATIENCE_S)
-        heard(Told(0.5, "half"))
+        heard(CalibrationProgress(0.5, "half"))
         return known()
 
     calibrating = Calibrating(measure)
@@ -279,7 +279,7 @@ def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkey
 
 
 def test_what_cannot_be_measured_is_told() -> None:
-    def measure(wanted: Wanted, heard: Callable[[Told], None]) -> Profile:
+    def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
         raise InputError("there is no torch here")
 
     calibrating = Calibrating(measure)

@@ -140,16 +140,18 @@ def _calibrated(say: Say) -> None:
         RunError: it cannot be measured.
     """
     from meshwave.engine.runtime.calibration import calibrate_machine
-    from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
-    from meshwave.engine.runtime.calibration.machine_profile import Wanted
+    from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
+    from meshwave.engine.runtime.calibration.machine_profile import CalibrationOptions
 
     with suppress(InputError):  # there is none yet, or one of another version
         age_s = time.time() - (load_named(PROFILE).machine.made_s or 0.0)
         if age_s < FRESH_S:
             return
     say("calibrating this machine, to predict real runs by")
-    wanted = Wanted(Cluster(1, 2), [(2, 2)], precisions=["fp32"], experts=True, seconds=CALIBRATED_S, rounds=5)
-    keep(calibrate_machine(wanted), PROFILE)
+    options = CalibrationOptions(
+        ProcessCluster(1, 2), [(2, 2)], precisions=["fp32"], has_experts=True, blocks_s=CALIBRATED_S, rounds=5
+    )
+    keep(calibrate_machine(options), PROFILE)
 
 
 def _result(case: Case, found: Comparison, scale: float | None, busy: float, messages: Mapping[str, Any]) -> Result:

@@ -1,12 +1,12 @@
-"""One GPU measured: what a GPT reaches on it by its size and by what may be chosen, and what the runtime rests on there.
+"""Benchmarks of one GPU: throughput of GPTs by size and training options, and properties that the runtime relies on.
 
-Each case is real training of one rank, by the trainer that every run has, in a process of its own: one that fails, or
-asks for more memory than there is, says so and harms no other. The model FLOPs utilisation is given twice: of the rate
-that a large matrix product reached on this very device a moment before, and of the data sheet's peak where
-:mod:`meshwave.engine.costs.presets` knows the device.
+Each case trains one rank with the trainer of every run, in a process of its own: a case that fails or
+runs out of memory does not affect the others. The model FLOPs utilisation is given twice: relative to the rate
+of a large matrix product measured on this device just before, and relative to the data sheet's peak where
+:mod:`meshwave.engine.costs.presets` has the device.
 
-``python -m meshwave.engine.runtime.benchmarks.gpu PIECE`` measures one thing alone and prints it as JSON, for ``scripts/gpu.py``; with
-``--cpu`` small, on a machine without a GPU, which shows that all of it can run.
+``python -m meshwave.engine.runtime.benchmarks.gpu PIECE`` measures one piece alone and prints JSON, for
+``scripts/gpu.py``. With ``--cpu`` it measures a small version on a machine without a GPU, as a check that it runs.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ from meshwave.engine.costs.model_flops import model_flops
 from meshwave.engine.costs.presets import presets
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError, MeshwaveError, nearest
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 from meshwave.engine.units import quantity
 
-Say = Callable[[str], None]
 Figures = dict[str, Any]
 
 MICROBATCHES = 4
-WARM, STEPS = 3, 8
-"""Steps that compile, fill caches and are not counted; and those that are."""
+WARM_UP_STEPS, STEPS = 3, 8
+"""Steps that compile, fill caches and do not count; then steps that count."""
 PROFILE = "this-machine.json"
-"""What ``meshwave calibrate`` keeps."""
-ONE_GPU, NO_GPU = Cluster(1, 1, gpus=True), Cluster(1, 1)
+"""Name of the profile that ``meshwave calibrate`` keeps."""
+ONE_GPU, NO_GPU = ProcessCluster(1, 1, uses_gpus=True), ProcessCluster(1, 1)
 SHARING = (2, 4, 8)
-"""Processes that share the GPU, for gloo takes its tensors through the host."""
+"""Numbers of processes that share the GPU and communicate over gloo."""
 MESSAGE_BYTES, TURNS = 64 * 2**20, 5
 STAMPS = 1000
-SEVERAL_RANKS = (2, 30)
-"""NCCL from this version on lets several ranks have one GPU, where ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
+MULTI_RANK_NCCL = (2, 30)
+"""First version of NCCL in which several ranks can share a GPU, if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One training: a GPT, and how it is computed."""
+class TrainingCase:
+    """A GPT and its training options."""
 
     name: str
     layers: int = 24
@@ -63,7 +62,7 @@ class Case:
 
     @property
     def design(self) -> Design:
-        """On one device; the rates of its cluster play no part in a run."""
+        """The design, on one device; a run does not use the rates of its cluster."""
         link = {"latency_s": 1e-5, "bandwidth": 1e11}
         device = {"peak_flops": 1e15, "memory_bytes": 1e11, "memory_bandwidth": 1e12}
         one = {"nodes": 1, "devices_per_node": 1, "device": device, "intra_node": link, "inter_node": link}
@@ -77,47 +76,49 @@ class Case:
                 "model": {"kind": "gpt", "vocab": self.vocab, **size},
                 "meshes": [{"name": "GPU", "devices": [0], "axes": {"dp": 1, "tp": 1}}],
                 "pipeline": {"schedule": "1f1b", "microbatches": MICROBATCHES, "recompute": self.recompute},
-                "training": {**training, "steps": WARM + STEPS, "clip_norm": 1.0},
+                "training": {**training, "steps": WARM_UP_STEPS + STEPS, "clip_norm": 1.0},
                 "cost": {"kind": "unit"},
             }
         )
 
     @property
-    def small(self) -> Case:
-        """As it is computed, of a size that a core has done in a moment."""
+    def small(self) -> TrainingCase:
+        """The same training options for a model that one core trains in seconds."""
         return replace(self, layers=2, hidden=128, sequence=32, micro_batch_size=1, vocab=256)
 
 
 LARGE = "1.3 B parameters"
-"""The model that the others are held against: GPT-3 XL (Brown et al., arXiv:2005.14165, table 2.1) with heads of 128."""
+"""The reference case: GPT-3 XL (Brown et al., arXiv:2005.14165, table 2.1) with heads of 128."""
 CASES = (
-    Case(LARGE),
-    Case(f"{LARGE}, compiled", compile=True),
-    Case(f"{LARGE}, recomputed", recompute="full"),
-    Case(f"{LARGE}, compiled and recomputed", recompute="full", compile=True),
-    Case(f"{LARGE}, microbatches of 1", micro_batch_size=1),
-    Case(f"{LARGE}, compiled, microbatches of 8", micro_batch_size=8, compile=True),
-    Case("0.36 B parameters", hidden=1024),
-    Case("0.36 B parameters, compiled", hidden=1024, compile=True),
-    Case("0.12 B parameters", layers=12, hidden=768),
-    Case("0.12 B parameters in fp32", layers=12, hidden=768, precision="fp32"),
+    TrainingCase(LARGE),
+    TrainingCase(f"{LARGE}, compiled", compile=True),
+    TrainingCase(f"{LARGE}, recomputed", recompute="full"),
+    TrainingCase(f"{LARGE}, compiled and recomputed", recompute="full", compile=True),
+    TrainingCase(f"{LARGE}, microbatches of 1", micro_batch_size=1),
+    TrainingCase(f"{LARGE}, compiled, microbatches of 8", micro_batch_size=8, compile=True),
+    TrainingCase("0.36 B parameters", hidden=1024),
+    TrainingCase("0.36 B parameters, compiled", hidden=1024, compile=True),
+    TrainingCase("0.12 B parameters", layers=12, hidden=768),
+    TrainingCase("0.12 B parameters in fp32", layers=12, hidden=768, precision="fp32"),
 )
 
 
-def gpu(gpus: int, say: Say = lambda line: None, cases: Sequence[Case] = CASES) -> Figures:
-    """Measure the device, then every case on it. What fails is told in its place, and the rest goes on.
+def benchmark_gpu(
+    gpus: int, on_piece: Callable[[str], None] = lambda name: None, cases: Sequence[TrainingCase] = CASES
+) -> Figures:
+    """Measure the device, then every case on it. A failure is recorded, and the other measurements continue.
 
     Raises:
         InputError: there is no GPU.
     """
     if not gpus:
-        raise InputError("gpu needs an NVIDIA GPU that nvidia-smi lists, and this machine shows none")
+        raise InputError("the benchmark needs an NVIDIA GPU that nvidia-smi lists; this machine has none")
     found = {}
-    for name, piece in pieces(cases).items():
-        say(name)
-        found[name] = tried(piece)
+    for name, measure in benchmark_pieces(cases).items():
+        on_piece(name)
+        found[name] = figures_or_failure(measure)
     device = found[DEVICE]
-    shared = [found[_shared_by(ranks)] for ranks in SHARING]
+    shared = [found[_sharing_name(ranks)] for ranks in SHARING]
     return {
         "device": device,
         "gloo": shared,
@@ -128,58 +129,62 @@ def gpu(gpus: int, say: Say = lambda line: None, cases: Sequence[Case] = CASES) 
 DEVICE = "the device and its clock"
 
 
-def _shared_by(ranks: int) -> str:
+def _sharing_name(ranks: int) -> str:
     return f"the device shared by {ranks} processes"
 
 
-def pieces(cases: Sequence[Case] = CASES, cluster: Cluster = ONE_GPU) -> dict[str, Callable[[], Figures]]:
-    """Everything that can be measured, by its name."""
+def benchmark_pieces(
+    cases: Sequence[TrainingCase] = CASES, cluster: ProcessCluster = ONE_GPU
+) -> dict[str, Callable[[], Figures]]:
+    """Return all measurements by name."""
     return {
-        DEVICE: partial(_measured, cluster),
-        **{_shared_by(ranks): partial(_shared, ranks, cluster) for ranks in SHARING},
-        **{case.name: partial(_trained, case, cluster) for case in cases},
+        DEVICE: partial(_run_device, cluster),
+        **{_sharing_name(ranks): partial(_run_sharing, ranks, cluster) for ranks in SHARING},
+        **{case.name: partial(_run_training, case, cluster) for case in cases},
     }
 
 
-def tried(piece: Callable[[], Figures]) -> Figures:
-    """Its figures; or, where it fails, what it says."""
+def figures_or_failure(measure: Callable[[], Figures]) -> Figures:
+    """Return the figures of a measurement, or its error under ``failed``."""
     try:
-        return piece()
+        return measure()
     except MeshwaveError as error:
         return {"failed": str(error)}
 
 
 def utilisation(found: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, float]:
-    """Of a case, model FLOPs against what the device does at most, in the precision that the case computes in."""
+    """Return the model FLOPs utilisation of a case, relative to the measured and the data sheet's rate of its precision."""
     if "step_s" not in found or "failed" in device:
         return {}
-    done = found["model_flops"] / found["step_s"]
+    flops_per_s = found["model_flops"] / found["step_s"]
     rates = {
         "mfu_of_measured": device["matrix_flops"].get(found["precision"]),
         "mfu_of_peak": device["peak_flops"] if found["precision"] == "bf16" else None,
     }
-    return {name: done / rate for name, rate in rates.items() if rate is not None}
+    return {name: flops_per_s / rate for name, rate in rates.items() if rate is not None}
 
 
-def _measured(cluster: Cluster) -> Figures:
-    (found,) = run("meshwave.engine.runtime.benchmarks.gpu:measure", cluster)
+def _run_device(cluster: ProcessCluster) -> Figures:
+    (found,) = run_in_cluster("meshwave.engine.runtime.benchmarks.gpu:measure_device", cluster)
     return {**found}
 
 
-def _shared(ranks: int, cluster: Cluster) -> Figures:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if cluster.gpus else None
-    seconds = run("meshwave.engine.runtime.benchmarks.gpu:sum_through_the_host", Cluster(1, ranks), visible)
+def _run_sharing(ranks: int, cluster: ProcessCluster) -> Figures:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] if cluster.uses_gpus else None
+    function = "meshwave.engine.runtime.benchmarks.gpu:time_host_all_reduce"
+    seconds = run_in_cluster(function, ProcessCluster(1, ranks), visible)
     return {"ranks": ranks, "bytes_per_s": MESSAGE_BYTES / max(seconds)}
 
 
-def _trained(case: Case, cluster: Cluster) -> Figures:
-    (found,) = run("meshwave.engine.runtime.benchmarks.gpu:train", cluster, asdict(case))
+def _run_training(case: TrainingCase, cluster: ProcessCluster) -> Figures:
+    (found,) = run_in_cluster("meshwave.engine.runtime.benchmarks.gpu:train_case", cluster, asdict(case))
     flops = model_flops(case.design.model, case.design.sequences_per_step)
-    return {"precision": case.precision, **found, "model_flops": flops, "formulas_memory_bytes": _memory(case.design)}
+    memory_bytes = _predicted_memory_bytes(case.design)
+    return {"precision": case.precision, **found, "model_flops": flops, "formulas_memory_bytes": memory_bytes}
 
 
-def _memory(design: Design) -> float:
-    """What the formulas say that one device holds at most."""
+def _predicted_memory_bytes(design: Design) -> float:
+    """Return the peak memory of one device by the cost model."""
     from meshwave.engine.costs import estimate
     from meshwave.engine.costs.memory import peak_memory
     from meshwave.engine.lowering.lower import lower
@@ -191,24 +196,26 @@ def _memory(design: Design) -> float:
 # ---- in the processes ----
 
 
-def measure(cluster: Cluster, _: Any) -> Figures:
-    """What the device is and reaches, and how its clock stands to the host's."""
+def measure_device(cluster: ProcessCluster, _: Any) -> Figures:
+    """Return properties and rates of the device, and the accuracy of its clock."""
     import torch
 
-    from meshwave.engine.runtime.calibration.collective_timing import device_of
-    from meshwave.engine.runtime.calibration.device_timing import matrix_rate
+    from meshwave.engine.runtime.calibration.collective_timing import process_device
+    from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s
 
-    device = device_of(cluster)
-    rates = ("bf16", "fp32") if cluster.gpus else ("fp32",)  # a core without instructions for bf16 takes minutes
+    device = process_device(cluster)
+    precisions = (
+        ("bf16", "fp32") if cluster.uses_gpus else ("fp32",)
+    )  # bf16 takes minutes on a core without instructions for it
     return {
         "software": f"torch {torch.__version__}, CUDA {torch.version.cuda}",
-        **(_gpu(device) if cluster.gpus else {"name": "CPU", "peak_flops": None}),
-        "matrix_flops": {precision: matrix_rate(precision, device) for precision in rates},
-        **_clocks(device),
+        **(_gpu_properties(device) if cluster.uses_gpus else {"name": "CPU", "peak_flops": None}),
+        "matrix_flops": {precision: matrix_flops_per_s(precision, device) for precision in precisions},
+        **_clock_accuracy(device),
     }
 
 
-def _gpu(device: Any) -> Figures:
+def _gpu_properties(device: Any) -> Figures:
     import torch
 
     from meshwave.engine.runtime.device.accelerator import device_name
@@ -221,46 +228,47 @@ def _gpu(device: Any) -> Figures:
     return {
         "name": name,
         "memory_bytes": device_memory_bytes(device),
-        "peak_flops": peak_of(name),
+        "peak_flops": preset_peak_flops(name),
         "nccl": ".".join(map(str, nccl)),
-        "nccl_takes_several_ranks": nccl[:2] >= SEVERAL_RANKS,
+        "nccl_takes_several_ranks": nccl[:2] >= MULTI_RANK_NCCL,
         "segments_grow": are_segments_expandable(),
     }
 
 
-def peak_of(name: str) -> float | None:
-    """The peak of the preset that is named after the device, such as ``H200`` in ``NVIDIA H200``; none if none is."""
+def preset_peak_flops(name: str) -> float | None:
+    """Return the peak FLOP/s of the preset of a device, such as ``H200`` for ``NVIDIA H200``; None without one."""
     words = set(name.replace("-", " ").split())
     known = (preset.cluster.device for preset in presets().values())
     return next((device.peak_flops for device in known if device.name.split("-")[0] in words), None)
 
 
-def _clocks(device: Any) -> dict[str, float]:
-    """What a time stamp costs the host, and how far the GPU's stamps are from the host's."""
+def _clock_accuracy(device: Any) -> dict[str, float]:
+    """Return the time that a stamp costs the host, and the difference between stamps of the GPU and of the host."""
     from meshwave.engine.runtime.device.clock import make_clock
 
-    clock, apart = make_clock(device), []
+    clock, differences_ns = make_clock(device), []
     for _ in range(TURNS * 4):
         clock.begin()
-        now, stamp = time.perf_counter_ns(), clock.stamp()
-        apart.append(abs(int(clock.nanoseconds([stamp])[0]) - now))
+        host_ns, stamp = time.perf_counter_ns(), clock.stamp()
+        differences_ns.append(abs(int(clock.nanoseconds([stamp])[0]) - host_ns))
     clock.begin()
-    for _ in range(STAMPS):  # the first ones are made, later ones used again
+    for _ in range(STAMPS):  # creates the events, which are reused below
         clock.stamp()
     clock.begin()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(STAMPS):
         clock.stamp()
-    return {"stamp_s": (time.perf_counter() - began) / STAMPS, "clocks_apart_s": statistics.median(apart) / 1e9}
+    stamp_s = (time.perf_counter() - start) / STAMPS
+    return {"stamp_s": stamp_s, "clocks_apart_s": statistics.median(differences_ns) / 1e9}
 
 
-def train(cluster: Cluster, argument: Mapping[str, Any]) -> Figures:
-    """Train one case; what it took, or that there is not the memory for it."""
+def train_case(cluster: ProcessCluster, argument: Mapping[str, Any]) -> Figures:
+    """Train one case and return its figures, or ``out_of_memory``."""
     import torch
 
     from meshwave.engine.costs import layers_per_stage
     from meshwave.engine.lowering.lower import lower
-    from meshwave.engine.runtime.calibration.collective_timing import device_of
+    from meshwave.engine.runtime.calibration.collective_timing import process_device
     from meshwave.engine.runtime.communication.world import World
     from meshwave.engine.runtime.device.accelerator import device_backend
     from meshwave.engine.runtime.device.memory import peak_allocated_bytes, use_expandable_segments
@@ -268,84 +276,88 @@ def train(cluster: Cluster, argument: Mapping[str, Any]) -> Figures:
     from meshwave.engine.runtime.execution.trainer import Trainer
 
     use_expandable_segments()
-    design, device = Case(**argument).design, device_of(cluster)
+    design, device = TrainingCase(**argument).design, process_device(cluster)
     job = Job(design, lower(design), layers_per_stage(design))
     try:
         trainer = Trainer(job, World(0, 1, device, device_backend(device) or "gloo", ""))
-        taken = [trainer.step(number) for number in range(WARM + STEPS)]
+        steps = [trainer.step(number) for number in range(WARM_UP_STEPS + STEPS)]
     except torch.OutOfMemoryError:
         return {"out_of_memory": True}
-    seconds = sorted(step.seconds for step in taken[WARM:])
+    seconds = sorted(step.seconds for step in steps[WARM_UP_STEPS:])
     step_s = statistics.median(seconds)
     return {
         "parameters": sum(parameter.numel() for parameter in trainer.parameters().values()),
-        "first_step_s": taken[0].seconds,
+        "first_step_s": steps[0].seconds,
         "step_s": step_s,
         "step_s_range": [seconds[0], seconds[-1]],
         "tokens_per_s": design.sequences_per_step * design.model.sequence / step_s,
         "peak_memory_bytes": peak_allocated_bytes(device),
-        "losses": [taken[0].loss, taken[-1].loss],
+        "losses": [steps[0].loss, steps[-1].loss],
     }
 
 
-def sum_through_the_host(cluster: Cluster, visible: str | None) -> float:
-    """Seconds in which tensors of one GPU, or of none, are summed over all processes that share it; the sum is right."""
+def time_host_all_reduce(cluster: ProcessCluster, visible: str | None) -> float:
+    """Return the median seconds of an all-reduce of tensors of one shared GPU over gloo, after checking the sum.
+
+    ``visible`` is the GPU, as in ``CUDA_VISIBLE_DEVICES``; None for tensors of the CPU.
+    """
     if visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible  # nothing has looked for a GPU before
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible  # torch has not looked for GPUs yet
     import torch
     import torch.distributed as dist
 
-    from meshwave.engine.runtime.calibration.collective_timing import now
+    from meshwave.engine.runtime.calibration.collective_timing import synchronized_time_s
     from meshwave.engine.runtime.device.accelerator import accelerator_device
 
     device = torch.device("cpu") if visible is None else accelerator_device(0)
     tensor = torch.empty(MESSAGE_BYTES // 4, device=device)
-    taken = []
+    seconds: list[float] = []
     for _ in range(1 + TURNS):  # the first opens the connections
         tensor.fill_(dist.get_rank() + 1)
-        now(device)  # when that is done
+        synchronized_time_s(device)
         dist.barrier()
-        began = time.perf_counter()
+        start = time.perf_counter()
         dist.all_reduce(tensor)
-        taken.append(now(device) - began)
-        assert bool((tensor == cluster.ranks * (cluster.ranks + 1) / 2).all()), "the sum of all"
-    return statistics.median(taken[1:])
+        seconds.append(synchronized_time_s(device) - start)
+        assert bool((tensor == cluster.ranks * (cluster.ranks + 1) / 2).all()), "the sum over all processes"
+    return statistics.median(seconds[1:])
 
 
-# ---- in words ----
+# ---- text ----
 
 
 def to_text(figures: Mapping[str, Any]) -> list[str]:
-    lines = [*_of_device(figures["device"]), *map(_of_sharing, figures["gloo"])]
+    """Return lines about the device, about processes that share it, and one for each case."""
+    lines = [*_device_lines(figures["device"]), *map(_sharing_line, figures["gloo"])]
     lines.append(f"  {'':<46}{'tokens/s':>10}{'step':>10}{'memory':>10}{'of measured':>13}{'of peak':>9}")
-    return [*lines, *(_row(case) for case in figures["cases"])]
+    return [*lines, *(_case_line(case) for case in figures["cases"])]
 
 
-def _of_device(device: Mapping[str, Any]) -> list[str]:
+def _device_lines(device: Mapping[str, Any]) -> list[str]:
     if "failed" in device:
-        return [f"  the device could not be measured: {device['failed']}"]
+        return [f"  measurement of the device failed: {device['failed']}"]
     rates = ", ".join(f"{quantity(rate, 'FLOP/s')} in {name}" for name, rate in device["matrix_flops"].items())
-    several = "several ranks a GPU, where asked for" if device["nccl_takes_several_ranks"] else "one rank a GPU"
+    ranks = "several ranks a GPU (opt-in)" if device["nccl_takes_several_ranks"] else "one rank a GPU"
     return [
         f"  {device['name']}, {device['software']}: large matrix products reach {rates}",
-        f"  a time stamp takes {quantity(device['stamp_s'], 's')}; the GPU's are {quantity(device['clocks_apart_s'], 's')} "
-        f"from the host's; NCCL {device['nccl']} takes {several}",
+        f"  a time stamp costs {quantity(device['stamp_s'], 's')}; clock skew to the host "
+        f"{quantity(device['clocks_apart_s'], 's')}; NCCL {device['nccl']} supports {ranks}",
     ]
 
 
-def _of_sharing(each: Mapping[str, Any]) -> str:
+def _sharing_line(each: Mapping[str, Any]) -> str:
     if "failed" in each:
-        return f"  processes that share the GPU failed: {each['failed']}"
+        return f"  all-reduce of processes that share the GPU failed: {each['failed']}"
     speed = quantity(each["bytes_per_s"], "B/s")
-    return f"  {each['ranks']} processes share the GPU: a sum through the host goes at {speed}"
+    return f"  {each['ranks']} processes share the GPU: all-reduce through the host at {speed}"
 
 
-def _row(case: Mapping[str, Any]) -> str:
+def _case_line(case: Mapping[str, Any]) -> str:
     if "failed" in case:
         return f"  {case['name']:<46}failed: {case['failed']}"
     if case.get("out_of_memory"):
-        return f"  {case['name']:<46}needs more memory than there is"
-    measured, peak = (f"{case[of]:.1%}" if of in case else "unknown" for of in ("mfu_of_measured", "mfu_of_peak"))
+        return f"  {case['name']:<46}out of memory"
+    measured, peak = (f"{case[key]:.1%}" if key in case else "unknown" for key in ("mfu_of_measured", "mfu_of_peak"))
     step, memory = quantity(case["step_s"], "s"), quantity(case["peak_memory_bytes"], "B")
     return f"  {case['name']:<46}{case['tokens_per_s']:>10,.0f}{step:>10}{memory:>10}{measured:>13}{peak:>9}"
 
@@ -354,29 +366,29 @@ def _row(case: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the figures of a piece, or what pieces there are; or write the designs of the cases."""
+    """Print the figures of a piece, or the names of all pieces, or write the designs of the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("piece", nargs="?", help="default: print the names of all")
-    parser.add_argument("--cpu", action="store_true", help="small, and on the CPU")
+    parser.add_argument("piece", nargs="?", help="default: print the names of all pieces")
+    parser.add_argument("--cpu", action="store_true", help="measure a small version on the CPU")
     parser.add_argument(
-        "--designs", type=Path, metavar="FOLDER", help="write those of all cases, their costs calibrated"
+        "--designs", type=Path, metavar="FOLDER", help="write the designs of all cases, with calibrated costs"
     )
     options = parser.parse_args()
     cases = [case.small if options.cpu else case for case in CASES]
-    known = pieces(cases, NO_GPU if options.cpu else ONE_GPU)
+    known = benchmark_pieces(cases, NO_GPU if options.cpu else ONE_GPU)
     if options.designs:
         found: Any = _write_designs(cases, options.designs)
     elif options.piece is None:
         found = [*known]
     elif options.piece in known:
-        found = tried(known[options.piece])
+        found = figures_or_failure(known[options.piece])
     else:
-        sys.exit(f"there is no piece called {options.piece!r}. {nearest(options.piece, known)}")
+        sys.exit(f"unknown piece {options.piece!r}. {nearest(options.piece, known)}")
     print(json.dumps(found, indent=2))
 
 
-def _write_designs(cases: Sequence[Case], folder: Path) -> dict[str, str]:
-    """A file for each case; their names by the cases'."""
+def _write_designs(cases: Sequence[TrainingCase], folder: Path) -> dict[str, str]:
+    """Write a file for each case and return their paths by case."""
     paths = {}
     for number, case in enumerate(cases):
         document = case.design.model_dump(mode="json")

@@ -1,20 +1,21 @@
-"""This runtime beside torch.distributed.pipelining: ``python -m meshwave.engine.runtime.benchmarks.torch_pipelining FOLDER``, one process a rank.
+"""Comparison of this runtime with torch.distributed.pipelining.
 
-``job.json`` in the folder says what to measure, ``figures.json`` is what comes of it. Both run the
-same stages (built alike, with the same weights), the same microbatches and the same order of
-computations in the same processes over the same backend: nothing but the runtime differs. Neither
+``python -m meshwave.engine.runtime.benchmarks.torch_pipelining FOLDER`` runs one process a rank. It reads ``job.json``
+in the folder and writes ``figures.json``. Both runtimes run the
+same stages (with the same weights), the same microbatches and the same order of
+computations in the same processes over the same backend: only the runtime differs. Neither
 updates weights, since torch.distributed.pipelining leaves that to its caller; gradients are dropped
-before each step. Before anything is timed, both take a step, and losses and gradients must agree.
+before each step. Before anything is timed, both run a step, and losses and gradients must agree.
 
-*Seconds of a step.* The two take turns, a few steps each, so that both see the same machine; each
-turn starts at a barrier and lasts until the slowest rank is done: by the host's clock where
-computing is done when a call returns, by CUDA events on a GPU. The median turn counts.
+*Seconds of a step.* The two take turns, a few steps each, so that other load affects both alike. Each
+turn starts at a barrier and lasts until the slowest rank is done, by the host's clock on a CPU
+and by events on an accelerator. The median turn counts.
 
-*Overhead of an action.* Processor time of the thread that plays the step, less what it spends
-inside the model's forward and loss, inside autograd's engine and, in this runtime, inside the
-weight gradients that were put off, over the number of computations in the order. Time in which it
-waits for a message takes no processor time and so does not count; posting messages does. Measured
-in steps of their own. What a module itself does in Python counts as computing on both sides.
+*Overhead of an action.* Processor time of the thread that runs the step, minus the time
+inside the model's forward and loss, inside autograd's engine and, in this runtime, inside
+deferred weight gradients, divided by the number of computations in the order. Waiting for a message
+takes no processor time and does not count; posting messages does. It is measured
+in separate steps. Python code of a module counts as computation on both sides.
 """
 
 from __future__ import annotations
@@ -57,28 +58,33 @@ from meshwave.engine.runtime.execution.update import OptimizerUpdate
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
-WARM_UP = 2  # steps of each side before any turn
+WARM_UP_STEPS = 2
+"""Steps of each runtime before any turn, the comparison of both included."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What both sides run on this process."""
+class Workload:
+    """What both runtimes run on this process."""
 
     design: Design
-    program: Program  # computations and transfers
+    program: Program
+    """Computations and transfers."""
     world: World
-    batch: list[tuple[Tensor, Tensor]]  # of all microbatches
+    batch: list[tuple[Tensor, Tensor]]
+    """Inputs and targets of all microbatches."""
 
     @property
     def layers(self) -> tuple[int, ...]:
+        """Layers of each stage."""
         return layers_per_stage(self.design)
 
     @property
-    def scale(self) -> float:
+    def loss_scale(self) -> float:
+        """Factor of the loss of a microbatch."""
         return 1 / self.program.microbatches
 
-    def stages(self) -> dict[int, Stage]:
-        """Those of this process, new."""
+    def make_stages(self) -> dict[int, Stage]:
+        """Build the stages of this process."""
         training = self.design.training
         return {
             stage: build_stage(
@@ -88,15 +94,15 @@ class Task:
         }
 
 
-class Side(ABC):
-    """A runtime that takes steps."""
+class Runtime(ABC):
+    """A runtime that runs steps."""
 
-    def __init__(self, task: Task) -> None:
-        self.modules = task.stages()
+    def __init__(self, workload: Workload) -> None:
+        self.modules = workload.make_stages()
         self._parameters = [parameter for module in self.modules.values() for parameter in module.parameters()]
 
     def step(self) -> float:
-        """Forward and backward of all microbatches; the sum of the losses that are here."""
+        """Run forward and backward of all microbatches, and return the sum of the losses on this process."""
         for parameter in self._parameters:
             parameter.grad = None
         return self._step()
@@ -105,19 +111,20 @@ class Side(ABC):
     def _step(self) -> float: ...
 
     def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of this process by the name of their weight."""
         named = (pair for module in self.modules.values() for pair in module.named_parameters())
         return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
-class Ours(Side):
-    """The executor, which the trainer drives too."""
+class MeshwaveRuntime(Runtime):
+    """The executor that trains runs."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         design, world, layout = (
-            task.design,
-            task.world,
-            ProcessLayout(task.program, (MeshShape(),) * task.program.ranks),
+            workload.design,
+            workload.world,
+            ProcessLayout(workload.program, (MeshShape(),) * workload.program.ranks),
         )
         training, model = design.training, design.model
         message = MessageFormat(
@@ -126,7 +133,9 @@ class Ours(Side):
         communicator = world.communicator(layout, message, layout.gradient_groups())
         split = layout.split_stages()
         stages = {
-            stage: LocalStage(module, training.precision, world.device, task.scale, splits_backward=stage in split)
+            stage: LocalStage(
+                module, training.precision, world.device, workload.loss_scale, splits_backward=stage in split
+            )
             for stage, module in self.modules.items()
         }
         update = OptimizerUpdate(
@@ -134,14 +143,14 @@ class Ours(Side):
         )
         clock, streams = make_clock(world.device), make_streams(world.device)
         self._executor = Executor(layout, world.process, stages, communicator, update, clock, streams)
-        self._batch = dict(enumerate(task.batch))
-        self._scale = task.scale
+        self._batch = dict(enumerate(workload.batch))
+        self._scale = workload.loss_scale
 
     def _step(self) -> float:
         return sum(float(loss) for loss in self._executor.run(self._batch).losses) * self._scale
 
 
-class ForTorch(nn.Module):
+class LogitsStage(nn.Module):
     """A stage that leaves the loss to torch's schedule."""
 
     def __init__(self, stage: Stage) -> None:
@@ -149,14 +158,15 @@ class ForTorch(nn.Module):
         self.stage = stage
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the stage; the last one returns logits."""
         x = self.stage.body(x)
         return x if self.stage.head is None else self.stage.head.logits(x)  # type: ignore[operator]
 
 
-class Torchs(Side):
-    """torch.distributed.pipelining, by its own class of a schedule or by its reader of CSV files."""
+class TorchRuntime(Runtime):
+    """torch.distributed.pipelining, with its own class of a schedule or its reader of CSV files."""
 
-    def __init__(self, task: Task, kind: str, folder: Path) -> None:
+    def __init__(self, workload: Workload, kind: str, folder: Path) -> None:
         """``kind`` is a class of ``torch.distributed.pipelining.schedules``.
 
         Raises:
@@ -164,59 +174,61 @@ class Torchs(Side):
         """
         from torch.distributed.pipelining import PipelineStage, schedules
 
-        super().__init__(task)
-        program, world, scale = task.program, task.world, task.scale
-        modules = {stage: ForTorch(module) for stage, module in self.modules.items()}
+        super().__init__(workload)
+        program, world, scale = workload.program, workload.world, workload.loss_scale
+        modules = {stage: LogitsStage(module) for stage, module in self.modules.items()}
         stages = [PipelineStage(module, stage, program.stages, world.device) for stage, module in modules.items()]
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:
-            of_one: Tensor = self.modules[program.stages - 1].head.loss(logits, targets)  # type: ignore[union-attr, operator]
-            return of_one * scale
+            microbatch_loss: Tensor = self.modules[program.stages - 1].head.loss(logits, targets)  # type: ignore[union-attr, operator]
+            return microbatch_loss * scale
 
-        make = getattr(schedules, kind)
-        self._schedule: Any = make(
-            stages[0] if issubclass(make, schedules.PipelineScheduleSingle) else stages,
+        schedule_class = getattr(schedules, kind)
+        self._schedule: Any = schedule_class(
+            stages[0] if issubclass(schedule_class, schedules.PipelineScheduleSingle) else stages,
             program.microbatches,
             loss,
             scale_grads=False,
         )
         orders = format_program(program, compute_only=True)
-        if make is schedules._PipelineScheduleRuntime:
+        if schedule_class is schedules._PipelineScheduleRuntime:
             path = folder / f"order-{world.process}.csv"
             path.write_text("".join(f"{','.join(order)}\n" for order in orders))
             self._schedule._load_csv(str(path))
         elif isinstance(self._schedule, schedules._PipelineScheduleRuntime):
-            theirs = [[str(action) for action in order if action] for order in self._schedule.pipeline_order.values()]
-            if theirs != orders:
-                raise RunError(f"torch's {kind} orders its computations otherwise")
-        tokens, targets = (torch.cat(column) for column in zip(*task.batch, strict=True))
+            torch_orders = [
+                [str(action) for action in order if action] for order in self._schedule.pipeline_order.values()
+            ]
+            if torch_orders != orders:
+                raise RunError(f"torch's {kind} has another order of computations")
+        tokens, targets = (torch.cat(column) for column in zip(*workload.batch, strict=True))
         self._inputs = [tokens] if 0 in modules else []
         self._targets = targets if program.stages - 1 in modules else None
 
     def _step(self) -> float:
         losses: list[Tensor] = []
-        asked = {} if self._targets is None else {"target": self._targets, "losses": losses}
-        self._schedule.step(*self._inputs, **asked, return_outputs=False)
+        options = {} if self._targets is None else {"target": self._targets, "losses": losses}
+        self._schedule.step(*self._inputs, **options, return_outputs=False)
         return sum(float(loss.detach()) for loss in losses)
 
 
 # ---- measuring ----
 
 
-def compare(task: Task, kind: str, folder: Path, *, turns: int, steps: int) -> dict[str, float]:
-    """Both sides on one task: figures of the slowest rank, the same on all processes.
+def compare_runtimes(workload: Workload, kind: str, folder: Path, *, turns: int, steps: int) -> dict[str, float]:
+    """Return the figures of both runtimes on the slowest rank, the same on all processes.
 
     Raises:
-        RunError: they disagree about losses or gradients.
+        RunError: losses or gradients differ.
     """
-    ours, torchs = Ours(task), Torchs(task, kind, folder)
+    ours, torchs = MeshwaveRuntime(workload), TorchRuntime(workload, kind, folder)
     _check_equal(ours, torchs)
-    for side in (ours, torchs) * (WARM_UP - 1):
-        side.step()
+    for runtime in (ours, torchs) * (WARM_UP_STEPS - 1):
+        runtime.step()
     gc.collect()
-    gc.freeze()  # both make and drop the same tensors; nobody should wait while torch's modules are looked through
-    mine, theirs = zip(*(_both(ours, torchs, task.world, turn, steps) for turn in range(turns)), strict=True)
-    computations = int(task.program.is_compute[task.program.rows(task.world.process)].sum())
+    gc.freeze()  # so that collections during a turn do not visit torch's modules
+    mine, theirs = zip(*(_time_both(ours, torchs, workload.world, turn, steps) for turn in range(turns)), strict=True)
+    computations = int(workload.program.is_compute[workload.program.rows(workload.world.process)].sum())
     return {
         "meshwave: a step_s": statistics.median(mine),
         "torch: a step_s": statistics.median(theirs),
@@ -226,117 +238,121 @@ def compare(task: Task, kind: str, folder: Path, *, turns: int, steps: int) -> d
     }
 
 
-def _check_equal(ours: Side, torchs: Side) -> None:
+def _check_equal(ours: Runtime, torchs: Runtime) -> None:
     losses = ours.step(), torchs.step()
     mine, theirs = ours.gradients(), torchs.gradients()
-    far = max((float((mine[name] - theirs[name]).abs().max() / mine[name].abs().max()) for name in mine), default=0.0)
-    if mine.keys() != theirs.keys() or far > 1e-4 or abs(losses[0] - losses[1]) > 1e-5 * abs(losses[0]):
+    difference = max(
+        (float((mine[name] - theirs[name]).abs().max() / mine[name].abs().max()) for name in mine), default=0.0
+    )
+    if mine.keys() != theirs.keys() or difference > 1e-4 or abs(losses[0] - losses[1]) > 1e-5 * abs(losses[0]):
         raise RunError(
-            f"the two runtimes disagree: losses {losses[0]} and {losses[1]}, gradients up to {far:.1e} apart"
+            f"the results of the runtimes differ: losses {losses[0]} and {losses[1]}, gradients by up to {difference:.1e}"
         )
 
 
-def _both(ours: Side, torchs: Side, world: World, turn: int, steps: int) -> tuple[float, float]:
-    """A turn of each; which is first changes from turn to turn."""
+def _time_both(ours: Runtime, torchs: Runtime, world: World, turn: int, steps: int) -> tuple[float, float]:
+    """Return the step time of each runtime in one turn; they start alternately."""
     if turn % 2:
-        return _turn(ours, world, steps), _turn(torchs, world, steps)
-    theirs = _turn(torchs, world, steps)
-    return _turn(ours, world, steps), theirs
+        return _time_step(ours, world, steps), _time_step(torchs, world, steps)
+    theirs = _time_step(torchs, world, steps)
+    return _time_step(ours, world, steps), theirs
 
 
-def _turn(side: Side, world: World, steps: int) -> float:
-    """Seconds of a step."""
+def _time_step(runtime: Runtime, world: World, steps: int) -> float:
+    """Return the seconds of a step on the slowest process."""
     dist.barrier()
     if is_accelerator(world.device):
         begin = record_event()
         for _ in range(steps):
-            side.step()
+            runtime.step()
         end = record_event()
         end.synchronize()
-        taken = begin.elapsed_time(end) / 1e3
+        seconds = begin.elapsed_time(end) / 1e3
     else:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(steps):
-            side.step()
-        taken = time.perf_counter() - began
-    return _most(taken / steps, world)
+            runtime.step()
+        seconds = time.perf_counter() - start
+    return _largest(seconds / steps, world)
 
 
-def _most(value: float, world: World) -> float:
-    """The largest of all processes."""
-    most = torch.tensor(value, dtype=torch.float64, device=world.device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return float(most)
+def _largest(value: float, world: World) -> float:
+    """Return the largest value of all processes."""
+    largest = torch.tensor(value, dtype=torch.float64, device=world.device)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return float(largest)
 
 
-class Meter:
-    """Processor time of this thread inside the calls that it was made to look at."""
+class ProcessorTimer:
+    """Processor time of this thread inside the functions that it wraps; nested calls count once."""
 
     def __init__(self) -> None:
-        self.spent_s = 0.0
-        self._inside = False
+        self.seconds = 0.0
+        self._is_inside = False
 
-    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **named: Any) -> Any:
-            if self._inside:
-                return call(*arguments, **named)
-            self._inside = True
-            began = time.thread_time()
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function`` with its processor time added to ``seconds``."""
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if self._is_inside:
+                return function(*arguments, **options)
+            self._is_inside = True
+            start = time.thread_time()
             try:
-                return call(*arguments, **named)
+                return function(*arguments, **options)
             finally:
-                self.spent_s += time.thread_time() - began
-                self._inside = False
+                self.seconds += time.thread_time() - start
+                self._is_inside = False
 
-        return timed
+        return wrapped
 
 
-class _Engine:
-    """Stands before autograd's engine."""
+class _TimedEngine:
+    """Autograd's engine with timed backwards."""
 
-    def __init__(self, engine: Any, meter: Meter) -> None:
+    def __init__(self, engine: Any, timer: ProcessorTimer) -> None:
         self._engine = engine
-        self.run_backward = meter.timed(engine.run_backward)
+        self.run_backward = timer.wrap(engine.run_backward)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
 
-def _overhead(side: Side, steps: int) -> float:
-    """Processor seconds of a step on this process, outside computing."""
-    meter = Meter()
-    with _metered(side, meter):
+def _overhead(runtime: Runtime, steps: int) -> float:
+    """Return the processor seconds of a step on this process outside of computations."""
+    timer = ProcessorTimer()
+    with _timed_computations(runtime, timer):
         dist.barrier()
-        began = time.thread_time()
+        start = time.thread_time()
         for _ in range(steps):
-            side.step()
-        return (time.thread_time() - began - meter.spent_s) / steps
+            runtime.step()
+        return (time.thread_time() - start - timer.seconds) / steps
 
 
 @contextmanager
-def _metered(side: Side, meter: Meter) -> Iterator[None]:
-    """Let the meter look at everything that computes."""
-    heads = [module.head for module in side.modules.values() if module.head is not None]
+def _timed_computations(runtime: Runtime, timer: ProcessorTimer) -> Iterator[None]:
+    """Let the timer wrap everything that computes."""
+    heads = [module.head for module in runtime.modules.values() if module.head is not None]
     engine: Any = Variable._execution_engine
-    looked_at: list[tuple[Any, str, Any]] = [
-        *((module, name, getattr(module, name)) for module in side.modules.values() for name in ("forward", "body")),
+    wrapped: list[tuple[Any, str, Any]] = [
+        *((module, name, getattr(module, name)) for module in runtime.modules.values() for name in ("forward", "body")),
         *((head, name, getattr(head, name)) for head in heads for name in ("logits", "loss")),
         (executor, "compute_deferred", compute_deferred),
         (Variable, "_execution_engine", engine),
     ]
-    for owner, name, call in looked_at:
-        setattr(owner, name, _Engine(engine, meter) if call is engine else meter.timed(call))
+    for owner, name, function in wrapped:
+        setattr(owner, name, _TimedEngine(engine, timer) if function is engine else timer.wrap(function))
     try:
         yield
     finally:
-        for owner, name, call in looked_at:
-            setattr(owner, name, call)
+        for owner, name, function in wrapped:
+            setattr(owner, name, function)
 
 
 # ---- one process ----
 
 
-def _task(document: Mapping[str, Any], world: World) -> Task:
+def _make_workload(document: Mapping[str, Any], world: World) -> Workload:
     design: Any = parse_design(document)
     training, model = design.training, design.model
     batches = TrainingBatches(
@@ -347,25 +363,28 @@ def _task(document: Mapping[str, Any], world: World) -> Task:
         micro_batch_size=training.micro_batch_size,
         device=world.device,
     )
-    return Task(design, add_transfers(design.pipeline.program(design.pipe)), world, batches.step(0))
+    return Workload(design, add_transfers(design.pipeline.program(design.pipe)), world, batches.step(0))
 
 
 def main(folder: Path) -> None:
-    torch.set_num_threads(1)  # cores go to processes
+    """Compare the runtimes for all pairs of ``job.json``, and write ``figures.json``."""
+    torch.set_num_threads(1)  # one core for each process
     keep_freed_memory()
     job = json.loads((folder / "job.json").read_text())
     world = join_run(folder)
-    if world.backend == "gloo":  # torch.distributed.pipelining hands gloo what is on the device
+    if world.backend == "gloo":  # torch.distributed.pipelining passes tensors of the device to gloo
         world = replace(world, device=torch.device("cpu"))
     figures = {
-        name: compare(_task(pair["design"], world), pair["torch"], folder, turns=job["turns"], steps=job["steps"])
+        name: compare_runtimes(
+            _make_workload(pair["design"], world), pair["torch"], folder, turns=job["turns"], steps=job["steps"]
+        )
         for name, pair in job["pairs"].items()
     }
     gathered: list[Any] = [None] * world.size
     dist.all_gather_object(gathered, figures)
     if world.process == 0:
-        found = {"gpus": world.size if is_accelerator(world.device) else 0, "ranks": gathered}
-        (folder / "figures.json").write_text(json.dumps(found))
+        result = {"gpus": world.size if is_accelerator(world.device) else 0, "ranks": gathered}
+        (folder / "figures.json").write_text(json.dumps(result))
     leave_run()
 
 

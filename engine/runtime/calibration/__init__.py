@@ -1,19 +1,14 @@
-"""``meshwave calibrate``: what this machine, or a small cluster emulated on it, takes for what designs are made of.
+"""Measure the costs of this machine, or of a small cluster emulated on it, as a calibration profile.
 
-Nothing here imports torch: what measures runs in processes of its own (:mod:`.stages`, :mod:`.links`).
+Nothing here imports torch: measurements run in their own processes (:mod:`.stage_timing`, :mod:`.link_timing`).
 """
 
-from meshwave.engine.runtime.calibration.collectives import Plan, calibrate, machine_of
-from meshwave.engine.runtime.calibration.machine_profile import PARTS, Heard, Told, Wanted, calibrate_machine, usual
+from meshwave.engine.runtime.calibration.machine_profile import (
+    PARTS,
+    CalibrationOptions,
+    CalibrationProgress,
+    calibrate_machine,
+    default_options,
+)
 
-__all__ = [
-    "PARTS",
-    "Heard",
-    "Plan",
-    "Told",
-    "Wanted",
-    "calibrate",
-    "calibrate_machine",
-    "machine_of",
-    "usual",
-]
+__all__ = ["PARTS", "CalibrationOptions", "CalibrationProgress", "calibrate_machine", "default_options"]

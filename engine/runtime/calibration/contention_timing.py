@@ -8,14 +8,14 @@ from statistics import median
 
 from meshwave.engine.costs.contention import CollectiveBesideTransfer, Contention, LinkKind, PairOrder, Ratio
 from meshwave.engine.errors import InputError
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 
 ITEM_BYTES = 4
 MESSAGE_S = 0.1
 """Duration of one message between emulated nodes, long beside its latency and the bursts of token buckets."""
-LEAST_BYTES, MOST_BYTES, GPU_BYTES = 1 << 20, 1 << 24, 1 << 28
-"""Sizes of a message: the smallest on slow emulated links, the one on links as they are, and the one between GPUs."""
-MOST_OF_A_NODE = 4
+MIN_BYTES, MAX_BYTES, GPU_BYTES = 1 << 20, 1 << 24, 1 << 28
+"""Sizes of a message: the smallest on slow emulated links, the one without emulation, and the one between GPUs."""
+MAX_RANKS_PER_NODE = 4
 """Processes of a node that take part: two pairs inside it."""
 Pair = tuple[int, int]
 """Source and target process."""
@@ -31,13 +31,13 @@ class Flows:
     ring: tuple[int, ...] = ()
 
 
-def message_bytes(cluster: Cluster) -> int:
+def message_bytes(cluster: ProcessCluster) -> int:
     """Return the size of a message that takes long enough to time on the links of ``cluster``."""
-    if cluster.gpus:
+    if cluster.uses_gpus:
         return GPU_BYTES
-    if cluster.inter is None:
-        return MOST_BYTES
-    return min(MOST_BYTES, max(LEAST_BYTES, int(cluster.inter * MESSAGE_S) // ITEM_BYTES * ITEM_BYTES))
+    if cluster.inter_bandwidth is None:
+        return MAX_BYTES
+    return min(MAX_BYTES, max(MIN_BYTES, int(cluster.inter_bandwidth * MESSAGE_S) // ITEM_BYTES * ITEM_BYTES))
 
 
 def ring_bytes(size: int, ranks: int) -> int:
@@ -46,20 +46,20 @@ def ring_bytes(size: int, ranks: int) -> int:
     return max(unit, round(size * ranks / (2 * (ranks - 1))) // unit * unit)
 
 
-def smallest_cluster(cluster: Cluster) -> Cluster:
-    """Return ``cluster`` without the nodes and processes that would only wait."""
-    return replace(cluster, nodes=min(2, cluster.nodes), ranks_per_node=min(MOST_OF_A_NODE, cluster.ranks_per_node))
+def smallest_cluster(cluster: ProcessCluster) -> ProcessCluster:
+    """Return ``cluster`` without the nodes and processes that are not needed."""
+    return replace(cluster, nodes=min(2, cluster.nodes), ranks_per_node=min(MAX_RANKS_PER_NODE, cluster.ranks_per_node))
 
 
-def contention_cases(cluster: Cluster) -> dict[LinkKind, dict[str, Flows]]:
-    """Return what to measure on each kind of link, by name; what the cluster is too small for is left out."""
-    each = cluster.ranks_per_node
+def contention_cases(cluster: ProcessCluster) -> dict[LinkKind, dict[str, Flows]]:
+    """Return the cases to measure on each kind of link, by name, except those that need a larger cluster."""
+    per_node = cluster.ranks_per_node
     found: dict[LinkKind, dict[str, Flows]] = {}
-    if each > 1:
-        pairs = [(0, 1), (2, 3)][: each // 2]
-        found["same_node"] = _cases(pairs, tuple(range(min(each, MOST_OF_A_NODE))))
+    if per_node > 1:
+        pairs = [(0, 1), (2, 3)][: per_node // 2]
+        found["same_node"] = _cases(pairs, tuple(range(min(per_node, MAX_RANKS_PER_NODE))))
     if cluster.nodes > 1:
-        pairs = [(0, each), (1, each + 1)][:each]
+        pairs = [(0, per_node), (1, per_node + 1)][:per_node]
         found["across_nodes"] = _cases(pairs, tuple(sorted(rank for pair in pairs for rank in pair)))
     return found
 
@@ -77,12 +77,15 @@ def _cases(pairs: Sequence[Pair], ring: tuple[int, ...]) -> dict[str, Flows]:
 
 
 def measure_contention(
-    cluster: Cluster, repetitions: int, size: int | None = None, say: Callable[[str], None] = lambda line: None
+    cluster: ProcessCluster,
+    repetitions: int,
+    size: int | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> tuple[Contention, ...]:
     """Measure every kind of link that ``cluster`` has; ``size`` is that of a message in bytes.
 
     Raises:
-        InputError: there is only one process, or links cannot be shaped on this machine.
+        InputError: there is only one process, or this machine cannot emulate links.
         RunError: a process failed.
     """
     if cluster.ranks < 2:
@@ -90,18 +93,20 @@ def measure_contention(
     small = smallest_cluster(cluster)
     size = size or message_bytes(small)
     cases = contention_cases(small)
-    flat = [flows for of_kind in cases.values() for flows in of_kind.values()]
+    flat = [flows for by_name in cases.values() for flows in by_name.values()]
     plan = {
         "cases": [{**asdict(flows), "ring_bytes": _ring_bytes_for(flows, size)} for flows in flat],
         "bytes": size,
         "rounds": repetitions,
     }
-    times: Times = run("meshwave.engine.runtime.calibration.flow_timing:measure", small, plan, say)[0]
-    found, at = [], 0
-    for kind, of_kind in cases.items():
-        rows = {name: [repetition[at + number] for repetition in times] for number, name in enumerate(of_kind)}
-        found.append(contention_from_times(kind, size, len(of_kind["collective"].ring), rows))
-        at += len(of_kind)
+    times: Times = run_in_cluster(
+        "meshwave.engine.runtime.calibration.flow_timing:measure_flows", small, plan, on_line
+    )[0]
+    found, first = [], 0
+    for kind, by_name in cases.items():
+        rows = {name: [repetition[first + number] for repetition in times] for number, name in enumerate(by_name)}
+        found.append(contention_from_times(kind, size, len(by_name["collective"].ring), rows))
+        first += len(by_name)
     return tuple(found)
 
 
@@ -112,9 +117,9 @@ def _ring_bytes_for(flows: Flows, size: int) -> int:
 def contention_from_times(
     kind: LinkKind, size: int, ranks: int, times: Mapping[str, Sequence[Sequence[float]]]
 ) -> Contention:
-    """Return the ratios of ``times[case][repetitions][flows]`` in seconds, of messages of ``size`` bytes and a ring of
-    ``ranks`` processes.
+    """Return the ratios that follow from the times of all cases.
 
+    ``times[case][repetitions][flows]`` are seconds, of messages of ``size`` bytes and a ring of ``ranks`` processes.
     Each repetition is compared with the message alone of the same repetition, so that slow changes of the machine's
     load cancel.
     """

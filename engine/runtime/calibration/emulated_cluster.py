@@ -1,10 +1,10 @@
-"""A small cluster on this machine for what is measured: processes, and links of two speeds between them.
+"""A small cluster of processes on this machine, for measurements, with emulated links of two speeds.
 
-The links are those of :mod:`meshwave.engine.runs.emulation.network`, and nothing of them outlives the processes. Processes
-listen inside their namespaces only, and find each other in a file.
+The links are those of :mod:`meshwave.engine.runs.emulation.network`; they end with the processes. Processes
+listen inside their network namespaces only, and find each other through a file.
 
-``python -m meshwave.engine.runtime.calibration.emulated_cluster FOLDER`` is the process that has the network made and forks the
-others. It imports torch once for all of them; its caller needs none.
+``python -m meshwave.engine.runtime.calibration.emulated_cluster FOLDER`` is the process that makes the network and forks
+the others. It imports torch once for all of them; its caller does not import torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from signal import SIG_IGN, SIGINT, SIGKILL, signal
 from typing import Any
@@ -35,103 +36,110 @@ from meshwave.engine.runs.emulation.network import INTERFACE, Network, die_with,
 from meshwave.engine.runs.emulation.topology import MOST_PROCESSES, Topology
 from meshwave.engine.units import quantity
 
-TIMEOUT = timedelta(seconds=120)
+MESSAGE_TIMEOUT = timedelta(seconds=120)
 """The longest that one message may take."""
-LOOK_S = 0.02
-END_S = 1.0
-"""From the polite wish to end to the other one."""
+POLL_S = 0.02
+TERMINATION_TIMEOUT_S = 1.0
+"""Time to end after standard input closes, before the process is killed."""
 LOG = "log"
-"""What the processes and their libraries write to standard error."""
+"""File of the standard error of the processes and their libraries."""
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """``nodes`` times ``ranks_per_node`` processes; the rates, in bytes/s, are what each link carries
-    in each direction. Without rates all processes share this machine's loopback."""
+class ProcessCluster:
+    """``nodes * ranks_per_node`` processes of this machine.
+
+    Bandwidths, in bytes/s, are those of each link in each direction. Without them all processes share this
+    machine's loopback.
+    """
 
     nodes: int
     ranks_per_node: int
-    intra: float | None = None
+    intra_bandwidth: float | None = None
     """Of the link of each process."""
-    inter: float | None = None
+    inter_bandwidth: float | None = None
     """Of the uplink that the processes of a node share."""
-    gpus: bool = False
-    """Whether each process has a GPU of this machine to itself, and messages go over NCCL."""
+    uses_gpus: bool = False
+    """Whether each process has its own GPU of this machine, and messages go over NCCL."""
 
     def __post_init__(self) -> None:
-        if (self.intra is None) != (self.inter is None):
-            raise InputError("a shaped cluster has two rates: inside nodes and between them")
-        if self.gpus and (self.is_shaped or self.nodes > 1):
-            raise InputError("what GPUs of this machine send cannot be shaped; they are one node without rates")
+        if (self.intra_bandwidth is None) != (self.inter_bandwidth is None):
+            raise InputError("an emulated cluster needs two bandwidths: inside nodes and between them")
+        if self.uses_gpus and (self.is_emulated or self.nodes > 1):
+            raise InputError("links between GPUs of this machine cannot be emulated; use one node without bandwidths")
         if self.nodes < 1 or self.ranks_per_node < 1 or self.ranks > MOST_PROCESSES:
-            raise InputError(f"{self.nodes} x {self.ranks_per_node} processes cannot be; use 1 to {MOST_PROCESSES}")
-        _ = self.topology  # which refuses rates that links cannot have
+            raise InputError(
+                f"unsupported number of processes: {self.nodes} x {self.ranks_per_node} (supported: 1 to {MOST_PROCESSES})"
+            )
+        _ = self.topology  # rejects unsupported bandwidths
 
     @property
     def ranks(self) -> int:
+        """Number of processes."""
         return self.nodes * self.ranks_per_node
 
     @property
-    def is_shaped(self) -> bool:
-        return self.intra is not None
-
-    def node(self, rank: int) -> int:
-        return rank // self.ranks_per_node
+    def is_emulated(self) -> bool:
+        """Whether links have bandwidths of their own."""
+        return self.intra_bandwidth is not None
 
     @property
-    def node_of(self) -> tuple[int, ...]:
-        """[ranks]"""
-        return tuple(map(self.node, range(self.ranks)))
+    def node_by_rank(self) -> tuple[int, ...]:
+        """``[ranks]`` the node of each process."""
+        return tuple(rank // self.ranks_per_node for rank in range(self.ranks))
 
     @property
     def topology(self) -> Topology | None:
-        """Its network, where it is shaped."""
-        if self.intra is None or self.inter is None:
+        """The emulated network; None without one."""
+        if self.intra_bandwidth is None or self.inter_bandwidth is None:
             return None
-        return Topology(self.node_of, self.intra, self.inter)
+        return Topology(self.node_by_rank, self.intra_bandwidth, self.inter_bandwidth)
 
     def __str__(self) -> str:
-        if self.gpus:
+        if self.uses_gpus:
             return f"{self.ranks} GPUs of this machine over NCCL"
-        if self.intra is None or self.inter is None:
-            return f"{self.ranks} processes over this machine's loopback, not shaped"
-        return (
-            f"{self.nodes} nodes of {self.ranks_per_node} processes, emulated: {quantity(self.intra, 'B/s')} a process, "
-            f"{quantity(self.inter, 'B/s')} a node's uplink"
-        )
+        if self.intra_bandwidth is None or self.inter_bandwidth is None:
+            return f"{self.ranks} processes over this machine's loopback, not emulated"
+        intra, inter = (quantity(each, "B/s") for each in (self.intra_bandwidth, self.inter_bandwidth))
+        return f"{self.nodes} emulated nodes of {self.ranks_per_node} processes: {intra} a process, {inter} a node's uplink"
 
 
-def run(work: str, cluster: Cluster, argument: Any = None, say: Callable[[str], None] = lambda line: None) -> list[Any]:
-    """Call ``work``, a name such as ``package.module:function``, in every process of the cluster.
+def run_in_cluster(
+    function: str, cluster: ProcessCluster, argument: Any = None, on_line: Callable[[str], None] = lambda line: None
+) -> list[Any]:
+    """Call a function in every process of a cluster and return the results by rank.
 
-    It gets the cluster and the argument, which is plain JSON, in a process of a torch.distributed
-    group over gloo, or over NCCL where each has a GPU; what it returns, plain JSON again, comes back
-    by rank. ``say`` hears the lines that any of them prints.
+    Args:
+        function: a name such as ``package.module:function``. It is called with the cluster and the argument, in a
+            process of a torch.distributed group over gloo, or over NCCL if each has a GPU. It returns plain JSON.
+        cluster: the processes.
+        argument: plain JSON.
+        on_line: called with every line that a process prints.
 
     Raises:
-        InputError: this machine cannot shape links, and why.
-        RunError: a process failed; the first one's error.
+        InputError: this machine cannot emulate links.
+        RunError: a process failed; the error of the first one.
     """
-    if cluster.is_shaped and (reason := missing()):
+    if cluster.is_emulated and (reason := missing()):
         raise InputError(
-            f"links cannot be shaped here: {reason}; without rates the processes share this machine's loopback"
+            f"links cannot be emulated here: {reason}; without bandwidths the processes share this machine's loopback"
         )
     with tempfile.TemporaryDirectory(prefix="meshwave-") as name:
         folder = Path(name)
-        job = {"work": work, "cluster": asdict(cluster), "argument": argument}
+        job = {"function": function, "cluster": asdict(cluster), "argument": argument}
         (folder / "job.json").write_text(json.dumps(job), "utf-8")
-        with _started(folder, cluster.gpus) as process:
+        with _parent_process(folder, cluster.uses_gpus) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                say(line.rstrip("\n"))
+                on_line(line.rstrip("\n"))
             process.wait()
         _raise_first_error(folder, process.returncode)
         return [json.loads((folder / f"result-{rank}.json").read_text("utf-8")) for rank in range(cluster.ranks)]
 
 
 @contextmanager
-def _started(folder: Path, gpus: bool) -> Iterator[subprocess.Popen[str]]:
-    """The process that makes the network; at the end, however it comes, it is gone with all it started."""
+def _parent_process(folder: Path, uses_gpus: bool) -> Iterator[subprocess.Popen[str]]:
+    """Start the process that makes the network; at the end of the block, end it with all of its children."""
     with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "meshwave.engine.runtime.calibration.emulated_cluster", str(folder)],
@@ -139,7 +147,7 @@ def _started(folder: Path, gpus: bool) -> Iterator[subprocess.Popen[str]]:
                 **os.environ,
                 "PYTHONPATH": import_path(),
                 "OMP_NUM_THREADS": "1",
-                **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+                **({} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -151,29 +159,29 @@ def _started(folder: Path, gpus: bool) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.stdin.close()  # nobody is there for whom to go on
+        process.stdin.close()  # asks it to end
         try:
-            process.wait(END_S)
+            process.wait(TERMINATION_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            process.kill()  # and the kernel the others
+            process.kill()  # the kernel then kills its children
             process.wait()
-        process.stdout.read()  # to its end: the last of the processes held it
+        process.stdout.read()  # until the last of the processes has closed it
         process.stdout.close()
 
 
 def _raise_first_error(folder: Path, status: int) -> None:
-    """Where one process fails the others do, a moment later."""
+    """Raise the first error: when one process fails, the others fail a moment later."""
     errors = [json.loads(path.read_text("utf-8")) for path in folder.glob("error-*.json")]
     if errors:
         first = min(errors, key=lambda error: error["time"])
         raise RunError(f"{first['who']} of the cluster failed: {first['error']}")
     if status:
-        said = (folder / LOG).read_text("utf-8", "replace").strip().splitlines()
-        raise RunError(f"the cluster ended with status {status}{f': {said[-1]}' if said else ''}")
+        lines = (folder / LOG).read_text("utf-8", "replace").strip().splitlines()
+        raise RunError(f"the cluster ended with status {status}{f': {lines[-1]}' if lines else ''}")
 
 
-def cores() -> int:
-    """Those that processes of this one may use."""
+def available_cores() -> int:
+    """Return the number of cores that this process and its children may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -181,40 +189,41 @@ def cores() -> int:
 
 
 def main(folder: Path) -> None:
-    signal(SIGINT, SIG_IGN)  # Ctrl-C is for whoever started us
+    """Make the network of ``job.json``, run its function in every process, and exit with their status."""
+    signal(SIGINT, SIG_IGN)  # Ctrl-C is handled by the caller
     job = json.loads((folder / "job.json").read_text("utf-8"))
-    cluster = Cluster(**job["cluster"])
+    cluster = ProcessCluster(**job["cluster"])
     try:
         network = make(cluster.topology) if cluster.topology else None
-        work = _function(job["work"])
+        function = _find_function(job["function"])
     except Exception as error:
         _report(folder, "start", "the start", error)
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # a collection in a fork would copy every page it looks at
-    play = lambda rank: _play(folder, cluster, network, rank, work, job["argument"])  # noqa: E731
-    status = _watch({_fork(rank, play) for rank in range(cluster.ranks)})
-    if _is_alone():
+    gc.freeze()  # a collection in a fork would copy every page that it visits
+    run_process = partial(_run_process, folder, cluster, network, function, job["argument"])
+    status = _wait_for_children({_fork(rank, run_process) for rank in range(cluster.ranks)})
+    if _is_orphaned():
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(status)
 
 
-def _function(name: str) -> Callable[[Cluster, Any], Any]:
+def _find_function(name: str) -> Callable[[ProcessCluster, Any], Any]:
     module, _, function = name.partition(":")
-    found: Callable[[Cluster, Any], Any] = getattr(importlib.import_module(module), function)
+    found: Callable[[ProcessCluster, Any], Any] = getattr(importlib.import_module(module), function)
     return found
 
 
-def _is_alone(wait_s: float = 0.0) -> bool:
-    """Whether nobody is left who wants to know: standard input, on which nothing is ever said, has ended."""
+def _is_orphaned(wait_s: float = 0.0) -> bool:
+    """Return whether the caller has ended or wants this to end: it has closed standard input."""
     return bool(select.select([0], [], [], wait_s)[0])
 
 
-def _watch(alive: set[int]) -> int:
-    """Wait for all, end them where one fails or nobody wants to know; the exit status."""
+def _wait_for_children(alive: set[int]) -> int:
+    """Wait for all children and return the exit status; kill them if one fails or the caller has ended."""
     failed = False
     try:
-        while alive and not failed and not _is_alone(LOOK_S):
+        while alive and not failed and not _is_orphaned(POLL_S):
             while alive and (found := os.waitpid(-1, os.WNOHANG))[0]:
                 alive.remove(found[0])
                 failed |= found[1] != 0
@@ -227,7 +236,7 @@ def _watch(alive: set[int]) -> int:
     return 1 if failed or unfinished else 0
 
 
-def _fork(rank: int, play: Callable[[int], None]) -> int:
+def _fork(rank: int, run_process: Callable[[int], None]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -235,7 +244,7 @@ def _fork(rank: int, play: Callable[[int], None]) -> int:
     status = 1
     try:
         die_with(parent)
-        play(rank)
+        run_process(rank)
         status = 0
     finally:
         sys.stdout.flush()
@@ -243,27 +252,27 @@ def _fork(rank: int, play: Callable[[int], None]) -> int:
         os._exit(status)
 
 
-def _play(
+def _run_process(
     folder: Path,
-    cluster: Cluster,
+    cluster: ProcessCluster,
     network: Network | None,
-    rank: int,
-    work: Callable[[Cluster, Any], Any],
+    function: Callable[[ProcessCluster, Any], Any],
     argument: Any,
+    rank: int,
 ) -> None:
-    """One process of the cluster, from its namespace to its result."""
-    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # whole lines
+    """Run one process of the cluster in its namespace, and write its result."""
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]  # lines of processes do not mix
     try:
         if network is not None:
             network.enter(rank)
-        result = _in_group(folder, cluster, rank, lambda: work(cluster, argument))
+        result = _call_in_group(folder, cluster, rank, lambda: function(cluster, argument))
         write_document(folder / f"result-{rank}.json", result)
     except Exception as error:
         _report(folder, str(rank), f"process {rank}", error)
         raise
 
 
-def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]) -> Any:
+def _call_in_group(folder: Path, cluster: ProcessCluster, rank: int, function: Callable[[], Any]) -> Any:
     import torch
     import torch.distributed as dist
 
@@ -272,26 +281,26 @@ def _in_group(folder: Path, cluster: Cluster, rank: int, work: Callable[[], Any]
 
     set_stream_environment()
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE if cluster.is_shaped else loopback
-    torch.set_num_threads(1)  # cores go to processes
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE if cluster.is_emulated else loopback
+    torch.set_num_threads(1)  # one core for each process
     store = dist.FileStore(str(folder / "store"), cluster.ranks)  # type: ignore[attr-defined]
     backend: str | None = "gloo"
-    if cluster.gpus:
+    if cluster.uses_gpus:
         device = accelerator_device(rank)
         select_device(device)
         backend = device_backend(device)
         if backend is None:
             raise RunError(f"this torch has no backend for messages between devices of type {device.type}")
-    dist.init_process_group(backend, store=store, rank=rank, world_size=cluster.ranks, timeout=TIMEOUT)
-    result = work()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=cluster.ranks, timeout=MESSAGE_TIMEOUT)
+    result = function()
     dist.destroy_process_group()
     return result
 
 
 def _report(folder: Path, name: str, who: str, error: Exception) -> None:
     traceback.print_exception(error)
-    said = str(error) if isinstance(error, MeshwaveError) else repr(error)
-    write_document(folder / f"error-{name}.json", {"who": who, "error": said, "time": time.time()})
+    text = str(error) if isinstance(error, MeshwaveError) else repr(error)
+    write_document(folder / f"error-{name}.json", {"who": who, "error": text, "time": time.time()})
 
 
 if __name__ == "__main__":

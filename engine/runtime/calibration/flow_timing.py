@@ -15,64 +15,71 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from meshwave.engine.runtime.calibration.collective_timing import Groups, Stamps, device_of, in_rounds, now, of_all
-from meshwave.engine.runtime.calibration.emulated_cluster import TIMEOUT, Cluster
+from meshwave.engine.runtime.calibration.collective_timing import (
+    GroupCache,
+    TimeStamps,
+    gather_stamps,
+    process_device,
+    run_rounds,
+    synchronized_time_s,
+)
+from meshwave.engine.runtime.calibration.emulated_cluster import MESSAGE_TIMEOUT, ProcessCluster
 from meshwave.engine.runtime.device.accelerator import is_accelerator, synchronize, use_stream
 
 ITEM_BYTES = 4
-MOST_AT_ONCE = 3
+MAX_AWAITED_FLOWS = 3
 """Flows of a case that one process may wait for."""
 Work = Any  # torch.distributed's handle of something that is on its way
 
 
-def measure(cluster: Cluster, plan: Mapping[str, Any]) -> list[list[list[float]]] | None:
+def measure_flows(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list[list[float]]] | None:
     """Return seconds ``[rounds][cases][flows]`` on rank 0, None on the others.
 
     Each of ``plan["cases"]`` has ``messages``, pairs of processes that send ``plan["bytes"]`` bytes, and a ``ring``
     that all-reduces ``ring_bytes`` bytes; its flows are the messages in their order, then the ring. A flow lasts from
     the moment at which the last process of the case starts until its last process has what it receives.
     """
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        cases = Cases(cluster, plan, pool)
-        (mine,) = in_rounds([cases.play], plan["rounds"])
-    stamps = of_all(mine)
-    return None if stamps is None else cases.seconds(stamps)
+    with ThreadPoolExecutor(MAX_AWAITED_FLOWS) as pool:
+        cases = FlowCases(cluster, plan, pool)
+        (own,) = run_rounds([cases.run_round], plan["rounds"])
+    stamps = gather_stamps(own)
+    return None if stamps is None else cases.flow_seconds(stamps)
 
 
-class Cases:
+class FlowCases:
     """The cases of a plan, with the buffers and groups that this process needs for them."""
 
-    def __init__(self, cluster: Cluster, plan: Mapping[str, Any], pool: ThreadPoolExecutor) -> None:
-        self._device, self._pool, self._me = device_of(cluster), pool, dist.get_rank()
+    def __init__(self, cluster: ProcessCluster, plan: Mapping[str, Any], pool: ThreadPoolExecutor) -> None:
+        self._device, self._pool, self._rank = process_device(cluster), pool, dist.get_rank()
         self._cases: Sequence[Mapping[str, Any]] = plan["cases"]
         items = plan["bytes"] // ITEM_BYTES
-        self._source, *self._targets = torch.zeros(1 + MOST_AT_ONCE, items, device=self._device)
+        self._source, *self._targets = torch.zeros(1 + MAX_AWAITED_FLOWS, items, device=self._device)
         self._ring = torch.zeros(max(case["ring_bytes"] for case in self._cases) // ITEM_BYTES, device=self._device)
         pairs = sorted({tuple(pair) for case in self._cases for pair in case["messages"]})
-        self._lanes = _lanes(pairs, self._device) if cluster.gpus else {}
-        self._groups = _rings(self._cases, cluster.ranks, Groups(self._device))
+        self._lanes = _lanes(pairs, self._device) if cluster.uses_gpus else {}
+        self._groups = _rings(self._cases, cluster.ranks, GroupCache(self._device))
         self._flows = max(len(case["messages"]) for case in self._cases) + 1
 
-    def play(self) -> Stamps:
-        """Return stamps ``[cases, flows, 2]`` of one round: when this process started, and when the flow arrived here."""
+    def run_round(self) -> TimeStamps:
+        """Return stamps ``[cases, flows, 2]`` of one round: the start of this process, and the arrival of each flow."""
         stamps = np.zeros((len(self._cases), self._flows, 2))
-        for at, case in enumerate(self._cases):
+        for number, case in enumerate(self._cases):
             dist.barrier()
             if self._takes_part(case):
-                stamps[at, :, 0] = now(self._device)
-                self._play(at, stamps[at, :, 1])
+                stamps[number, :, 0] = synchronized_time_s(self._device)
+                self._run_case(number, stamps[number, :, 1])
         return stamps
 
     def _takes_part(self, case: Mapping[str, Any]) -> bool:
-        return self._me in case["ring"] or any(self._me in pair for pair in case["messages"])
+        return self._rank in case["ring"] or any(self._rank in pair for pair in case["messages"])
 
-    def _play(self, at: int, ends: Stamps) -> None:
-        """Start everything of a case that concerns this process, and note in ``ends [flows]`` when it has arrived."""
-        case = self._cases[at]
+    def _run_case(self, number: int, ends: TimeStamps) -> None:
+        """Start all flows of a case at this process, and write their arrivals to ``ends [flows]``."""
+        case = self._cases[number]
         awaited = dict(self._receives(case))
-        if self._me in case["ring"]:
+        if self._rank in case["ring"]:
             buffer = self._ring[: case["ring_bytes"] // ITEM_BYTES]
-            awaited[len(case["messages"])] = dist.all_reduce(buffer, group=self._groups[at], async_op=True)
+            awaited[len(case["messages"])] = dist.all_reduce(buffer, group=self._groups[number], async_op=True)
         sends = list(self._sends(case))
         for flow, end in zip(awaited, self._pool.map(self._finish_time, awaited.values()), strict=True):
             ends[flow] = end
@@ -81,50 +88,50 @@ class Cases:
 
     def _receives(self, case: Mapping[str, Any]) -> Iterator[tuple[int, Work]]:
         for flow, (source, target) in enumerate(case["messages"]):
-            if target == self._me:
+            if target == self._rank:
                 lane = self._lanes.get((source, target))
                 yield flow, dist.irecv(self._targets[flow], source, group=lane, tag=flow)
 
     def _sends(self, case: Mapping[str, Any]) -> Iterator[Work]:
         for flow, (source, target) in enumerate(case["messages"]):
-            if source == self._me:
+            if source == self._rank:
                 yield dist.isend(self._source, target, group=self._lanes.get((source, target)), tag=flow)
 
     def _finish_time(self, work: Work) -> float:
-        """Return when ``work`` is done, by its own thread: the flows of a case may end in any order."""
+        """Wait for ``work`` in its own thread, since flows may end in any order, and return the time."""
         if not is_accelerator(self._device):
             work.wait()
-        else:  # NCCL's wait holds back a stream, not the host
+        else:  # NCCL's wait blocks a stream, not the host
             stream = torch.Stream(self._device)
             with use_stream(stream):
                 work.wait()
             stream.synchronize()
         return time.perf_counter()
 
-    def seconds(self, stamps: Stamps) -> list[list[list[float]]]:
+    def flow_seconds(self, stamps: TimeStamps) -> list[list[list[float]]]:
         """Return ``[rounds][cases][flows]`` of stamps ``[ranks, rounds, cases, flows, 2]``."""
-        took = stamps[..., 1].max(axis=0) - stamps[..., 0].max(axis=0)
-        return [[_case_seconds(case, row) for case, row in zip(self._cases, rows, strict=True)] for rows in took]
+        seconds = stamps[..., 1].max(axis=0) - stamps[..., 0].max(axis=0)
+        return [[_case_seconds(case, row) for case, row in zip(self._cases, rows, strict=True)] for rows in seconds]
 
 
-def _case_seconds(case: Mapping[str, Any], seconds: Stamps) -> list[float]:
-    """The flows that a case has, of an array with room for those of all cases."""
+def _case_seconds(case: Mapping[str, Any], seconds: TimeStamps) -> list[float]:
+    """Return the times of the flows that a case has, from an array padded to the most flows of a case."""
     messages = len(case["messages"])
     return [float(each) for each in seconds[: messages + bool(case["ring"])]]
 
 
-def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: Groups) -> list[Any]:
-    """The group of the ring of each case; None where there is none or this process is not in it."""
+def _rings(cases: Sequence[Mapping[str, Any]], ranks: int, groups: GroupCache) -> list[Any]:
+    """Return the group of each case's ring; None if the case has none or this process is not in it."""
     others = ([[rank] for rank in range(ranks) if rank not in case["ring"]] for case in cases)
     return [
-        groups.mine([case["ring"], *alone]).handle if case["ring"] else None
+        groups.own_group([case["ring"], *alone]).handle if case["ring"] else None
         for case, alone in zip(cases, others, strict=True)
     ]
 
 
 def _lanes(pairs: Sequence[tuple[int, ...]], device: torch.device) -> dict[tuple[int, ...], Any]:
-    """Make a communicator for each direction of each pair, in one order for all processes, and use it once."""
-    groups = {pair: dist.new_group(list(pair), timeout=TIMEOUT, backend=dist.get_backend()) for pair in pairs}
+    """Make a communicator for each direction of each pair, in one order for all processes, and connect it."""
+    groups = {pair: dist.new_group(list(pair), timeout=MESSAGE_TIMEOUT, backend=dist.get_backend()) for pair in pairs}
     token = torch.zeros(1, device=device)
     for (source, target), group in groups.items():
         if dist.get_rank() == source:

@@ -1,4 +1,4 @@
-"""How long messages take between two processes: there and back over the runtime's own communicator, half of it one way."""
+"""Times of messages between two processes: half of a round trip over the runtime's own communicator."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ import torch.distributed as dist
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.action import backward, forward
-from meshwave.engine.runtime.calibration.collective_timing import device_of, now
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration.collective_timing import process_device, synchronized_time_s
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.communication.communicator import Communicator, MessageFormat
 from meshwave.engine.runtime.communication.process_layout import MeshShape, ProcessLayout
 from meshwave.engine.runtime.communication.world import World
 
-WARM_UP = 3  # trips that do not count
-TRIPS = 5
-"""A size and round."""
+WARM_UP_TRIPS, TRIPS = 3, 5
+"""Round trips for each size and round: first those that do not count."""
 ITEM_BYTES = 4
 
 
-def measure(cluster: Cluster, plan: Mapping[str, Any]) -> list[list[float]] | None:
-    """Seconds of a message one way, of each of ``plan["pairs"]`` of processes for each of ``plan["sizes"]``, in bytes.
+def measure_links(cluster: ProcessCluster, plan: Mapping[str, Any]) -> list[list[float]] | None:
+    """Return the seconds ``[pairs][sizes]`` of a message one way on rank 0, None on the others.
 
-    Pairs and sizes take turns in ``plan["rounds"]`` rounds, of which the median counts; rank 0 knows them.
+    ``plan`` has ``pairs`` of processes, ``sizes`` in bytes and the number of ``rounds``. Pairs and sizes take turns in
+    every round; the median over all rounds counts.
     """
     pairs, sizes = [tuple(pair) for pair in plan["pairs"]], plan["sizes"]
-    layout = layout_of(cluster.ranks)
-    world = World(dist.get_rank(), cluster.ranks, device_of(cluster), dist.get_backend(), "")
+    layout = pipeline_layout(cluster.ranks)
+    world = World(dist.get_rank(), cluster.ranks, process_device(cluster), dist.get_backend(), "")
     communicators = [
         world.communicator(layout, MessageFormat((1, 1, size // ITEM_BYTES), torch.float32), []) for size in sizes
     ]
     found: list[list[list[float]]] = [[[] for _ in sizes] for _ in pairs]
     for number in range(plan["rounds"]):
-        for at, pair in enumerate(pairs):
+        for index, pair in enumerate(pairs):
             for which, communicator in enumerate(communicators):
-                found[at][which] += _trips(communicator, pair, sizes[which] // ITEM_BYTES, world.device)
+                found[index][which] += _time_round_trips(communicator, pair, sizes[which] // ITEM_BYTES, world.device)
         if world.process == 0:
             print(f"share {(number + 1) / plan['rounds']:.3f} links, round {number + 1}", flush=True)
-    told: list[Any] = [None] * cluster.ranks
-    dist.all_gather_object(told, found)
+    gathered: list[Any] = [None] * cluster.ranks
+    dist.all_gather_object(gathered, found)
     if world.process:
         return None
-    return [[median(told[pair[0]][at][which]) / 2 for which in range(len(sizes))] for at, pair in enumerate(pairs)]
+    return [
+        [median(gathered[pair[0]][index][which]) / 2 for which in range(len(sizes))] for index, pair in enumerate(pairs)
+    ]
 
 
-def _trips(communicator: Communicator, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
-    """Seconds there and back, at the first of the two; what comes is asked for before it is sent."""
+def _time_round_trips(communicator: Communicator, pair: Sequence[int], items: int, device: torch.device) -> list[float]:
+    """Return the seconds of round trips at the first process of a pair, which posts its receive before it sends."""
     dist.barrier()
     first, second = pair
     if dist.get_rank() not in pair:
@@ -58,22 +60,22 @@ def _trips(communicator: Communicator, pair: Sequence[int], items: int, device: 
     there, back = forward(first, 0), backward(second, 0)
     tensor = torch.zeros(1, 1, items, device=device)
     seconds = []
-    for _ in range(WARM_UP + TRIPS):
+    for _ in range(WARM_UP_TRIPS + TRIPS):
         if dist.get_rank() == first:
             coming = communicator.receiver(back, second)()
-            began = now(device)
+            start = synchronized_time_s(device)
             communicator.sender(there, second)(tensor)
             coming.wait()
-            seconds.append(now(device) - began)
+            seconds.append(synchronized_time_s(device) - start)
         else:
             communicator.receiver(there, first)().wait()
             communicator.sender(back, first)(tensor)
         communicator.flush()
-    return seconds[WARM_UP:]
+    return seconds[WARM_UP_TRIPS:]
 
 
-def layout_of(ranks: int) -> ProcessLayout:
-    """Of a pipeline with a process a rank: what the communicator knows of who sends to whom."""
+def pipeline_layout(ranks: int) -> ProcessLayout:
+    """Return the layout of a pipeline with one process a rank."""
     link = {"latency_s": 0.0, "bandwidth": 1e9}
     device = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}
     meshes = [{"name": f"m{rank}", "devices": [rank]} for rank in range(ranks)]

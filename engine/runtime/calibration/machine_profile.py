@@ -1,13 +1,15 @@
-"""Everything that a profile holds, measured part by part in processes that end with it, with progress."""
+"""Calibration of this machine: all parts of a profile, measured in processes of their own, with progress."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple, get_args
 
@@ -20,6 +22,7 @@ from meshwave.engine.costs.profile import (
     Fit,
     Kept,
     LinkLine,
+    Machine,
     MatrixRate,
     OptimizerLine,
     Pair,
@@ -28,17 +31,18 @@ from meshwave.engine.costs.profile import (
     Term,
 )
 from meshwave.engine.errors import InputError, RunError
-from meshwave.engine.runtime.calibration.collectives import BUSY, SIZES, Plan, machine_of
+from meshwave.engine.machine import processor
+from meshwave.engine.runtime.calibration.collective_plan import COLLECTIVE_BYTES, CollectivePlan
 from meshwave.engine.runtime.calibration.contention_timing import measure_contention
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster, run
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster, run_in_cluster
 
 PARTS = ("blocks", "links", "collectives", "contention")
-"""What can be measured on its own: *blocks* with optimizer, memory and the device's rates."""
-SECONDS = 90.0
-"""That blocks are measured in, unless a round takes too long for that."""
-LINK_SIZES = tuple(4**n for n in range(5, 12))  # 1 KiB to 4 MiB
-SHARES: Mapping[str, float] = {"blocks": 0.68, "links": 0.08, "collectives": 0.2, "contention": 0.04}
-"""Of the time that each part takes."""
+"""Parts of a calibration that can be measured alone. *blocks* includes optimizer, memory and the device's rates."""
+BLOCKS_S = 90.0
+"""Time for the rounds of blocks; a few rounds are measured even if they take longer."""
+LINK_BYTES = tuple(4**n for n in range(5, 12))  # 1 KiB to 4 MiB
+PART_SHARES: Mapping[str, float] = {"blocks": 0.68, "links": 0.08, "collectives": 0.2, "contention": 0.04}
+"""Approximate share of each part in the duration."""
 TERMS: Mapping[str, tuple[Term, ...]] = {
     "layer": ("action", "block", "products", "attention", "bytes"),
     "experts": ("block", "products", "attention", "bytes"),
@@ -46,67 +50,74 @@ TERMS: Mapping[str, tuple[Term, ...]] = {
     "embedding": ("action", "bytes"),
     "head": ("action", "products", "bytes"),
 }
-"""What a kind of block is priced by; the ends of a model come once a stage, so that their constant is the action's."""
-
-
-ALL_REDUCED = (2, 4)
+"""Terms of the cost of a kind of block. The ends of a model occur once a stage, so their constant is that of the
+action."""
+ALL_REDUCE_RANKS = (2, 4)
 """Sizes of groups whose all-reduce is measured besides that of all processes."""
-RANKS = 8
+DEFAULT_RANKS = 8
+BUSY_LOAD = 0.7
+"""Load average, in cores, above which a measurement is reported as disturbed."""
 
 
-class Told(NamedTuple):
-    """How far a calibration is."""
+class CalibrationProgress(NamedTuple):
+    """Share of a calibration that is done, and a description of what runs."""
 
     share: float
-    words: str
+    message: str
 
 
-Heard = Callable[[Told], None]
-"""Hears of progress; what it raises ends the calibration, and the processes with it."""
+ProgressListener = Callable[[CalibrationProgress], None]
+"""Called with progress. An exception of the listener ends the calibration and its processes."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CalibrationOptions:
     """What to measure."""
 
-    cluster: Cluster  # of links and collectives
-    layouts: Sequence[tuple[int, int]]  # of collectives; see Plan.of
+    cluster: ProcessCluster
+    """Processes for links, collectives and contention."""
+    layouts: Sequence[tuple[int, int]]
+    """Pairs of ``mp`` and ``esp`` whose collectives are measured."""
     parts: Sequence[str] = PARTS
-    sizes: Sequence[int] = SIZES
-    """Of collectives, in bytes."""
+    sizes: Sequence[int] = COLLECTIVE_BYTES
+    """Bytes of the buffers of collectives."""
     rounds: int = 7
     """Of links, collectives and contention."""
     precisions: Sequence[str] | None = None
-    """Null: those that the device is for."""
-    experts: bool = False
-    on_gpu: bool = False
+    """None: those suited to the device."""
+    has_experts: bool = False
+    """Whether blocks with experts are measured."""
+    uses_gpu: bool = False
     """Whether blocks are measured on a GPU."""
-    seconds: float = SECONDS
+    blocks_s: float = BLOCKS_S
     stages: Sequence[Sequence[Any]] | None = None
-    """Of blocks, as :class:`meshwave.engine.runtime.calibration.stage_sizes.Size` has them; null: those for the device."""
+    """Fields of :class:`.stage_sizes.StageSize` for each stage to measure; None: those for the device."""
     message_bytes: int | None = None
-    """Of a message whose contention is measured, a multiple of 4; null: one that takes long enough on these links."""
-    all_reduced: Sequence[int] = ()
-    """Sizes of smaller groups inside a node of which the all-reduce alone is measured."""
+    """Size of a message whose contention is measured, a multiple of 4; None: one that takes long enough."""
+    all_reduce_ranks: Sequence[int] = ()
+    """Sizes of smaller groups inside a node whose all-reduce is measured."""
 
 
-def usual() -> Wanted:
-    """Everything, on this machine as it is."""
-    cluster = on_gpus(Cluster(1, RANKS))
-    return Wanted(cluster, [(cluster.ranks, cluster.ranks)], on_gpu=gpus() > 0, all_reduced=ALL_REDUCED)
+def default_options() -> CalibrationOptions:
+    """Return the options of a calibration of this machine without emulated links."""
+    cluster = with_gpus(ProcessCluster(1, DEFAULT_RANKS))
+    layouts = [(cluster.ranks, cluster.ranks)]
+    return CalibrationOptions(cluster, layouts, uses_gpu=count_gpus() > 0, all_reduce_ranks=ALL_REDUCE_RANKS)
 
 
-def on_gpus(cluster: Cluster) -> Cluster:
-    """The same with a GPU a process, fewer of them where there are not as many; one GPU has nobody to talk to."""
-    found = gpus()
-    if cluster.is_shaped or cluster.nodes > 1 or found < 2:
+def with_gpus(cluster: ProcessCluster) -> ProcessCluster:
+    """Return a cluster with one GPU a process if there are two GPUs or more, with at most as many processes as GPUs.
+
+    The number of processes is a power of two. Emulated clusters use no GPUs.
+    """
+    gpus = count_gpus()
+    if cluster.is_emulated or cluster.nodes > 1 or gpus < 2:
         return cluster
-    ranks = min(cluster.ranks, 1 << found.bit_length() - 1)
-    return Cluster(1, ranks, gpus=True)
+    return ProcessCluster(1, min(cluster.ranks, 1 << gpus.bit_length() - 1), uses_gpus=True)
 
 
-def gpus() -> int:
-    """How many GPUs processes would see, asked without torch."""
+def count_gpus() -> int:
+    """Return the number of NVIDIA GPUs that processes would see, without importing torch."""
     if shutil.which("nvidia-smi") is None:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.count("GPU ")
@@ -114,175 +125,206 @@ def gpus() -> int:
     return listed if visible is None else min(listed, len([name for name in visible.split(",") if name]))
 
 
-def calibrate_machine(wanted: Wanted, heard: Heard = lambda told: None) -> Profile:
+def describe_machine(cluster: ProcessCluster) -> Machine:
+    """Return a description of this machine, with its load before anything is measured."""
+    return Machine(
+        ranks=cluster.ranks,
+        ranks_per_node=cluster.ranks_per_node,
+        backend="nccl" if cluster.uses_gpus else "gloo",
+        network=str(cluster),
+        cores=os.cpu_count(),
+        processor=processor(),
+        load_before=os.getloadavg()[0],
+        software=f"torch {metadata.version('torch')}, {sys.platform}",
+    )
+
+
+def calibrate_machine(options: CalibrationOptions, on_progress: ProgressListener = lambda progress: None) -> Profile:
     """Measure part after part.
 
     Raises:
         InputError: a part cannot be measured here.
         RunError: there is no torch, or a process failed.
     """
-    if len({*wanted.parts} - {*PARTS}) or not wanted.parts:
-        raise InputError(f"there are the parts {', '.join(PARTS)}, not {', '.join(wanted.parts) or 'none'}")
-    if "collectives" in wanted.parts:
-        Plan.of(wanted.cluster.ranks, wanted.layouts, wanted.sizes)  # what cannot be is refused before anything runs
+    if len({*options.parts} - {*PARTS}) or not options.parts:
+        raise InputError(f"unknown parts: {', '.join(options.parts) or 'none'} (known: {', '.join(PARTS)})")
+    if "collectives" in options.parts:
+        CollectivePlan.for_layouts(options.cluster.ranks, options.layouts, options.sizes)  # rejects invalid layouts
     if find_spec("torch") is None:
-        raise RunError("measuring needs torch, which is not installed: pip install torch (see meshwave doctor)")
-    machine = machine_of(wanted.cluster).model_copy(update={"made_s": time.time()})
-    busy = machine.load_before or 0.0
-    if busy > BUSY:
-        heard(Told(0.0, f"others' work wants {busy:.1f} cores: all will seem slower than it is"))
+        raise RunError("calibration needs torch, which is not installed: pip install torch (see meshwave doctor)")
+    machine = describe_machine(options.cluster).model_copy(update={"made_s": time.time()})
+    load = machine.load_before or 0.0
+    if load > BUSY_LOAD:
+        on_progress(
+            CalibrationProgress(0.0, f"other processes use {load:.1f} cores, so that measured times are too long")
+        )
     profile = Profile(machine=machine)
-    whole, done = sum(SHARES[part] for part in wanted.parts), 0.0
-    for part in wanted.parts:
-        heard(Told(done / whole, f"measuring {part}"))
-        profile = MEASURE[part](wanted, profile, _within(heard, done / whole, SHARES[part] / whole))
-        done += SHARES[part]
-    heard(Told(1.0, "measured"))
+    whole, done = sum(PART_SHARES[part] for part in options.parts), 0.0
+    for part in options.parts:
+        on_progress(CalibrationProgress(done / whole, f"measuring {part}"))
+        on_line = _line_listener(on_progress, done / whole, PART_SHARES[part] / whole)
+        profile = MEASUREMENTS[part](options, profile, on_line)
+        done += PART_SHARES[part]
+    on_progress(CalibrationProgress(1.0, "measured"))
     return profile
 
 
-def _within(heard: Heard, start: float, share: float) -> Callable[[str], None]:
-    """Hears the lines of a part's processes: how far they are, or just that they are on the way."""
-    last = Told(start, "starting the processes")
+def _line_listener(on_progress: ProgressListener, start: float, share: float) -> Callable[[str], None]:
+    """Return a reader of the lines of a part's processes, which reports progress after each line."""
+    last = CalibrationProgress(start, "starting the processes")
 
-    def say(line: str) -> None:
+    def on_line(line: str) -> None:
         nonlocal last
         if line.startswith("share "):
-            done, _, words = line.removeprefix("share ").partition(" ")
-            last = Told(start + share * float(done), words)
-        heard(last)
+            done, _, message = line.removeprefix("share ").partition(" ")
+            last = CalibrationProgress(start + share * float(done), message)
+        on_progress(last)
 
-    return say
+    return on_line
 
 
 # ---- parts ----
 
 
-def _blocks(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -> Profile:
-    cluster = Cluster(1, 1, gpus=wanted.on_gpu)
+OnLine = Callable[[str], None]
+
+
+def _measure_blocks(options: CalibrationOptions, profile: Profile, on_line: OnLine) -> Profile:
+    cluster = ProcessCluster(1, 1, uses_gpus=options.uses_gpu)
     plan = {
-        "precisions": wanted.precisions,
-        "sizes": wanted.stages,
-        "experts": wanted.experts,
-        "seconds": wanted.seconds,
+        "precisions": options.precisions,
+        "sizes": options.stages,
+        "experts": options.has_experts,
+        "seconds": options.blocks_s,
     }
-    found = run("meshwave.engine.runtime.calibration.stage_timing:measure", cluster, plan, say)[0]
+    function = "meshwave.engine.runtime.calibration.stage_timing:measure_stages"
+    found = run_in_cluster(function, cluster, plan, on_line)[0]
     return profile.model_copy(
         update={
             "machine": profile.machine.model_copy(update={"device": found["device"]}),
             "matrix": tuple(MatrixRate(**each) for each in found["matrix"]),
-            "links": (*profile.links, link_line("same_device", found["copies"])),
-            "blocks": tuple(blocks_of(found["blocks"])),
-            "optimizer": tuple(optimizer_line(**each) for each in found["optimizer"]),
+            "links": (*profile.links, fit_link("same_device", found["copies"])),
+            "blocks": tuple(fit_blocks(found["blocks"])),
+            "optimizer": tuple(fit_optimizer(**each) for each in found["optimizer"]),
             "memory": tuple(Kept.model_validate(each, strict=False) for each in found["memory"]),
         }
     )
 
 
-def _links(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -> Profile:
-    cluster = wanted.cluster
+def _measure_links(options: CalibrationOptions, profile: Profile, on_line: OnLine) -> Profile:
+    cluster = options.cluster
     pairs: dict[Pair, tuple[int, int]] = {}
     if cluster.ranks_per_node > 1:
         pairs["same_node"] = (0, 1)
     if cluster.nodes > 1:
         pairs["across_nodes"] = (cluster.ranks_per_node - 1, cluster.ranks_per_node)
-    if cluster.nodes == 1 and cluster.ranks > 2:  # the others would only wait
-        cluster = Cluster(1, 2, gpus=cluster.gpus)
-    plan = {"pairs": list(pairs.values()), "sizes": LINK_SIZES, "rounds": wanted.rounds}
-    found = run("meshwave.engine.runtime.calibration.link_timing:measure", cluster, plan, say)[0]
+    if cluster.nodes == 1 and cluster.ranks > 2:  # others are not needed
+        cluster = ProcessCluster(1, 2, uses_gpus=cluster.uses_gpus)
+    plan = {"pairs": list(pairs.values()), "sizes": LINK_BYTES, "rounds": options.rounds}
+    function = "meshwave.engine.runtime.calibration.link_timing:measure_links"
+    found = run_in_cluster(function, cluster, plan, on_line)[0]
     lines = [
-        link_line(pair, [*zip(map(float, LINK_SIZES), seconds, strict=True)])
+        fit_link(pair, [*zip(map(float, LINK_BYTES), seconds, strict=True)])
         for pair, seconds in zip(pairs, found, strict=True)
     ]
     return profile.model_copy(update={"links": (*profile.links, *lines)})
 
 
-def _collectives(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -> Profile:
-    """Those that are asked for, and the all-reduce of smaller groups, each in as many processes as it has: several
-    groups at once would share what one has to itself."""
-    more = () if wanted.cluster.is_shaped else wanted.all_reduced
-    alone = [Cluster(1, size, gpus=wanted.cluster.gpus) for size in more if size < wanted.cluster.ranks]
-    plans = [(wanted.cluster, Plan.of(wanted.cluster.ranks, wanted.layouts, wanted.sizes))]
-    plans += [(cluster, _all_reduce_of(cluster.ranks, wanted.sizes)) for cluster in alone]
+def _measure_collectives(options: CalibrationOptions, profile: Profile, on_line: OnLine) -> Profile:
+    """Measure the planned collectives, and the all-reduce of smaller groups.
+
+    Each smaller group is measured in a cluster of its own, because several groups at once would share the machine.
+    """
+    cluster = options.cluster
+    smaller = () if cluster.is_emulated else [size for size in options.all_reduce_ranks if size < cluster.ranks]
+    plans = [(cluster, CollectivePlan.for_layouts(cluster.ranks, options.layouts, options.sizes))]
+    plans += [
+        (ProcessCluster(1, size, uses_gpus=cluster.uses_gpus), _all_reduce_plan(size, options.sizes))
+        for size in smaller
+    ]
     found = [
-        _played(wanted, profile, each, plan, _counted(say, number, len(plans)))
+        _run_plan(options, profile, each, plan, _round_listener(on_line, number, len(plans)))
         for number, (each, plan) in enumerate(plans)
     ]
-    together = tuple(line for each in found for line in each.collectives)
-    return profile.model_copy(update={"rates": found[0].rates, "collectives": together})
+    collectives = tuple(line for each in found for line in each.collectives)
+    return profile.model_copy(update={"rates": found[0].rates, "collectives": collectives})
 
 
-def _contention(wanted: Wanted, profile: Profile, say: Callable[[str], None]) -> Profile:
-    heard = _counted(say, 0, 1, "contention")
-    found = measure_contention(wanted.cluster, wanted.rounds, wanted.message_bytes, heard)
+def _measure_contention(options: CalibrationOptions, profile: Profile, on_line: OnLine) -> Profile:
+    on_round = _round_listener(on_line, 0, 1, "contention")
+    found = measure_contention(options.cluster, options.rounds, options.message_bytes, on_round)
     return profile.model_copy(update={"contention": found})
 
 
-def _counted(say: Callable[[str], None], number: int, of: int, part: str = "collectives") -> Callable[[str], None]:
-    """Hears the rounds of one of several plays as a share of all of them."""
+def _round_listener(on_line: OnLine, number: int, count: int, part: str = "collectives") -> OnLine:
+    """Return a reader of lines that turns the rounds of one of ``count`` measurements into shares of all of them."""
 
-    def hear(line: str) -> None:
+    def on_round(line: str) -> None:
         words = line.split()
         done = int(words[1]) / int(words[3]) if words[:1] == ["round"] else 0.0
-        say(f"share {(number + done) / of:.3f} {part}, {line}" if done else line)
+        on_line(f"share {(number + done) / count:.3f} {part}, {line}" if done else line)
 
-    return hear
-
-
-def _all_reduce_of(ranks: int, sizes: Sequence[int]) -> Plan:
-    plan = Plan.of(ranks, [(ranks, ranks)], sizes, only={("all_reduce", "mp")})
-    return Plan({case: kinds for case, kinds in plan.cases.items() if case.collective == "all_reduce"}, plan.sizes)
+    return on_round
 
 
-def _played(wanted: Wanted, profile: Profile, cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Profile:
-    told = {**plan.told, "rounds": wanted.rounds}
-    seconds = run("meshwave.engine.runtime.calibration.collective_timing:measure", cluster, told, say)[0]
-    return plan.profile(cluster, profile.machine, seconds)
+def _all_reduce_plan(ranks: int, sizes: Sequence[int]) -> CollectivePlan:
+    plan = CollectivePlan.for_layouts(ranks, [(ranks, ranks)], sizes, only={("all_reduce", "mp")})
+    cases = {case: kinds for case, kinds in plan.cases.items() if case.collective == "all_reduce"}
+    return CollectivePlan(cases, plan.sizes)
 
 
-MEASURE: Mapping[str, Callable[[Wanted, Profile, Callable[[str], None]], Profile]] = {
-    "blocks": _blocks,
-    "links": _links,
-    "collectives": _collectives,
-    "contention": _contention,
+def _run_plan(
+    options: CalibrationOptions, profile: Profile, cluster: ProcessCluster, plan: CollectivePlan, on_line: OnLine
+) -> Profile:
+    arguments = {**plan.arguments, "rounds": options.rounds}
+    function = "meshwave.engine.runtime.calibration.collective_timing:measure_collectives"
+    return plan.to_profile(cluster, profile.machine, run_in_cluster(function, cluster, arguments, on_line)[0])
+
+
+MEASUREMENTS: Mapping[str, Callable[[CalibrationOptions, Profile, OnLine], Profile]] = {
+    "blocks": _measure_blocks,
+    "links": _measure_links,
+    "collectives": _measure_collectives,
+    "contention": _measure_contention,
 }
 
 
-# ---- lines ----
+# ---- fitted lines ----
 
 
-def blocks_of(found: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
-    """Each kind of block of each precision, its samples with the lines through them.
+def fit_blocks(found: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    """Yield each kind of block in each precision with its samples and the lines fitted to them.
 
-    A layer that a skip connection ends in is a layer with one more product, so that its lines go through the
-    samples of both.
+    A joining layer is a layer with one more product, so that its lines are fitted to the samples of both.
     """
-    read = {
+    samples_by_kind = {
         (each["precision"], each["kind"]): [BlockSample.model_validate(one, strict=False) for one in each["samples"]]
         for each in found
     }
-    for (precision, kind), samples in read.items():
-        alike = read.get((precision, "layer"), []) if kind == "joining" else []
-        fits = {phase: fit_of(kind, phase, [*samples, *alike]) for phase in get_args(Phase)}
+    for (precision, kind), samples in samples_by_kind.items():
+        layers = samples_by_kind.get((precision, "layer"), []) if kind == "joining" else []
+        fits = {phase: fit_phase(kind, phase, [*samples, *layers]) for phase in get_args(Phase)}
         yield Block(kind=kind, precision=precision, fits=fits, samples=tuple(samples))
 
 
-def fit_of(kind: str, phase: Phase, samples: Sequence[BlockSample]) -> Fit:
-    """The line of a phase through all samples that have it."""
+def fit_phase(kind: str, phase: Phase, samples: Sequence[BlockSample]) -> Fit:
+    """Fit the terms of a phase to all samples that have it."""
     terms = TERMS[kind]
     rows = [sample.phases[phase].terms(sample.blocks) for sample in samples if phase in sample.phases]
     seconds = np.array([sample.phases[phase].seconds for sample in samples if phase in sample.phases])
-    per, r2 = fit(np.array([[row[term] for term in terms] for row in rows]), seconds)
-    return Fit(per=dict(zip(terms, per, strict=True)), r2=r2)
+    coefficients, r2 = fit(np.array([[row[term] for term in terms] for row in rows]), seconds)
+    return Fit(per=dict(zip(terms, coefficients, strict=True)), r2=r2)
 
 
-def link_line(pair: Pair, samples: Sequence[Sequence[float]]) -> LinkLine:
+def fit_link(pair: Pair, samples: Sequence[Sequence[float]]) -> LinkLine:
+    """Fit latency and seconds per byte to samples of bytes and seconds."""
     points = tuple((float(size), float(seconds)) for size, seconds in samples)
     line = fit_line(points)
     return LinkLine(pair=pair, alpha_s=line.alpha_s, beta_s_per_byte=line.beta_s_per_byte, r2=line.r2, samples=points)
 
 
-def optimizer_line(optimizer: Any, precision: Any, clipped: bool, samples: Sequence[Sequence[float]]) -> OptimizerLine:
+def fit_optimizer(optimizer: Any, precision: Any, clipped: bool, samples: Sequence[Sequence[float]]) -> OptimizerLine:
+    """Fit a constant and seconds per parameter to samples of parameters and seconds."""
     points = tuple((float(parameters), float(seconds)) for parameters, seconds in samples)
     line = fit_line(points)
     return OptimizerLine(

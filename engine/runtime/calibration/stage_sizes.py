@@ -1,12 +1,8 @@
-"""How long stages take, and what they keep: the runtime's own, one process, all sizes in turns.
-
-Each stage consists of blocks of one kind alone. Its microbatches go forward one after the other and then back,
-as in a schedule, so that what is kept of one has left the caches when its backward comes. Every round plays
-all stages in all ways, so that whatever else the machine does meets all of them alike; medians count.
-"""
+"""Sizes of the stages that a calibration measures, and the smallest design with such a stage."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from meshwave.engine.costs.profile import BlockKind
@@ -15,8 +11,8 @@ from meshwave.engine.document import Design, parse_design
 MICROBATCHES = 2
 
 
-class Size(NamedTuple):
-    """A stage of ``blocks`` of a kind, and the microbatch that goes through it."""
+class StageSize(NamedTuple):
+    """A stage of ``blocks`` blocks of a kind, and the shape of a microbatch."""
 
     kind: BlockKind
     blocks: int
@@ -28,84 +24,65 @@ class Size(NamedTuple):
 
     @property
     def heads(self) -> int:
+        """Attention heads, of 64 features each."""
         return max(1, self.hidden // 64)
 
 
-CPU_SIZES = (
-    Size("layer", 1, 1, 64, 64),
-    Size("layer", 4, 2, 64, 64),
-    Size("layer", 1, 4, 64, 128),
-    Size("layer", 3, 1, 128, 128),
-    Size("layer", 1, 1, 256, 128),
-    Size("layer", 2, 1, 512, 128),
-    Size("layer", 1, 1, 128, 256),
-    Size("layer", 2, 2, 128, 256),
-    Size("layer", 1, 1, 512, 256),
-    Size("layer", 1, 1, 128, 512),
-    Size("layer", 1, 2, 256, 512),
-    Size("layer", 1, 1, 128, 768),
-    Size("layer", 1, 1, 256, 768),
-    Size("joining", 1, 2, 64, 64),
-    Size("joining", 2, 1, 128, 128),
-    Size("joining", 1, 1, 128, 256),
-    Size("joining", 1, 2, 128, 256),
-    Size("joining", 1, 1, 256, 512),
-    Size("embedding", 1, 2, 64, 64, 256),
-    Size("embedding", 1, 4, 64, 128, 1024),
-    Size("embedding", 1, 2, 128, 256, 4096),
-    Size("embedding", 1, 1, 512, 256, 256),
-    Size("embedding", 1, 2, 256, 512, 8192),
-    Size("head", 1, 2, 64, 64, 256),
-    Size("head", 1, 4, 64, 128, 1024),
-    Size("head", 1, 2, 128, 256, 256),
-    Size("head", 1, 1, 128, 256, 4096),
-    Size("head", 1, 1, 512, 256, 1024),
-    Size("head", 1, 1, 256, 512, 8192),
-)
-"""From what fits in a cache to what a core takes half a second for."""
-CPU_EXPERTS = (
-    Size("experts", 1, 1, 64, 64, experts=2),
-    Size("experts", 2, 1, 128, 128, experts=4),
-    Size("experts", 1, 1, 256, 128, experts=4),
-    Size("experts", 1, 1, 128, 256, experts=4),
-    Size("experts", 1, 2, 128, 256, experts=2),
-)
-ACCELERATOR_SIZES = (
-    Size("layer", 1, 1, 256, 768),
-    Size("layer", 4, 1, 512, 768),
-    Size("layer", 1, 4, 1024, 1024),
-    Size("layer", 2, 1, 2048, 1024),
-    Size("layer", 1, 1, 4096, 1024),
-    Size("layer", 2, 2, 1024, 2048),
-    Size("layer", 1, 4, 2048, 2048),
-    Size("layer", 1, 1, 1024, 4096),
-    Size("layer", 1, 2, 2048, 4096),
-    Size("joining", 1, 1, 512, 768),
-    Size("joining", 2, 1, 1024, 1024),
-    Size("joining", 1, 2, 1024, 2048),
-    Size("joining", 1, 1, 2048, 4096),
-    Size("embedding", 1, 1, 512, 768, 8192),
-    Size("embedding", 1, 4, 1024, 1024, 50304),
-    Size("embedding", 1, 2, 2048, 4096, 50304),
-    Size("embedding", 1, 1, 4096, 2048, 32768),
-    Size("head", 1, 1, 512, 768, 8192),
-    Size("head", 1, 2, 1024, 1024, 50304),
-    Size("head", 1, 1, 2048, 4096, 50304),
-    Size("head", 1, 4, 1024, 2048, 32768),
-)
-ACCELERATOR_EXPERTS = (
-    Size("experts", 1, 1, 512, 768, experts=4),
-    Size("experts", 2, 1, 1024, 1024, experts=8),
-    Size("experts", 1, 4, 1024, 1024, experts=8),
-    Size("experts", 1, 1, 2048, 2048, experts=8),
-)
+Sizes = Mapping[BlockKind, Sequence[tuple[int, ...]]]
+"""The fields of :class:`StageSize` after the kind."""
+# fmt: off
+CPU_SIZES: Sizes = {
+    "layer": (
+        (1, 1, 64, 64), (4, 2, 64, 64), (1, 4, 64, 128), (3, 1, 128, 128), (1, 1, 256, 128), (2, 1, 512, 128),
+        (1, 1, 128, 256), (2, 2, 128, 256), (1, 1, 512, 256), (1, 1, 128, 512), (1, 2, 256, 512), (1, 1, 128, 768),
+        (1, 1, 256, 768),
+    ),
+    "joining": ((1, 2, 64, 64), (2, 1, 128, 128), (1, 1, 128, 256), (1, 2, 128, 256), (1, 1, 256, 512)),
+    "embedding": (
+        (1, 2, 64, 64, 256), (1, 4, 64, 128, 1024), (1, 2, 128, 256, 4096), (1, 1, 512, 256, 256),
+        (1, 2, 256, 512, 8192),
+    ),
+    "head": (
+        (1, 2, 64, 64, 256), (1, 4, 64, 128, 1024), (1, 2, 128, 256, 256), (1, 1, 128, 256, 4096),
+        (1, 1, 512, 256, 1024), (1, 1, 256, 512, 8192),
+    ),
+    "experts": (
+        (1, 1, 64, 64, 512, 2), (2, 1, 128, 128, 512, 4), (1, 1, 256, 128, 512, 4), (1, 1, 128, 256, 512, 4),
+        (1, 2, 128, 256, 512, 2),
+    ),
+}
+"""From what fits into a cache to what takes a core half a second."""
+ACCELERATOR_SIZES: Sizes = {
+    "layer": (
+        (1, 1, 256, 768), (4, 1, 512, 768), (1, 4, 1024, 1024), (2, 1, 2048, 1024), (1, 1, 4096, 1024),
+        (2, 2, 1024, 2048), (1, 4, 2048, 2048), (1, 1, 1024, 4096), (1, 2, 2048, 4096),
+    ),
+    "joining": ((1, 1, 512, 768), (2, 1, 1024, 1024), (1, 2, 1024, 2048), (1, 1, 2048, 4096)),
+    "embedding": (
+        (1, 1, 512, 768, 8192), (1, 4, 1024, 1024, 50304), (1, 2, 2048, 4096, 50304), (1, 1, 4096, 2048, 32768),
+    ),
+    "head": (
+        (1, 1, 512, 768, 8192), (1, 2, 1024, 1024, 50304), (1, 1, 2048, 4096, 50304), (1, 4, 1024, 2048, 32768),
+    ),
+    "experts": (
+        (1, 1, 512, 768, 512, 4), (2, 1, 1024, 1024, 512, 8), (1, 4, 1024, 1024, 512, 8), (1, 1, 2048, 2048, 512, 8),
+    ),
+}
+# fmt: on
 
 
-def design_of(size: Size, precision: str) -> Design:
-    """The smallest design whose model has such a stage."""
-    u_transformer = size.kind == "joining"
+def stage_sizes(*, is_accelerator: bool, has_experts: bool) -> list[StageSize]:
+    """Return the sizes to measure on a kind of device, those of experts only where they are asked for."""
+    sizes = ACCELERATOR_SIZES if is_accelerator else CPU_SIZES
+    kinds = [kind for kind in sizes if has_experts or kind != "experts"]
+    return [StageSize(kind, *size) for kind in kinds for size in sizes[kind]]
+
+
+def stage_design(size: StageSize, precision: str) -> Design:
+    """Return the smallest design whose model has such a stage."""
+    has_skips = size.kind == "joining"
     moe = {"experts": size.experts, "top_k": min(2, size.experts), "capacity_factor": 1.25, "every": 1}
-    rates = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}
+    device = {"peak_flops": 1e12, "memory_bytes": 1e12, "memory_bandwidth": 1e11}
     link = {"latency_s": 0.0, "bandwidth": 1e9}
     return parse_design(
         {
@@ -114,13 +91,13 @@ def design_of(size: Size, precision: str) -> Design:
             "cluster": {
                 "nodes": 1,
                 "devices_per_node": 1,
-                "device": rates,
+                "device": device,
                 "intra_node": link,
                 "inter_node": link,
             },
             "model": {
-                "kind": "u-transformer" if u_transformer else "gpt",
-                "layers": size.blocks * (2 if u_transformer else 1),
+                "kind": "u-transformer" if has_skips else "gpt",
+                "layers": size.blocks * (2 if has_skips else 1),
                 "hidden": size.hidden,
                 "heads": size.heads,
                 "sequence": size.sequence,

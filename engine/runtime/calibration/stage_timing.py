@@ -1,8 +1,8 @@
-"""How long stages take, and what they keep: the runtime's own, one process, all sizes in turns.
+"""Times of stages and the bytes that they keep: the runtime's own stages in one process, all sizes in turns.
 
-Each stage consists of blocks of one kind alone. Its microbatches go forward one after the other and then back,
-as in a schedule, so that what is kept of one has left the caches when its backward comes. Every round plays
-all stages in all ways, so that whatever else the machine does meets all of them alike; medians count.
+Each stage consists of blocks of one kind. Its microbatches run forward one after the other and then backward,
+as in a schedule, so that saved tensors have left the caches when their backward comes. Every round runs
+all stages in all modes, so that other load on the machine affects all of them alike; medians count.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.costs.profile import BlockKind, BlockSample, Phase
 from meshwave.engine.costs.profile_prices import PHASES, timed
 from meshwave.engine.document import Design
-from meshwave.engine.runtime.calibration.device_timing import copies, matrix_rate, optimizer_samples
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration.device_timing import matrix_flops_per_s, time_copies, time_optimizers
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.calibration.stage_sizes import (
-    ACCELERATOR_EXPERTS,
-    ACCELERATOR_SIZES,
-    CPU_EXPERTS,
-    CPU_SIZES,
     MICROBATCHES,
-    Size,
-    design_of,
+    StageSize,
+    stage_design,
+    stage_sizes,
 )
 from meshwave.engine.runtime.device.accelerator import accelerator_device, device_name, is_accelerator
 from meshwave.engine.runtime.device.clock import make_clock
@@ -46,144 +43,146 @@ from meshwave.engine.runtime.experts.build import single_process_factory
 from meshwave.engine.runtime.models import Stage, build_stage
 from meshwave.engine.runtime.modules.deferred_gradients import compute_deferred
 
-WARM_UP = 1  # rounds that do not count
-LEAST_ROUNDS, MOST_ROUNDS = 2, 15
-Way = Literal["whole", "split", "recomputed"]
-WAYS: tuple[Way, ...] = ("whole", "split", "recomputed")
+WARM_UP_ROUNDS = 1
+"""Rounds that do not count."""
+MIN_ROUNDS, MAX_ROUNDS = 2, 15
+Mode = Literal["whole", "split", "recomputed"]
+MODES: tuple[Mode, ...] = ("whole", "split", "recomputed")
 
 
-def measure(cluster: Cluster, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Blocks, optimizer, memory and matrix rate of this process's device, as the sections of a profile.
+def measure_stages(cluster: ProcessCluster, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure blocks, optimizer, memory and matrix rate of this process's device, as the sections of a profile.
 
-    ``plan`` has ``precisions`` (null: those that the device is for), ``sizes`` (null: those for the device),
-    whether ``experts`` are asked for, and the ``seconds`` that the rounds may take.
+    ``plan`` has ``precisions`` (null: those suited to the device), ``sizes`` (null: those for the device),
+    whether ``experts`` are measured, and the ``seconds`` for the rounds.
     """
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # as a process of a run has
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # as in a process of a run
     keep_freed_memory()
-    device = accelerator_device(0) if cluster.gpus else torch.device("cpu")
-    on_gpu = is_accelerator(device)
-    precisions = plan["precisions"] or (["fp32", "bf16"] if on_gpu else ["fp32"])
-    given = (
-        [Size(*each) for each in plan["sizes"]] if plan["sizes"] else [*(ACCELERATOR_SIZES if on_gpu else CPU_SIZES)]
-    )
-    if plan["experts"]:
-        given += ACCELERATOR_EXPERTS if on_gpu else CPU_EXPERTS
+    device = accelerator_device(0) if cluster.uses_gpus else torch.device("cpu")
+    precisions = plan["precisions"] or (["fp32", "bf16"] if is_accelerator(device) else ["fp32"])
+    sizes = [StageSize(*size) for size in plan["sizes"] or ()]
+    sizes = sizes or stage_sizes(is_accelerator=is_accelerator(device), has_experts=plan["experts"])
     print("share 0.000 the device's rates and the optimizer", flush=True)
-    matrix = [{"precision": precision, "flops": matrix_rate(precision, device)} for precision in precisions]
-    copied = list(copies(device))
-    updates = [line for precision in precisions for line in optimizer_samples(precision, device)]
-    blocks, kept = [], []
-    for number, precision in enumerate(precisions):
-        say = partial(_say, precision=precision, number=number, of=len(precisions))
-        found = measured_blocks(given, precision, device, plan["seconds"] / len(precisions), say)
-        for kind, samples in found.samples.items():
-            told = [sample.model_dump(mode="json", exclude_none=True) for sample in samples]
-            blocks.append({"kind": kind, "precision": precision, "samples": told})
-        kept += [{"kind": kind, "precision": precision, "samples": bytes} for kind, bytes in found.kept.items()]
-    return {
+    found: dict[str, Any] = {
         "device": device_name(device),
-        "matrix": matrix,
-        "copies": copied,
-        "optimizer": updates,
-        "blocks": blocks,
-        "memory": kept,
+        "matrix": [{"precision": each, "flops": matrix_flops_per_s(each, device)} for each in precisions],
+        "copies": list(time_copies(device)),
+        "optimizer": [line for precision in precisions for line in time_optimizers(precision, device)],
+        "blocks": [],
+        "memory": [],
     }
+    for number, precision in enumerate(precisions):
+        report = partial(_report, precision=precision, number=number, count=len(precisions))
+        samples = measure_blocks(sizes, precision, device, plan["seconds"] / len(precisions), report)
+        for kind, times in samples.times.items():
+            rows = [sample.model_dump(mode="json", exclude_none=True) for sample in times]
+            found["blocks"].append({"kind": kind, "precision": precision, "samples": rows})
+        for kind, kept in samples.kept_bytes.items():
+            found["memory"].append({"kind": kind, "precision": precision, "samples": kept})
+    return found
 
 
-def _say(rounds: int, share: float, precision: str, number: int, of: int) -> None:
-    print(f"share {(number + share) / of:.3f} blocks in {precision}, round {rounds}", flush=True)
+def _report(rounds: int, share: float, precision: str, number: int, count: int) -> None:
+    print(f"share {(number + share) / count:.3f} blocks in {precision}, round {rounds}", flush=True)
 
 
 # ---- blocks ----
 
 
 @dataclass(frozen=True)
-class Blocks:
-    samples: Mapping[BlockKind, list[BlockSample]]
-    kept: Mapping[BlockKind, list[tuple[float, float]]]  # bytes that the formulas say, and that were allocated
+class BlockSamples:
+    """Samples of blocks by kind."""
+
+    times: Mapping[BlockKind, list[BlockSample]]
+    kept_bytes: Mapping[BlockKind, list[tuple[float, float]]]
+    """Bytes that the formulas predict for a stage, and bytes that it kept."""
 
 
-def measured_blocks(
-    sizes: Sequence[Size], precision: str, device: torch.device, seconds: float, say: Callable[[int, float], None]
-) -> Blocks:
-    """Play the stages in rounds until ``seconds`` are over; ``say`` hears of each and of the share that is done."""
-    stages = [StageOf(size, precision, device) for size in sizes]
+def measure_blocks(
+    sizes: Sequence[StageSize],
+    precision: str,
+    device: torch.device,
+    seconds: float,
+    report: Callable[[int, float], None],
+) -> BlockSamples:
+    """Run the stages in rounds for about ``seconds``; ``report`` is called with the rounds so far and their share."""
+    stages = [TimedStage(size, precision, device) for size in sizes]
     gc.collect()
-    gc.freeze()  # as in a run: no collection need look through torch's modules
+    gc.freeze()  # as in a run: collections do not visit torch's modules
     kept = [stage.kept_bytes() for stage in stages]
-    began, rounds = time.perf_counter(), 0
-    while rounds < WARM_UP + LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - began < seconds):
+    start, rounds = time.perf_counter(), 0
+    while rounds < WARM_UP_ROUNDS + MIN_ROUNDS or (rounds < MAX_ROUNDS and time.perf_counter() - start < seconds):
         for stage in stages:
-            stage.play(counts=rounds >= WARM_UP)
-            print("on the way", flush=True)  # whoever wants to end this can at each stage
+            stage.run_round(counts=rounds >= WARM_UP_ROUNDS)
+            print("running", flush=True)  # the reader of these lines can stop the measurement after each stage
         rounds += 1
-        share = max(rounds / MOST_ROUNDS, (time.perf_counter() - began) / seconds if rounds > WARM_UP else 0.0)
-        say(rounds, min(1.0, share))
-    samples: dict[BlockKind, list[BlockSample]] = defaultdict(list)
-    memory: dict[BlockKind, list[tuple[float, float]]] = defaultdict(list)
-    for stage, bytes in zip(stages, kept, strict=True):
-        samples[stage.size.kind].append(stage.sample())
-        memory[stage.size.kind].append(bytes)
-    return Blocks(samples, memory)
+        elapsed = (time.perf_counter() - start) / seconds if rounds > WARM_UP_ROUNDS else 0.0
+        report(rounds, min(1.0, max(rounds / MAX_ROUNDS, elapsed)))
+    times: dict[BlockKind, list[BlockSample]] = defaultdict(list)
+    kept_by_kind: dict[BlockKind, list[tuple[float, float]]] = defaultdict(list)
+    for stage, kept_bytes in zip(stages, kept, strict=True):
+        times[stage.size.kind].append(stage.median_sample())
+        kept_by_kind[stage.size.kind].append(kept_bytes)
+    return BlockSamples(times, kept_by_kind)
 
 
-class StageOf:
-    """A stage of blocks of one kind, in all ways that a stage can be played."""
+class TimedStage:
+    """A stage of blocks of one kind, in all modes."""
 
-    def __init__(self, size: Size, precision: str, device: torch.device) -> None:
+    def __init__(self, size: StageSize, precision: str, device: torch.device) -> None:
         self.size, self._device = size, device
         self._clock = make_clock(device)
-        design = design_of(size, precision)
-        self.operators = operators_of(size, design)
-        self._inputs = Inputs.of(size, design, device)
-        self._module = module_of(size, design, device)
-        self._locals = {way: self._local(design, device, way) for way in WAYS}
+        design = stage_design(size, precision)
+        self._operators = block_operators(size, design)
+        self._inputs = StageInputs.draw(size, design, device)
+        self._module = make_stage(size, design, device)
+        self._locals = {mode: self._make_local(design, device, mode) for mode in MODES}
         self._seconds: dict[Phase, list[float]] = defaultdict(list)
 
-    def _local(self, design: Design, device: torch.device, way: Way) -> LocalStage:
+    def _make_local(self, design: Design, device: torch.device, mode: Mode) -> LocalStage:
         precision = design.training.precision
-        module = module_of(self.size, design, device) if way == "split" else self._module
-        how = {"splits_backward": way == "split", "recomputes": way == "recomputed"}
-        return LocalStage(module, precision, device, 1 / MICROBATCHES, **how)
+        module = make_stage(self.size, design, device) if mode == "split" else self._module
+        options = {"splits_backward": mode == "split", "recomputes": mode == "recomputed"}
+        return LocalStage(module, precision, device, 1 / MICROBATCHES, **options)
 
-    def play(self, *, counts: bool) -> None:
-        """One round: the microbatches forward, then backward, in every way."""
-        for way, local in self._locals.items():
-            for phase, seconds in self._played(way, local):
+    def run_round(self, *, counts: bool) -> None:
+        """Run the microbatches forward, then backward, in every mode."""
+        for mode, local in self._locals.items():
+            for phase, seconds in self._run_mode(mode, local):
                 if counts:
                     self._seconds[phase] += seconds
             local.drop_cast_weights()
 
-    def _played(self, way: Way, local: LocalStage) -> Iterator[tuple[Phase, list[float]]]:
-        given = [self._inputs.fresh() for _ in range(MICROBATCHES)]
-        saved = self._timed(lambda mb: local.forward(given[mb], self._inputs.targets)[1])
-        if way == "whole":
+    def _run_mode(self, mode: Mode, local: LocalStage) -> Iterator[tuple[Phase, list[float]]]:
+        inputs = [self._inputs.copy_input() for _ in range(MICROBATCHES)]
+        saved = self._time(lambda mb: local.forward(inputs[mb], self._inputs.targets)[1])
+        if mode == "whole":
             yield "forward", saved.seconds
         gradient = self._inputs.gradient
-        if way != "split":
-            phase: Phase = "backward" if way == "whole" else "recomputed"
-            yield phase, self._timed(lambda mb: local.backward(saved.made[mb], gradient)).seconds
+        if mode != "split":
+            phase: Phase = "backward" if mode == "whole" else "recomputed"
+            yield phase, self._time(lambda mb: local.backward(saved.results[mb], gradient)).seconds
             return
-        due = self._timed(lambda mb: local.input_gradient(saved.made[mb], gradient)[1])
-        yield "input_gradient", due.seconds
-        yield "weight_gradient", self._timed(lambda mb: compute_deferred(due.made[mb])).seconds
+        deferred = self._time(lambda mb: local.input_gradient(saved.results[mb], gradient)[1])
+        yield "input_gradient", deferred.seconds
+        yield "weight_gradient", self._time(lambda mb: compute_deferred(deferred.results[mb])).seconds
 
-    def _timed(self, work: Callable[[int], Any]) -> Made:
-        """What ``work`` makes of each microbatch, and how long that takes."""
+    def _time(self, work: Callable[[int], Any]) -> TimedResults:
+        """Call ``work`` for every microbatch."""
         stamp = self._clock.stamp
         self._clock.begin()
-        made, stamps = [], [stamp()]
+        results, stamps = [], [stamp()]
         for mb in range(MICROBATCHES):
-            made.append(work(mb))
+            results.append(work(mb))
             stamps.append(stamp())
         times = self._clock.nanoseconds(stamps)
-        return Made(made, [(end - start) / 1e9 for start, end in zip(times[:-1], times[1:], strict=True)])
+        return TimedResults(results, [(end - start) / 1e9 for start, end in zip(times[:-1], times[1:], strict=True)])
 
-    def sample(self) -> BlockSample:
-        """The medians of all rounds."""
+    def median_sample(self) -> BlockSample:
+        """Return the medians of all rounds that count."""
         size, model = self.size, self._inputs.design.model
         phases = {
-            phase: timed(self.operators, phase, size.blocks, max(1e-9, median(self._seconds[phase])))
+            phase: timed(self._operators, phase, size.blocks, max(1e-9, median(self._seconds[phase])))
             for phase in PHASES
         }
         return BlockSample(
@@ -199,28 +198,31 @@ class StageOf:
         )
 
     def kept_bytes(self) -> tuple[float, float]:
-        """What the formulas say a forward keeps, and what it does keep."""
-        said = self.size.blocks * sum(operator.kept_bytes for operator in self.operators)
+        """Return the bytes that a forward keeps, by the formulas and as allocated."""
+        predicted = self.size.blocks * sum(operator.kept_bytes for operator in self._operators)
         local, targets = self._locals["whole"], self._inputs.targets
-        local.forward(self._inputs.fresh(), targets)  # makes the copies of the weights
-        x = self._inputs.fresh()
+        local.forward(self._inputs.copy_input(), targets)  # makes the copies of the weights
+        x = self._inputs.copy_input()
         with AllocationCount(self._device) as allocated:
             y, saved = local.forward(x, targets)
-        came = 0 if self.size.kind == "joining" else x.nbytes  # with skips beside it: counted as what came in
-        kept = allocated.bytes + came - y.nbytes  # what goes out is the next stage's to keep
-        del y, saved  # here: freed within the next one's count it would be taken off that
+        # A joining layer keeps the concatenation of its input, which it allocates.
+        input_bytes = 0 if self.size.kind == "joining" else x.nbytes
+        kept = allocated.bytes + input_bytes - y.nbytes  # the next stage keeps the output
+        del y, saved  # now, since memory freed during the next count would be subtracted from it
         local.drop_cast_weights()
-        return float(said), float(kept)
+        return float(predicted), float(kept)
 
 
-class Made(NamedTuple):
-    made: list[Any]
+class TimedResults(NamedTuple):
+    """Results and times of microbatches."""
+
+    results: list[Any]
     seconds: list[float]
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What goes into a stage, and the gradient that comes back to it."""
+class StageInputs:
+    """The input of a stage and the gradient of its output."""
 
     design: Design
     x: Tensor
@@ -228,27 +230,28 @@ class Inputs:
     gradient: Tensor | None
 
     @classmethod
-    def of(cls, size: Size, design: Design, device: torch.device) -> Inputs:
+    def draw(cls, size: StageSize, design: Design, device: torch.device) -> StageInputs:
+        """Draw random tensors of the shapes of a stage."""
         dtype = MESSAGE_DTYPES[design.training.precision]
         shape = (size.batch, size.sequence)
         tokens = torch.randint(size.vocab, shape, device=device)
         width = size.hidden * (1 + size.blocks if size.kind == "joining" else 1)
         hidden = torch.randn(*shape, width, device=device, dtype=dtype)
-        back = torch.randn(*shape, size.hidden, device=device, dtype=dtype)
+        gradient = torch.randn(*shape, size.hidden, device=device, dtype=dtype)
         return cls(
             design,
             tokens if size.kind == "embedding" else hidden,
             tokens if size.kind == "head" else None,
-            None if size.kind == "head" else back,
+            None if size.kind == "head" else gradient,
         )
 
-    def fresh(self) -> Tensor:
-        """As it comes off the communicator: a tensor that is the stage's to keep."""
+    def copy_input(self) -> Tensor:
+        """Return a copy of the input, which the stage keeps like a received message."""
         return self.x.clone()
 
 
-def module_of(size: Size, design: Design, device: torch.device) -> Stage:
-    """The blocks alone, as the stage of a model whose other stages have the rest."""
+def make_stage(size: StageSize, design: Design, device: torch.device) -> Stage:
+    """Make a stage of blocks alone; the other stages of its model have the rest."""
     split, stage = {
         "layer": ([0, size.blocks, 0], 1),
         "experts": ([0, size.blocks, 0], 1),
@@ -257,22 +260,22 @@ def module_of(size: Size, design: Design, device: torch.device) -> Stage:
         "head": ([size.blocks, 0], 1),
     }[size.kind]
     dtype = DTYPES[design.training.precision]
-    make = single_process_factory(design, 1 / MICROBATCHES, dtype) if size.experts else None
-    return build_stage(design.model, split, stage, design.training.seed, dtype, device, experts=make)
+    experts = single_process_factory(design, 1 / MICROBATCHES, dtype) if size.experts else None
+    return build_stage(design.model, split, stage, design.training.seed, dtype, device, experts=experts)
 
 
-def operators_of(size: Size, design: Design) -> tuple[Operator, ...]:
-    """Of one of its blocks, as the formulas have them."""
+def block_operators(size: StageSize, design: Design) -> tuple[Operator, ...]:
+    """Return the operators of one block, as the cost model has them."""
     mesh = design.meshes[0]
     load = workload(design, mesh)
     if size.kind == "experts":
         block = expert_block(design, mesh, load)
         assert block is not None, "the model has experts"
         return block.operators
-    of_kind: dict[str, Callable[[Workload], tuple[Operator, ...]]] = {
+    by_kind: dict[str, Callable[[Workload], tuple[Operator, ...]]] = {
         "layer": flops.layer,
         "joining": flops.joining_layer,
         "embedding": flops.embedding,
         "head": lambda load: flops.ends(load, first=False, last=True),
     }
-    return of_kind[size.kind](load)
+    return by_kind[size.kind](load)

@@ -22,7 +22,7 @@ from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import priced_layer
 from meshwave.engine.experts import Costed, traffic
 from meshwave.engine.program.action import Action, Op
-from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, Place
+from meshwave.engine.runtime.calibration.collective_timing import COLLECTIVES, ITEM_BYTES, CollectiveBuffers
 from meshwave.engine.runtime.communication.all_to_all import SMALL_BYTES, start_all_to_all
 from meshwave.engine.runtime.communication.groups import Group
 from meshwave.engine.runtime.communication.process_layout import ProcessLayout
@@ -128,7 +128,7 @@ class StageCollectives:
         items = int(size / ITEM_BYTES) // group.size * group.size
         if group.size < 2 or not items:
             return None
-        return lambda: COLLECTIVES[key.name](Place(group, *self._two_buffers(items)), items)
+        return lambda: COLLECTIVES[key.name](CollectiveBuffers(group, *self._two_buffers(items)), items)
 
     def _bind_all_to_all(self, key: Collective, matrix: Matrix) -> RunCollective | None:
         group = self._groups[key.group]

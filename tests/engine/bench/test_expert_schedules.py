@@ -23,7 +23,7 @@ from meshwave.engine.bench.expert_schedules import (
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Choice, Layer, expert_schedules
 from meshwave.engine.runs.emulation import network
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 from meshwave.engine.runtime.experts.overlap import ExchangeOrder, exchange_order
 
 pytestmark = pytest.mark.torch
@@ -37,7 +37,7 @@ def layer(mp: int, esp: int, **options: object) -> Layer:
 @pytest.fixture(scope="module")
 def found() -> Bench:
     """Two nodes of two processes over loopback: the layers are tiny, the paths are all there."""
-    return bench(Cluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1)
+    return bench(ProcessCluster(2, 2), [layer(2, 1), layer(4, 2), layer(2, 2)], sizes=(4096, 65536), rounds=1)
 
 
 def test_every_schedule_is_measured_and_predicted(found: Bench) -> None:
@@ -65,7 +65,7 @@ def test_nothing_that_is_called_is_left_unmeasured(found: Bench) -> None:
 def test_the_text_tells_every_figure(found: Bench) -> None:
     text = benches.to_text({"moe": figures(found)})
 
-    assert "4 processes over this machine's loopback, not shaped" in text
+    assert "4 processes over this machine's loopback, not emulated" in text
     assert all(text.count(f"\n  {name} ") == len(found.layers) for name in NAMES)
     assert text.count("measured  predicted   ratio") == len(found.layers)
     assert all(f"  {verdict.claim}: in " in text for verdict in verdicts(found))
@@ -105,13 +105,13 @@ def test_the_layers_differ_in_what_should_win() -> None:
 
 def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LINUX", False)
-    with pytest.raises(InputError, match="links cannot be shaped here: network namespaces are a thing of Linux"):
+    with pytest.raises(InputError, match="links cannot be emulated here: network namespaces are a thing of Linux"):
         moe_bench.moe()
 
 
 def test_gpus_are_one_node_as_large_as_groups_divide() -> None:
     cluster, layers = moe_bench.on_gpus(6)
-    assert cluster == Cluster(1, 4, gpus=True)
+    assert cluster == ProcessCluster(1, 4, uses_gpus=True)
     assert str(cluster) == "4 GPUs of this machine over NCCL"
     assert {each.devices for each in layers} == {4}
     assert not [problem for each in layers for problem in expert_schedules["parm-s2"]().problems(each)]

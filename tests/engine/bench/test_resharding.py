@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from meshwave.engine.resharding import strategies
-from meshwave.engine.runtime.benchmarks.resharding import CASES, TINY, _links, reshard, to_text
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.benchmarks.resharding import CASES, TINY, _links, benchmark_resharding, to_text
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 
 def test_every_strategy_is_measured_and_told() -> None:
-    found = reshard(TINY, Cluster(3, 2), turns=1)
+    found = benchmark_resharding(TINY, ProcessCluster(3, 2), turns=1)
 
     (row,) = found["cases"]
     assert set(row["measured_s"]) == set(row["predicted_s"]) == set(strategies)
@@ -23,7 +23,7 @@ def test_every_strategy_is_measured_and_told() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_cases_fit_the_cluster(case: object) -> None:
     assert case in CASES
-    links = _links(Cluster(3, 2, 250e6, 50e6), (1e-4, 2e-4))
+    links = _links(ProcessCluster(3, 2, 250e6, 50e6), (1e-4, 2e-4))
     planned = case.plan(links, "broadcast")  # type: ignore[attr-defined]
     assert planned.moves and set(planned.ranks) <= set(links.host)
     assert str(round(planned.tensor.bytes / 1e6)) in case.name or "kB" in case.name  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Contention is measured by real processes, on links as they are and on the links of emulated nodes."""
+"""Contention measured by real processes, on this machine's loopback and on the links of emulated nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwave.engine.costs.contention import Contention, link_sharing
 from meshwave.engine.costs.profile import Profile, load_profile, parse_profile
 from meshwave.engine.errors import InputError
 from meshwave.engine.runs.emulation import network
-from meshwave.engine.runtime.calibration import Told, Wanted, calibrate_machine
+from meshwave.engine.runtime.calibration import CalibrationOptions, CalibrationProgress, calibrate_machine
 from meshwave.engine.runtime.calibration.contention_timing import (
     contention_cases,
     contention_from_times,
@@ -21,20 +21,20 @@ from meshwave.engine.runtime.calibration.contention_timing import (
     ring_bytes,
     smallest_cluster,
 )
-from meshwave.engine.runtime.calibration.emulated_cluster import Cluster
+from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 
 INTRA, INTER = 80e6, 20e6
 SIZE = 1 << 20
-EMULATED = Cluster(2, 2, INTRA, INTER)
-can_shape = pytest.mark.skipif("network.missing() is not None", reason="links cannot be shaped here")
+EMULATED = ProcessCluster(2, 2, INTRA, INTER)
+can_emulate = pytest.mark.skipif("network.missing() is not None", reason="links cannot be emulated here")
 
 
-# ---- what to measure, and what follows ----
+# ---- cases and ratios ----
 
 
 @given(nodes=st.integers(1, 3), each=st.integers(1, 8))
 def test_the_two_pairs_share_a_nic_or_are_distinct_processes_of_one_node(nodes: int, each: int) -> None:
-    cluster = smallest_cluster(Cluster(nodes, each))
+    cluster = smallest_cluster(ProcessCluster(nodes, each))
     found = contention_cases(cluster)
 
     assert ("same_node" in found, "across_nodes" in found) == (each > 1, nodes > 1)
@@ -42,13 +42,13 @@ def test_the_two_pairs_share_a_nic_or_are_distinct_processes_of_one_node(nodes: 
         pairs = cases.get("two_pairs", cases["alone"]).messages
         ends = [rank for pair in pairs for rank in pair]
         assert len(set(ends)) == len(ends) and max(ends) < cluster.ranks
-        sides = {(cluster.node(source), cluster.node(target)) for source, target in pairs}
-        assert sides == ({(0, 0)} if kind == "same_node" else {(0, 1)})
+        nodes_of_pairs = {tuple(cluster.node_by_rank[rank] for rank in pair) for pair in pairs}
+        assert nodes_of_pairs == ({(0, 0)} if kind == "same_node" else {(0, 1)})
         assert set(cases["alone"].messages[0]) <= set(cases["collective"].ring)
 
 
 @given(size=st.integers(1, 1 << 22), ranks=st.integers(2, 16))
-def test_a_ring_sends_as_much_over_a_link_as_a_message_does(size: int, ranks: int) -> None:
+def test_a_ring_sends_the_bytes_of_a_message_over_each_link(size: int, ranks: int) -> None:
     buffer = ring_bytes(size, ranks)
 
     assert buffer % (4 * ranks) == 0
@@ -56,14 +56,14 @@ def test_a_ring_sends_as_much_over_a_link_as_a_message_does(size: int, ranks: in
 
 
 @given(rate=st.floats(1e4, 1e9))
-def test_messages_are_of_whole_items_and_neither_tiny_nor_huge(rate: float) -> None:
-    size = message_bytes(Cluster(2, 1, rate, rate))
+def test_message_sizes_are_whole_items_between_1_and_16_mib(rate: float) -> None:
+    size = message_bytes(ProcessCluster(2, 1, rate, rate))
 
     assert 1 << 20 <= size <= 1 << 24
     assert size % 4 == 0
 
 
-def test_ratios_compare_each_repetition_with_the_message_alone_of_that_repetition() -> None:
+def test_each_repetition_is_compared_with_its_own_message_alone() -> None:
     times = {  # the second repetition is twice as slow throughout
         "alone": [[1.0], [2.0]],
         "two_pairs": [[1.9, 2.0], [4.0, 3.0]],
@@ -85,29 +85,28 @@ def test_ratios_compare_each_repetition_with_the_message_alone_of_that_repetitio
     assert (found.alone_s, found.alone_samples_s) == (1.5, (1.0, 2.0))
 
 
-def test_one_process_is_refused_before_anything_is_started() -> None:
+def test_one_process_is_rejected_before_anything_is_started() -> None:
     with pytest.raises(InputError, match="contention cannot be measured with 1 process; use 2 ranks or more"):
-        measure_contention(Cluster(1, 1), 1)
+        measure_contention(ProcessCluster(1, 1), 1)
 
 
 # ---- real processes ----
 
 
 @pytest.fixture(scope="module")
-def emulated() -> tuple[Profile, list[Told]]:
-    heard: list[Told] = []
-    wanted = Wanted(EMULATED, [(2, 2)], ("contention",), rounds=3, message_bytes=SIZE)
-    return calibrate_machine(wanted, heard.append), heard
+def emulated() -> tuple[Profile, list[CalibrationProgress]]:
+    progress: list[CalibrationProgress] = []
+    options = CalibrationOptions(EMULATED, [(2, 2)], ("contention",), rounds=3, message_bytes=SIZE)
+    return calibrate_machine(options, progress.append), progress
 
 
-def of_kind(profile: Profile, kind: str) -> Contention:
+def find_contention(profile: Profile, kind: str) -> Contention:
     return next(each for each in profile.contention if each.pair == kind)
 
 
-@pytest.mark.torch
-@can_shape
-def test_two_messages_over_one_nic_share_its_rate(emulated: tuple[Profile, list[Told]]) -> None:
-    found = of_kind(emulated[0], "across_nodes")
+@can_emulate
+def test_two_messages_over_one_nic_share_its_rate(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
+    found = find_contention(emulated[0], "across_nodes")
 
     assert found.message_bytes / found.alone_s < 1.05 * INTER * SIZE / (SIZE - 4 * network.BURST_BYTES)
     assert found.shared_rate is not None and 0.8 <= found.shared_rate.median <= 1.25
@@ -115,53 +114,48 @@ def test_two_messages_over_one_nic_share_its_rate(emulated: tuple[Profile, list[
     assert 1.0 <= link_sharing(emulated[0].contention).across_nodes_capacity <= 1.25
 
 
-@pytest.mark.torch
-@can_shape
-def test_links_are_full_duplex(emulated: tuple[Profile, list[Told]]) -> None:
+@can_emulate
+def test_links_are_full_duplex(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
     """The links of emulated nodes have a token bucket for each direction."""
-    found = of_kind(emulated[0], "across_nodes")
+    found = find_contention(emulated[0], "across_nodes")
 
     assert found.duplex_rate is not None and 0.65 <= found.duplex_rate.median <= 1.25
 
 
-@pytest.mark.torch
-@can_shape
+@can_emulate
 @pytest.mark.parametrize("kind", ["same_node", "across_nodes"])
-def test_messages_of_one_pair_go_one_after_the_other(emulated: tuple[Profile, list[Told]], kind: str) -> None:
+def test_messages_of_one_pair_are_sequential(emulated: tuple[Profile, list[CalibrationProgress]], kind: str) -> None:
     """Gloo has one connection for each pair of processes."""
-    pair = of_kind(emulated[0], kind).pair_order
+    pair = find_contention(emulated[0], kind).pair_order
 
     assert pair is not None and pair.order == "sequential"
     assert pair.second_s == pytest.approx(2 * pair.first_s, rel=0.4)
 
 
-@pytest.mark.torch
-@can_shape
-def test_an_all_reduce_and_a_message_slow_each_other_down(emulated: tuple[Profile, list[Told]]) -> None:
-    """Together they have twice the bytes of either to bring over one NIC."""
-    found = of_kind(emulated[0], "across_nodes").collective_beside_transfer
+@can_emulate
+def test_an_all_reduce_and_a_message_slow_each_other_down(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
+    """Together they send twice the bytes of either over one NIC."""
+    found = find_contention(emulated[0], "across_nodes").collective_beside_transfer
 
     assert found is not None and found.ranks == 4
     assert max(found.collective_slowdown.median, found.transfer_slowdown.median) > 1.3
     assert min(found.collective_slowdown.median, found.transfer_slowdown.median) > 0.85
 
 
-@pytest.mark.torch
-@can_shape
-def test_two_processes_of_a_node_are_too_few_for_two_pairs(emulated: tuple[Profile, list[Told]]) -> None:
-    profile, heard = emulated
+@can_emulate
+def test_two_processes_of_a_node_are_too_few_for_two_pairs(emulated: tuple[Profile, list[CalibrationProgress]]) -> None:
+    profile, progress = emulated
 
-    assert of_kind(profile, "same_node").shared_rate is None
+    assert find_contention(profile, "same_node").shared_rate is None
     assert parse_profile(profile.to_json()) == profile
     text = to_text(profile).splitlines()
     assert "a message between nodes (median of 3 repetitions)" in text
     assert any(line.endswith("not measured: too few processes") for line in text)
-    shares = [told.share for told in heard]
+    shares = [each.share for each in progress]
     assert shares == sorted(shares) and shares[-1] == 1
-    assert any(told.words == "contention, round 3 of 3" for told in heard)
+    assert any(each.message == "contention, round 3 of 3" for each in progress)
 
 
-@pytest.mark.torch
 def test_four_processes_of_this_machine_measure_two_pairs(tmp_path: object) -> None:
     path = f"{tmp_path}/profile.json"
 
