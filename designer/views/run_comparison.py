@@ -50,7 +50,7 @@ def as_shown(found: Comparison) -> dict[str, Any]:
     return {
         "rows": [*_rows(found, {"iteration": step}), *_rows(found, kinds), ["bubble", *bubbles, ""]],
         "parts": [*shown, *([{"title": "Peak memory of a device", "rows": memory}] if memory else [])],
-        "spread": f"Of the steps {spread(found)}.",
+        "spread": f"Step time: {spread(found)}",
         "cause": _sentence(found.cause.words) if found.cause else "",
         "label": _sentence(found.label),
         "clocks": _sentence(found.doubts),

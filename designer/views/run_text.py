@@ -9,7 +9,7 @@ from meshwave.engine.costs import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, State, loss_in_words, loss_of, step_time
-from meshwave.engine.runs.run_comparison import STEERS
+from meshwave.engine.runs.run_comparison import TIMELESS_KEYS
 from meshwave.engine.units import quantity
 
 MEANS = ("model", "meshes", "pipeline", "training")
@@ -18,7 +18,7 @@ MEANS = ("model", "meshes", "pipeline", "training")
 def _meaning(design: Design) -> dict[str, Any]:
     """What a step computes."""
     document = design.model_dump(mode="json", include=set(MEANS))
-    document["training"] = {key: value for key, value in document["training"].items() if key not in STEERS}
+    document["training"] = {key: value for key, value in document["training"].items() if key not in TIMELESS_KEYS}
     return document
 
 

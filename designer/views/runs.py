@@ -28,7 +28,7 @@ from meshwave.engine.runs.dry_run import shortened
 from meshwave.engine.runs.emulation.hosts import drawn
 from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
-from meshwave.engine.runs.run_comparison import history, keep_profile
+from meshwave.engine.runs.run_comparison import design_history, keep_profile
 from meshwave.engine.runs.training_texts import LARGEST_UPLOAD_BYTES, keep_text
 from meshwave.engine.units import quantity, when
 
@@ -326,7 +326,7 @@ class RunsPanel(Canvas):
             "usable": measured.source == "measured",
         }
         if shown.is_over and not self.outcomes:
-            self.outcomes = history_shown(history(self._record, shown.run.entry), shown.run.id)
+            self.outcomes = history_shown(design_history(self._record, shown.run.entry), shown.run.id)
 
 
 @views.register("run")

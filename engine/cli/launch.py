@@ -28,7 +28,7 @@ from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, long_time, shortened
 from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
 from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
-from meshwave.engine.runs.run_comparison import comparison_of, told
+from meshwave.engine.runs.run_comparison import comparison_lines, comparison_of
 from meshwave.engine.runs.run_folder import RunSpec
 from meshwave.engine.runs.training_texts import text_of
 
@@ -225,6 +225,6 @@ def run_lines(run: Run, found: Comparison | None) -> list[str]:
     if metrics and "loss" in metrics[0]:  # a dry run has none
         first, last = (loss_in_words(metrics[row].get("loss")) for row in (0, -1))
         lines.append(f"loss      {first} at the first step, {last} at the last of {len(metrics)}")
-    lines += told(found) if found else []
+    lines += comparison_lines(found) if found else []
     lines += [f"note      {note}" for note in run.notes()]
     return [*lines, f"folder    {run.folder}"]

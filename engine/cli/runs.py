@@ -16,7 +16,14 @@ from meshwave.engine.messages import render
 from meshwave.engine.runs import Entry, Record, Run, reconcile
 from meshwave.engine.runs.launchers import open_run
 from meshwave.engine.runs.process_identity import stopped
-from meshwave.engine.runs.run_comparison import as_data, history, in_short, keep_profile, outcome, told_history
+from meshwave.engine.runs.run_comparison import (
+    design_history,
+    history_lines,
+    keep_profile,
+    outcomes_json,
+    read_outcome,
+    short_error,
+)
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -51,7 +58,7 @@ def _list(record: Record, options: argparse.Namespace) -> int:
         when, error = datetime.fromtimestamp(entry.created_s), _outcome(record, entry)["error"]
         print(
             f"{entry.id}  {str(entry.state).lower():<10} {when:%Y-%m-%d %H:%M}  {entry.processes:>3} processes  "
-            f"{'' if error is None else in_short(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
+            f"{'' if error is None else short_error(error):>7}  {entry.name}{f' ({entry.manner})' if entry.manner else ''}"
         )
         for line in stopped(entry):
             print(f"  {line}")
@@ -83,7 +90,7 @@ def _title(entry: Entry) -> str:
 
 def _outcome(record: Record, entry: Entry) -> dict[str, Any]:
     """Return the errors of the prediction of a run, None where it was not compared."""
-    found = outcome(entry, record.folder(entry.id))
+    found = read_outcome(entry, record.folder(entry.id))
     return {key: getattr(found, key, None) for key in ("predicted_s", "measured_s", "error", "memory_error")}
 
 
@@ -92,10 +99,10 @@ def _show(record: Record, entry: Entry, options: argparse.Namespace) -> int:
     found = compare_run(run)  # first: it stores the outcome that the history shows
     if options.json:
         summary = run_summary(run, found)
-        print_json({**_entry_json(entry), **summary, "history": as_data(history(record, entry))})
+        print_json({**_entry_json(entry), **summary, "history": outcomes_json(design_history(record, entry))})
     else:
         lines = run_lines(run, found)
-        print("\n".join([_title(entry), *lines, *told_history(history(record, entry))]))
+        print("\n".join([_title(entry), *lines, *history_lines(design_history(record, entry))]))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A run held against what was predicted of it: the comparison, what is kept of it, and the history of a design."""
+"""The comparison of a run with its prediction, the outcome kept of it, and the history of a design."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from meshwave.engine.costs.profile_store import keep
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.files import write_private
 from meshwave.engine.machine import processor
+from meshwave.engine.messages import fill
 from meshwave.engine.program.action import WORDS
 from meshwave.engine.run_files import NotNegative, RunFile, RunFolderError, read_document
 from meshwave.engine.runs.accuracy import AS_PREDICTED, Compared, Comparison, MeshMemory, compare, profile_of
@@ -29,25 +30,30 @@ from meshwave.engine.units import duration, number, quantity
 
 FORMAT = "meshwave-compared/1"
 MOST_LINES = 8
-"""Meshes or links that are told one by one: those that are off the most."""
+"""Meshes or links that are listed: those with the largest errors."""
 THOUSANDS = 999
 MANY_TIMES = 2.0
-"""From there on an error is told as a factor: 900% longer says less than ten times."""
+"""From here on an error is shown as a factor: ten times is clearer than 900% longer."""
 SHORT_TIMES = 10.0
-"""The same in a list, where a factor is the exception."""
-STEERS = frozenset({"steps", "seed", "lr"})
-"""Of training, what changes no time of a step."""
+"""The same in a list, where factors are rare."""
+TIMELESS_KEYS = frozenset({"steps", "seed", "lr"})
+"""Keys of training that do not change the time of a step."""
 LONGEST_NOTE = 200
-"""Letters of what a profile says of its run, and of its network."""
+"""Characters of the notes of a profile about its run and its network."""
 
 
 def comparison_of(run: Run, bundle: Bundle, recording: Recording | None = None) -> Comparison | None:
-    """What a run measured beside what was predicted of what was launched, on the links that it had; kept in its folder
-    where the run is over. None where it ended before its first step. Where it was read already, ``recording`` is what
-    it recorded.
+    """Compare a run with its prediction on the links that it had; None if it ended before its first step.
+
+    The outcome of a run that is over is kept in its folder.
+
+    Args:
+        run: the run.
+        bundle: its run folder.
+        recording: its recording, if it was read already.
 
     Raises:
-        InputError: the profile that it is priced by is gone.
+        InputError: its calibration profile does not exist any more.
     """
     prediction = bundle.prediction
     try:
@@ -55,26 +61,26 @@ def comparison_of(run: Run, bundle: Bundle, recording: Recording | None = None) 
     except MeshwaveError:
         return None
     if run.state.is_over:
-        _keep(run.folder, found)
+        _keep_outcome(run.folder, found)
     return found
 
 
 def keep_profile(run: Run) -> str:
-    """Keep what a run measured as a profile that designs can name; returns its name.
+    """Save the measurements of a run as a calibration profile; return its name.
 
     Raises:
         RunError: the run has measured no step.
-        InputError: it was a rehearsal.
+        InputError: it was a dry run.
     """
     entry, bundle = run.entry, read_as_run(run.folder)
     when = datetime.fromtimestamp(entry.created_s)
-    words = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
-    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), words[:LONGEST_NOTE])
-    return keep(_of_here(run, found), f"run-{run.id}.json").name
+    source = ", ".join(filter(None, (entry.name, f"{when:%Y-%m-%d %H:%M}", entry.manner)))
+    found = profile_of(compare(bundle.prediction, read_recording(run.folder)), source[:LONGEST_NOTE])
+    return keep(_with_machine(run, found), f"run-{run.id}.json").name
 
 
-def _of_here(run: Run, profile: Profile) -> Profile:
-    """The same, saying on which machine it ran, and over what links where these were emulated."""
+def _with_machine(run: Run, profile: Profile) -> Profile:
+    """Add the machine of a run to its profile, and the rates of emulated links."""
     device = next((str(event["device"]) for event in run.events() if event.get("device")), "")
     where: dict[str, Any] = {"cores": os.cpu_count(), "processor": processor(), "device": device}
     if (network := read_topology(run.folder)) is None:
@@ -84,22 +90,22 @@ def _of_here(run: Run, profile: Profile) -> Profile:
     return profile.model_copy(update={"machine": machine, "rates": rates})
 
 
-# ---- in words ----
+# ---- as text ----
 
 
-def told(found: Comparison) -> list[str]:
-    """The comparison as lines for a terminal."""
+def comparison_lines(found: Comparison) -> list[str]:
+    """Return the comparison as lines for a terminal."""
     iteration, timelines = found.iteration, (found.prediction.timeline, found.timeline)
     lines = [found.label] if found.label else []
-    lines.append(f"iteration {pair(found, Compared(iteration.predicted_s, iteration.measured_s))}")
+    lines.append(f"iteration {compared_text(found, Compared(iteration.predicted_s, iteration.measured_s))}")
     lines.append(f"steps     {spread(found)}")
     bubbles = (f"{each.bubble_ratio:.1%}" for each in timelines)
     lines.append("bubble    {} predicted, {} measured".format(*bubbles))
     expected, took = (each.mean_exposed_communication for each in timelines)
-    exposed = pair(found, Compared(expected, took))
-    lines.append(f"exposed   {exposed} (communication, the mean over the meshes)")
+    exposed = compared_text(found, Compared(expected, took))
+    lines.append(f"exposed   {exposed} (communication, mean over the meshes)")
     lines += [
-        f"  {WORDS[op.name]:<24}{pair(found, each)}"
+        f"  {WORDS[op.name]:<24}{compared_text(found, each)}"
         for op, each in found.by_kind.items()
         if each.predicted_s or each.measured_s
     ]
@@ -109,53 +115,57 @@ def told(found: Comparison) -> list[str]:
     lines += _worst(found, links, "links")
     layers = {f"{each.action} {each.name} on {each.mesh}": each.compared for each in found.by_layer}
     lines += _worst(found, layers, "layers")
-    lines += [_of_memory(memory) for memory in found.memory]
+    lines += [_memory_line(memory) for memory in found.memory]
     if found.cause:
-        lines.append(f"because   {found.cause.words}")
+        lines.append(f"cause     {found.cause.words}")
     lines += [f"priced    {each}" for each in found.unmeasured]
     if found.doubts:
         lines.append(f"clocks    {found.doubts}")
     return lines
 
 
-def _of_memory(memory: MeshMemory) -> str:
-    """The peak on a mesh, and what it is for as far as that was measured."""
+def _memory_line(memory: MeshMemory) -> str:
+    """Return the peak of a mesh, by category as far as that was measured."""
     expected, took = (quantity(size, "B") for size in (memory.predicted_bytes, memory.measured_bytes))
     parts = (
         f"{kind} {quantity(predicted, 'B')} and {quantity(measured, 'B')}"
         for kind, (predicted, measured) in memory.by_category.items()
     )
-    off_by = off(memory.error, "more", "less")
-    return f"memory    {expected} predicted, {took} measured{off_by} on {memory.mesh} ({', '.join(parts)})"
+    difference = error_text(memory.error, "more", "less")
+    return f"memory    {expected} predicted, {took} measured{difference} on {memory.mesh} ({', '.join(parts)})"
 
 
 def spread(found: Comparison) -> str:
-    """``half of 10 took 3.1 s to 3.9 s; 1 that warms up left out``: how the steps that are timed spread."""
-    iteration = found.iteration
-    ends = f"{duration(iteration.low_s, found.unit)} to {duration(iteration.high_s, found.unit)}"
-    took = f"half of {iteration.steps} took {ends}" if iteration.steps > 1 else "1 is timed"
-    return took + (f"; {iteration.warm_up} before them left out to warm up" if iteration.warm_up else "")
+    """Return the spread of the timed steps: ``median 258 ms, IQR 225 ms-319 ms (18 steps, 1 warm-up step excluded)``."""
+    iteration, unit = found.iteration, found.unit
+    excluded = fill(", {count} warm-up {count:plural|step|steps} excluded", count=iteration.warm_up)
+    steps = fill("{count} {count:plural|step|steps}", count=iteration.steps)
+    counted = f"({steps}{excluded if iteration.warm_up else ''})"
+    if iteration.steps < 2:
+        return f"{duration(iteration.measured_s, unit)} {counted}"
+    quartiles = f"{duration(iteration.low_s, unit)}-{duration(iteration.high_s, unit)}"
+    return f"median {duration(iteration.measured_s, unit)}, IQR {quartiles} {counted}"
 
 
 def _worst(found: Comparison, named: dict[str, Compared], what: str) -> Iterator[str]:
-    """Those that are off the most, in the order that they came in."""
+    """Return the ones with the largest errors, in their order."""
     worst = sorted(named, key=lambda name: -abs(named[name].measured_s - named[name].predicted_s))[:MOST_LINES]
-    yield from (f"  {name:<24}{pair(found, each)}" for name, each in named.items() if name in worst)
+    yield from (f"  {name:<24}{compared_text(found, each)}" for name, each in named.items() if name in worst)
     if len(named) > MOST_LINES:
-        yield f"  and {len(named) - MOST_LINES} more {what}; --json tells all"
+        yield f"  and {len(named) - MOST_LINES} more {what}; --json lists all"
 
 
-def pair(found: Comparison, compared: Compared) -> str:
-    """``3.2 ms predicted, 4.1 ms measured, 28% longer``"""
+def compared_text(found: Comparison, compared: Compared) -> str:
+    """Return both values, such as ``3.2 ms predicted, 4.1 ms measured, 28% longer``."""
     expected, took = (
         duration(size, unit) for size, unit in zip(compared[:2], (found.prediction.costs.unit, found.unit), strict=True)
     )
     most = "at most " if compared.at_most else ""
-    return f"{expected} predicted, {most}{took} measured{off(compared.error) if found.comparable else ''}"
+    return f"{expected} predicted, {most}{took} measured{error_text(compared.error) if found.comparable else ''}"
 
 
-def off(error: float | None, more: str = "longer", less: str = "shorter") -> str:
-    """``, 12% longer``: how far what was measured is off what was predicted; nothing where it is not known."""
+def error_text(error: float | None, more: str = "longer", less: str = "shorter") -> str:
+    """Return the error of a prediction, such as ``, 12% longer``; empty where it is not known."""
     if error is None:
         return ""
     if error >= MANY_TIMES - 1:
@@ -166,29 +176,29 @@ def off(error: float | None, more: str = "longer", less: str = "shorter") -> str
     return f", {abs(error):.0%} {more if error > 0 else less}"
 
 
-def in_short(error: float) -> str:
-    """``+12%``, and ``x 835`` of what took many times as long."""
+def short_error(error: float) -> str:
+    """Return an error such as ``+12%``, or ``x 835`` for a large factor."""
     return f"x {number(1 + error)}" if error >= SHORT_TIMES - 1 else f"{error:+.0%}"
 
 
-# ---- what is kept, and the history of a design ----
+# ---- outcomes, and the history of a design ----
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a prediction came out in one run."""
+    """The errors of a prediction in one run."""
 
     run: str
     name: str
-    manner: str  # how the run differs from plain training, in words
+    manner: str  # how the run differs from plain training
     created_s: float
     digest: str  # of its program
     cost: str  # the kind of costs that predicted it
     unit: str
     predicted_s: float
     measured_s: float
-    error: float | None  # None where units are no seconds
-    memory_error: float | None  # of the mesh that is off the most; None where none was measured
+    error: float | None  # None for costs in units
+    memory_error: float | None  # the largest of all meshes; None where none was measured
     cause: str
 
 
@@ -203,10 +213,10 @@ class _File(RunFile):
     cause: str
 
 
-def outcome(entry: Entry, folder: Path) -> Outcome | None:
-    """What was kept when a run was compared; None where it was not yet.
+def read_outcome(entry: Entry, folder: Path) -> Outcome | None:
+    """Return the outcome that was kept when a run was compared; None if it was not compared yet.
 
-    It tells how the prediction came out that was made then: with other costs, or another version, it would be another.
+    Other costs, or another version, would predict something else now.
     """
     try:
         found = read_document(folder / "compared.json", _File)
@@ -218,9 +228,8 @@ def outcome(entry: Entry, folder: Path) -> Outcome | None:
     return Outcome(entry.id, entry.name, entry.manner, entry.created_s, entry.digest, **kept)
 
 
-def history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
-    """The runs that are over of a design on the same links, the latest first: those of its name, and those of the same
-    design under another one."""
+def design_history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
+    """Return the finished runs of a design on the same links, latest first: by its name, or the same design renamed."""
     folder = record.folder(like.id)
     mine, links = _drawn(folder), _emulated(folder)
     entries = (entry for entry in record.all(most) if entry.state.is_over)
@@ -230,31 +239,30 @@ def history(record: Record, like: Entry, most: int = 1000) -> list[Outcome]:
         if entry.name == like.name or (entry.digest == like.digest and _drawn(record.folder(entry.id)) == mine)
     )
     alike = (entry for entry in named if _emulated(record.folder(entry.id)) == links)
-    found = (outcome(entry, record.folder(entry.id)) or _compared_now(record, entry) for entry in alike)
+    found = (read_outcome(entry, record.folder(entry.id)) or _compare_now(record, entry) for entry in alike)
     return [each for each in found if each is not None]
 
 
 def _drawn(folder: Path) -> dict[str, Any]:
-    """What was launched, without what it is called, what it is priced by and what changes no time of a step; empty
-    where that cannot be read."""
+    """Return what was launched without name, costs and keys that change no time; empty if it cannot be read."""
     try:
         document = read_drawn(folder).model_dump(mode="json", exclude={"name", "cost"})
         training = document.pop("training").items()
-        return {**document, "training": {key: value for key, value in training if key not in STEERS}}
+        return {**document, "training": {key: value for key, value in training if key not in TIMELESS_KEYS}}
     except RunFolderError:
         return {}
 
 
 def _emulated(folder: Path) -> Links | None:
-    """The links that a run met on emulated hosts; None where it was not on any, or that cannot be read."""
+    """Return the emulated links of a run; None without any, or if they cannot be read."""
     try:
         return read_links(folder)
     except RunFolderError:
         return None
 
 
-def _compared_now(record: Record, entry: Entry) -> Outcome | None:
-    """Of a run that nobody has looked at yet."""
+def _compare_now(record: Record, entry: Entry) -> Outcome | None:
+    """Compare a run that was not compared yet."""
     run = Run(record, entry.id)
     if not any(run.folder.glob("spans-*.bin")):
         return None
@@ -262,14 +270,14 @@ def _compared_now(record: Record, entry: Entry) -> Outcome | None:
         comparison_of(run, read_as_run(run.folder))
     except MeshwaveError:
         return None  # of an earlier version, or its profile is gone
-    return outcome(entry, run.folder)
+    return read_outcome(entry, run.folder)
 
 
-def _keep(folder: Path, found: Comparison) -> None:
-    """Keep the outcome of the first time that a run is compared."""
+def _keep_outcome(folder: Path, found: Comparison) -> None:
+    """Keep the outcome of the first comparison of a run."""
     if (folder / "compared.json").exists():
         return
-    iteration, off = found.iteration, [each.error for each in found.memory if each.error is not None]
+    iteration, memory_errors = found.iteration, [each.error for each in found.memory if each.error is not None]
     document = {
         "format": FORMAT,
         "cost": found.prediction.design.cost.kind,
@@ -277,25 +285,26 @@ def _keep(folder: Path, found: Comparison) -> None:
         "predicted_s": iteration.predicted_s,
         "measured_s": iteration.measured_s,
         "error": iteration.error if found.comparable else None,
-        "memory_error": max(off, key=abs, default=None),
+        "memory_error": max(memory_errors, key=abs, default=None),
         "cause": found.cause.words if found.cause else "",
     }
-    with suppress(OSError):  # a full disk; it is compared anew at the next look
+    with suppress(OSError):  # a full disk; the run is compared again later
         write_private(folder / "compared.json", json.dumps(document) + "\n")
 
 
-def told_history(outcomes: Sequence[Outcome]) -> list[str]:
-    """The errors of a design's predictions, run by run."""
+def history_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the errors of the predictions of a design, run by run."""
     if len(outcomes) < 2:
         return []
     errors = ", ".join(_short(each) for each in outcomes[:MOST_LINES])
-    return [f"history   {len(outcomes)} runs of this design, the latest first: {errors}"]
+    return [f"history   {len(outcomes)} runs of this design, latest first: {errors}"]
 
 
 def _short(each: Outcome) -> str:
-    error = "in units" if each.error is None else in_short(each.error)
+    error = "in units" if each.error is None else short_error(each.error)
     return f"{error} ({each.cost}{', ' + each.manner if each.manner else ''})"
 
 
-def as_data(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def outcomes_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return outcomes for ``--json``."""
     return [asdict(each) for each in outcomes]

@@ -582,7 +582,7 @@ def test_a_run_is_compared_in_its_parts_and_prices_the_design_with_one_click(
         "Waiting for communication",
         "Links, a transfer",
     ]
-    assert found["spread"].startswith("Of the steps half of 2 took ")
+    assert found["spread"].startswith("Step time: median ")
     assert found["cause"].endswith(" of the error of the step.")
     assert found["usable"]
     assert [(each["run"], each["shown"], each["share"]) for each in panel.outcomes] == [

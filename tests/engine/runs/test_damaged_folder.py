@@ -42,7 +42,13 @@ from meshwave.engine.runs.recording import (
     write_routing,
 )
 from meshwave.engine.runs.run import read_result
-from meshwave.engine.runs.run_comparison import as_data, comparison_of, history, outcome, told
+from meshwave.engine.runs.run_comparison import (
+    comparison_lines,
+    comparison_of,
+    design_history,
+    outcomes_json,
+    read_outcome,
+)
 from meshwave.engine.runs.run_folder import write_bundle
 from tests.engine.runs.recorded import record, record_inside
 
@@ -173,7 +179,7 @@ def with_strange_spans(content: bytes, random: Random) -> bytes:
 def read_all(folder: Path, there: Record, run: Run) -> None:
     """All that looks at a run that is over, one after the other; each may refuse what it finds."""
     calls: list[Callable[[], Any]] = [
-        lambda: told(compare(read_as_run(folder).prediction, read_recording(folder))),
+        lambda: comparison_lines(compare(read_as_run(folder).prediction, read_recording(folder))),
         lambda: json.dumps(compare(read_as_run(folder).prediction, read_recording(folder)).as_data()),
         lambda: comparison_of(run, read_as_run(folder)),
         lambda: read_recording(folder).timeline().exposed_communication,
@@ -185,8 +191,8 @@ def read_all(folder: Path, there: Record, run: Run) -> None:
                       was_cancelled=False, steps=""),
         lambda: read_result(folder),
         lambda: [run.notes(), run.metrics(), run.latest(), run.log(), run.progress, run.first_step_s, run.result()],
-        lambda: outcome(run.entry, folder),
-        lambda: as_data(history(there, run.entry)),
+        lambda: read_outcome(run.entry, folder),
+        lambda: outcomes_json(design_history(there, run.entry)),
     ]  # fmt: skip
     for call in calls:
         refusal = refused(call)
