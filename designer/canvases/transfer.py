@@ -15,7 +15,7 @@ from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state import transfer_edits as edits
 from meshwave.designer.state import transfer_fields, transfer_links
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
 from meshwave.designer.state.transfer_plans import compare_rows
 from meshwave.designer.state.transfer_session import TransferSession
 from meshwave.engine.document.transfer_document import TransferSpec
@@ -105,7 +105,7 @@ class TransferView(Overlay):
         self.bench = bench
         self._taken = on_take
         document = pn.state.curdoc
-        self._later = at_once if document is None else document.add_next_tick_callback
+        self._later = run_now if document is None else document.add_next_tick_callback
         self._job: Listener | None = None
         self._number = 0
         self.picture: dict[str, Any] = {}  # see Drawing.as_data(); with its number and sizes in words
@@ -194,7 +194,7 @@ class TransferView(Overlay):
 
     def _hear_rows(self, spec: TransferSpec, news: News) -> None:
         rows = self.table["rows"]
-        if isinstance(news, Part):
+        if isinstance(news, PartialResult):
             self.table = {"rows": [*rows, *news.value], "done": False}
         elif isinstance(news, Done | Failed):  # without plans the picture stays
             self.table = {"rows": rows, "done": True}

@@ -11,7 +11,7 @@ import param
 
 from meshwave.designer.state import expert_edits
 from meshwave.designer.state.jobs import Done, Failed, Job, Later, Listener, News, Progress
-from meshwave.designer.state.predictions import Outcome, Predictions, predicted
+from meshwave.designer.state.predictions import Outcome, Predictions, predict_with_problems
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
@@ -117,7 +117,7 @@ class Session(param.Parameterized):
     def tried(self, path: str, value: Any) -> Prediction | None:
         """What an edit would make of the step; nothing is changed. None where it would leave errors."""
         design = self._edited(path, value)
-        return self._with_the_same_order(design) if type(design.pipeline).weighs else predicted(design)[1]
+        return self._with_the_same_order(design) if type(design.pipeline).weighs else predict_with_problems(design)[1]
 
     def _with_the_same_order(self, design: Design) -> Prediction | None:
         """What becomes of a design that searches for its order while it still has that of the open one."""
@@ -183,7 +183,7 @@ class Session(param.Parameterized):
         Raises:
             InputError: it cannot be predicted, or as many are pinned as can be told apart.
         """
-        outcome = self.predictions.at_once(design, wait=self._later is None)
+        outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is not None:
             self._pin_outcome(outcome)
             return
@@ -294,7 +294,7 @@ class Session(param.Parameterized):
         """What follows from a design, as far as that is known at once; the rest is computed beside the page. A
         computation that an edit has overtaken is given up, unless both mean the same."""
         before, job = self._job, None
-        outcome = self.predictions.at_once(design, wait=self._later is None)
+        outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is None:
             assert self._later is not None
             job = self.predictions.request(design, self._later, self._hear)

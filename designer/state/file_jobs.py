@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from meshwave.designer.state.predictions import limits
+from meshwave.designer.state.predictions import find_page_limits
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports import exports
@@ -38,7 +38,7 @@ def opened(file: str, text: Any, into: Design, longest_name: int) -> Opened:
             design, notes = read_import(file, text, file.rpartition(".")[0][:longest_name] or "schedule", into)
         else:
             design, notes = read_upload(text), ()
-        if design.pipeline.actions is not None and (too_large := limits(design)):
+        if design.pipeline.actions is not None and (too_large := find_page_limits(design)):
             raise DesignError(too_large)
     except DesignError as error:
         return Opened(None, (), error.problems)

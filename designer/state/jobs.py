@@ -1,7 +1,7 @@
-"""Jobs: functions that run in processes of their own beside the page, with progress, and with an end.
+"""Jobs: functions that run in their own processes, with progress and cancellation.
 
-A process ends with its job, so that what a large job took is given back, and a job that nobody wants any more is
-killed. Processes are forked from one that has imported the engine already (:mod:`meshwave.designer.pages.warm_up`).
+Each job has a process, which frees its memory when it ends; a job without listeners is killed. Processes are forked
+from one that has imported the engine (:mod:`meshwave.designer.pages.warm_up`).
 """
 
 from __future__ import annotations
@@ -24,81 +24,83 @@ from typing import IO, Any, BinaryIO
 from meshwave.engine.errors import MeshwaveError
 from meshwave.engine.progress import watched
 
-AT_ONCE = max(4, os.cpu_count() or 1)
-"""Processes that run at once; further jobs wait."""
-TOLD_EVERY_S = 0.25
-"""A job that ends sooner tells no progress."""
+PROCESS_LIMIT = max(4, os.cpu_count() or 1)
+"""Number of concurrent processes; further jobs wait."""
+PROGRESS_INTERVAL_S = 0.25
+"""Interval of progress reports; a job that ends sooner reports none."""
 _CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 
-_slots = threading.BoundedSemaphore(AT_ONCE)
+_slots = threading.BoundedSemaphore(PROCESS_LIMIT)
 _processes: Any = multiprocessing.get_context("forkserver" if _CAN_FORK else "spawn")
 _processes.set_forkserver_preload(["meshwave.designer.pages.warm_up"])
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The share of a job that is done, and what is done now."""
+    """Progress of a job: the share that is done, and the current activity."""
 
     share: float
     words: str
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of several results of a job."""
+class PartialResult:
+    """One of several results of a job whose function is a generator."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a job; the last news of it."""
+    """The result of a job; its last news."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The reason, in words, why a job has no result; the last news of it."""
+    """The reason why a job has no result; its last news."""
 
     words: str
 
 
-News = Progress | Part | Done | Failed
-Hear = Callable[[News], None]
+News = Progress | PartialResult | Done | Failed
+NewsHandler = Callable[[News], None]
 Later = Callable[[Callable[[], None]], Any]
-"""Runs something in the page's own turn; called from any thread."""
+"""Schedules a callback in the event loop of a page; may be called from any thread."""
 
 
-def at_once(call: Callable[[], None]) -> None:
-    """Run something in the thread that asks: a :data:`Later` of what belongs to no page."""
+def run_now(call: Callable[[], None]) -> None:
+    """Run a callback in the calling thread: a :data:`Later` for callers without a page."""
     call()
 
 
 class Listener:
-    """Somebody who waits for a job."""
+    """A caller that waits for a job and receives its news."""
 
-    def __init__(self, job: Job, later: Later, hear: Hear) -> None:
+    def __init__(self, job: Job, later: Later, hear: NewsHandler) -> None:
         self.job = job
         self._later, self._hear = later, hear
         self._is_over = False
 
     def tell(self, news: News) -> None:
-        """Hand news to the listener, in its own turn."""
+        """Deliver news in the listener's event loop."""
         self._later(lambda: None if self._is_over else self._hear(news))
 
     def stop(self) -> None:
-        """Wait no longer; the process of a job for which nobody waits is killed."""
+        """Stop listening; the process of a job without listeners is killed."""
         self._is_over = True
         self.job.leave(self)
 
 
 class Job:
-    """A function in a process of its own, and those who wait for it."""
+    """A function that runs in its own process, and its listeners."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
-        """Args:
-        work: can be pickled, as a function of a module can. Each value that a generator yields is told as a part.
+        """Create a job that starts with its first listener.
+
+        Args:
+            work: a picklable function; each value that a generator yields is a :class:`PartialResult`.
         """
         self._work = work
         self._listeners: list[Listener] = []
@@ -110,15 +112,16 @@ class Job:
 
     @property
     def is_over(self) -> bool:
+        """Whether the job has a result, has failed or was stopped."""
         return self._is_over
 
     @property
     def pid(self) -> int | None:
-        """The process, once there is one."""
+        """Process ID, None before the process has started."""
         return self._process.pid if self._process is not None else None
 
-    def listen(self, later: Later, hear: Hear) -> Listener:
-        """Wait for the job, which the first listener starts."""
+    def listen(self, later: Later, hear: NewsHandler) -> Listener:
+        """Add a listener; the first one starts the job."""
         listener = Listener(self, later, hear)
         with self._lock:
             self._listeners.append(listener)
@@ -130,7 +133,7 @@ class Job:
         return listener
 
     def leave(self, listener: Listener) -> None:
-        """Let a listener go; with the last one the process ends."""
+        """Remove a listener; without any other the process is killed."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
@@ -140,23 +143,23 @@ class Job:
                     self._process.kill()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the process is gone; return whether it is."""
+        """Wait until the process has ended; return whether it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    # ---- in a thread of this process ----
+    # ---- in the job's thread ----
 
     def _run(self) -> None:
-        if not _slots.acquire(timeout=TOLD_EVERY_S):
+        if not _slots.acquire(timeout=PROGRESS_INTERVAL_S):
             self._tell(Progress(0.0, "waiting for other computations"))
             _slots.acquire()
         try:
             self._end(self._follow())
-        except Exception as error:  # a defect of ours: whoever waits must not wait for ever
+        except Exception as error:  # an internal error must not leave listeners waiting
             traceback.print_exc()
-            self._end(Failed(_defect(error)))
+            self._end(Failed(_defect_text(error)))
         finally:
-            if self._process is not None:  # which gives its memory back meanwhile
+            if self._process is not None:  # it frees its memory while listeners continue
                 self._process.join()
             _slots.release()
 
@@ -167,19 +170,19 @@ class Job:
             with there:
                 self._start(there, path)
             try:
-                while not isinstance(news := _receive(here, arrays), Done | Failed):
+                while not isinstance(news := _receive_news(here, arrays), Done | Failed):
                     self._tell(news)
             except (EOFError, OSError):
                 self._process.join()
-                news = Failed(f"its process ended early ({_ending(self._process.exitcode)})")
+                news = Failed(f"the process ended early ({_exit_text(self._process.exitcode)})")
         return news
 
     def _start(self, there: Connection, path: str) -> None:
-        process = _processes.Process(target=_serve, args=(there, path, _home(), self._work), daemon=True)
+        process = _processes.Process(target=_serve, args=(there, path, _home_variable(), self._work), daemon=True)
         process.start()
         with self._lock:
             self._process = process
-            if self._is_over:  # stopped before it began
+            if self._is_over:  # stopped before it started
                 process.kill()
 
     def _end(self, news: News) -> None:
@@ -193,54 +196,54 @@ class Job:
 
 
 def warm_up() -> None:
-    """Start the process that others are forked from, so that the first job does not wait for its imports."""
-    Job(int).listen(at_once, lambda news: None)
+    """Start the process that jobs are forked from, so that the first job does not wait for its imports."""
+    Job(int).listen(run_now, lambda news: None)
 
 
-def _defect(error: BaseException) -> str:
-    return f"it went wrong inside Meshwave ({error!r}); the terminal says more"
+def _defect_text(error: BaseException) -> str:
+    return f"something went wrong inside Meshwave ({error!r}); the terminal shows the traceback"
 
 
-def _ending(status: int | None) -> str:
+def _exit_text(status: int | None) -> str:
     if status is not None and status < 0:
         return f"signal {-status}; the machine may have too little memory"
     return f"exit status {status}"
 
 
-def _home() -> str | None:
+def _home_variable() -> str | None:
     return os.environ.get("MESHWAVE_HOME")
 
 
-# ---- in the process of a job ----
+# ---- in the job's process ----
 
 
 def _serve(connection: Connection, path: str, home: str | None, work: Callable[[], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     os.environ.pop("MESHWAVE_HOME", None)
     os.environ.update({"MESHWAVE_HOME": home} if home is not None else {})
-    voice = _Voice(connection, open(path, "wb"))  # noqa: SIM115  this process ends with it
-    threading.Thread(target=voice.tell_progress, daemon=True).start()
-    with watched(voice.watch):
-        voice.send(_worked(work, voice))
+    channel = _Channel(connection, open(path, "wb"))  # noqa: SIM115  open until the process ends
+    threading.Thread(target=channel.report_progress, daemon=True).start()
+    with watched(channel.watch):
+        channel.send(_run_work(work, channel))
 
 
-def _worked(work: Callable[[], Any], voice: _Voice) -> News:
+def _run_work(work: Callable[[], Any], channel: _Channel) -> News:
     try:
         result = work()
         if not isgenerator(result):
             return Done(result)
         for value in result:
-            voice.send(Part(value))
+            channel.send(PartialResult(value))
         return Done(None)
     except MeshwaveError as error:
         return Failed(str(error))
     except Exception as error:
         traceback.print_exc()
-        return Failed(_defect(error))
+        return Failed(_defect_text(error))
 
 
-class _Voice:
-    """The end of the pipe at which a job talks."""
+class _Channel:
+    """Sends the news of a job to the server: objects through a pipe, arrays through a shared file."""
 
     def __init__(self, connection: Connection, arrays: BinaryIO) -> None:
         self._connection, self._arrays = connection, arrays
@@ -250,19 +253,19 @@ class _Voice:
     def watch(self, share: float, words: str) -> None:
         self._progress = Progress(share, words)
 
-    def tell_progress(self) -> None:
-        """Tell the latest progress from time to time, and end this process with the server."""
+    def report_progress(self) -> None:
+        """Send the latest progress at intervals, and end this process when the server ends."""
         server = multiprocessing.parent_process()
         assert server is not None
-        while not wait([server.sentinel], TOLD_EVERY_S):
+        while not wait([server.sentinel], PROGRESS_INTERVAL_S):
             if self._progress is not None:
-                with suppress(OSError):  # nobody listens any more
+                with suppress(OSError):  # the server has closed the pipe
                     self.send(self._progress)
                 self._progress = None
         os._exit(1)
 
     def send(self, news: News) -> None:
-        """Send news; its arrays go into the shared file, as they lie in memory."""
+        """Send news; the bytes of its arrays are written to the shared file."""
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(news, protocol=5, buffer_callback=buffers.append)
         with self._lock:
@@ -271,23 +274,23 @@ class _Voice:
             self._connection.send((data, places))
 
     def _write(self, raw: memoryview) -> tuple[int, int]:
-        """Append a buffer to the shared file; return where it begins and ends."""
-        self._arrays.write(b"\0" * (-self._arrays.tell() % ALIGNED))
+        """Append a buffer to the shared file and return its first and last offset."""
+        self._arrays.write(b"\0" * (-self._arrays.tell() % ALIGNMENT_BYTES))
         begin = self._arrays.tell()
         self._arrays.write(raw)
         return begin, begin + raw.nbytes
 
 
-# ---- between both ----
+# ---- the shared file ----
 
 MAPPED_BYTES = 1 << 20
-"""From this size on arrays are mapped."""
-ALIGNED = 64
-"""Bytes of which the place of every array is a multiple."""
+"""Size of the file from which its arrays are mapped instead of read."""
+ALIGNMENT_BYTES = 64
+"""Alignment of each array in the file."""
 
 
 def _shared_file() -> tuple[IO[bytes], str]:
-    """Open a file that is nowhere but in memory, where there are such files, and that a job opens by its path."""
+    """Open an in-memory file (a temporary file where the system has none) and return the path by which a job opens it."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("meshwave-job")
         return open(number, "rb"), f"/proc/{os.getpid()}/fd/{number}"
@@ -295,9 +298,12 @@ def _shared_file() -> tuple[IO[bytes], str]:
     return file, file.name
 
 
-def _receive(connection: Connection, arrays: IO[bytes]) -> News:
-    """Receive news. Large arrays are mapped from the shared file, and are copied only where they are written to; small
-    ones are read, since every mapping holds an open file for as long as its arrays are kept."""
+def _receive_news(connection: Connection, arrays: IO[bytes]) -> News:
+    """Receive news.
+
+    Large arrays are mapped copy-on-write from the shared file. Small ones are read, since a mapping keeps a file
+    descriptor open for the lifetime of its arrays.
+    """
     data, places = connection.recv()
     if not places:
         news: News = pickle.loads(data)

@@ -1,4 +1,4 @@
-"""Predictions that the tabs of a designer share: known ones, small ones computed at once, large ones by jobs."""
+"""Predictions shared by the tabs of a server: cached, computed in the server if small, or by jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from meshwave.designer.state.design_edits import LARGEST_BY_HAND
-from meshwave.designer.state.jobs import Done, Hear, Job, Later, Listener
+from meshwave.designer.state.jobs import Done, Job, Later, Listener, NewsHandler
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
@@ -18,59 +18,59 @@ from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.progress import tell
 
-SMALL = 70_000
-"""Work, see :func:`work_of`, that is done in the page's own turn: it takes as long as 0.3 s, and others wait for it."""
+SMALL_WORK = 70_000
+"""Work (:func:`estimate_work`) up to which the server computes a prediction itself; it blocks other tabs for 0.3 s."""
 DEVICE_WORK = 32
-"""Computations that take as long to price as the links of one device."""
+"""Computations of a step that take as long as pricing the links of one device."""
 RANK_STAGES = 6
-"""Pairs of a rank and a stage that take as long as one computation."""
-LARGEST = 500_000
-"""Computations of the largest step on the page: 5 s and 600 MB in a job, and then 0.3 s to draw it."""
-KEPT_ROWS = 1_000_000
-"""Rows of the programs of all predictions that are kept; a row takes 140 bytes."""
+"""Pairs of a rank and a stage that take as long as one computation of a step."""
+LARGEST_STEP = 500_000
+"""Computations of the largest step on the page: 5 s and 600 MB in a job, then 0.3 s to draw."""
+KEPT_ROWS_LIMIT = 1_000_000
+"""Rows of all cached programs; a row takes at most 140 bytes."""
 
 Outcome = tuple[list[Problem], Prediction | None]
 
 
 class Predictions:
-    """The latest predictions, by what their designs mean, and those that are being computed."""
+    """A cache of the latest predictions by meaning of their designs, and the jobs that compute others."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Prediction] = OrderedDict()
         self._jobs: WeakValueDictionary[bytes, Job] = WeakValueDictionary()
 
-    def at_once(self, design: Design, *, wait: bool) -> Outcome | None:
-        """Return what follows from a design if it is known, wrong or small, or if the caller would ``wait``; else None."""
-        found = [*limits(design)] or problems(design)
+    def predict_now(self, design: Design, *, wait: bool) -> Outcome | None:
+        """Return the outcome of a design if it is cached, invalid or small, or with ``wait``; else None."""
+        found = [*find_page_limits(design)] or problems(design)
         if any(problem.severity == "error" for problem in found):
             return found, None
         try:
-            key = _key(design)
+            key = _meaning_digest(design)
             prediction = self._known(key, design)
-            if prediction is None and (wait or is_small(design)):
+            if prediction is None and (wait or is_small_prediction(design)):
                 prediction = predict(design)
         except InputError as error:
-            return _refused(error), None
+            return _refusal_problems(error), None
         if prediction is None:
             return None
         self._keep(key, prediction)
         return [*found, *prediction.warnings], prediction
 
-    def request(self, design: Design, later: Later, hear: Hear) -> Listener:
-        """Compute what follows from a design beside the page; designs of the same meaning share a job.
+    def request(self, design: Design, later: Later, hear: NewsHandler) -> Listener:
+        """Predict a design by a job; designs with the same meaning share one.
 
-        ``hear`` gets an :data:`Outcome` in the end.
+        ``hear`` receives progress and at last an :data:`Outcome`.
         """
-        key = _key(design)
+        key = _meaning_digest(design)
         job = self._jobs.get(key)
         if job is None or job.is_over:
-            job = self._jobs[key] = Job(partial(computed, design))
+            job = self._jobs[key] = Job(partial(compute_prediction, design))
         return job.listen(
             later, lambda news: hear(Done(self._take(key, design, news.value)) if isinstance(news, Done) else news)
         )
 
-    def _take(self, key: bytes, design: Design, result: Computed) -> Outcome:
-        """Keep the result of a job, and return what follows from a design of that meaning."""
+    def _take(self, key: bytes, design: Design, result: ComputedPrediction) -> Outcome:
+        """Cache the result of a job and return the outcome of a design with that meaning."""
         if result.prediction is None:
             return result.problems, None
         if result.searched is not None:
@@ -86,55 +86,55 @@ class Predictions:
     def _keep(self, key: bytes, prediction: Prediction) -> None:
         self._kept[key] = prediction
         self._kept.move_to_end(key)
-        while len(self._kept) > 1 and sum(len(each.program) for each in self._kept.values()) > KEPT_ROWS:
+        while len(self._kept) > 1 and sum(len(each.program) for each in self._kept.values()) > KEPT_ROWS_LIMIT:
             self._kept.popitem(last=False)
 
 
-def predicted(design: Design) -> Outcome:
-    """Return what follows from a design, computed now and not kept."""
-    outcome = Predictions().at_once(design, wait=True)
+def predict_with_problems(design: Design) -> Outcome:
+    """Return the outcome of a design, computed now and not cached."""
+    outcome = Predictions().predict_now(design, wait=True)
     assert outcome is not None, "the caller waits"
     return outcome
 
 
-class Computed(NamedTuple):
+class ComputedPrediction(NamedTuple):
     """The result of a job."""
 
     problems: list[Problem]
     prediction: Prediction | None
-    searched: Any  # what was searched for its order, None for nothing
+    searched: Any  # result of the search for an order, None without a search
 
 
-def computed(design: Design) -> Computed:
-    """Predict a design, and compute what the page shows of it."""
+def compute_prediction(design: Design) -> ComputedPrediction:
+    """Predict a design and compute the cached properties that the page shows."""
     try:
         prediction = predict(design)
     except InputError as error:
-        return Computed(_refused(error), None, None)
-    tell(0.9, "counting")
-    for each in _SHOWN:
+        return ComputedPrediction(_refusal_problems(error), None, None)
+    tell(0.9, "summing up")
+    for each in _PRECOMPUTED:
         getattr(prediction, each)
-    return Computed([], prediction, design.pipeline.searched(priced_pipe(design)))
+    return ComputedPrediction([], prediction, design.pipeline.searched(priced_pipe(design)))
 
 
-_SHOWN = ("numbers", "memory_curves", "warnings")
-"""What is known of a prediction only once somebody asks."""
+_PRECOMPUTED = ("numbers", "memory_curves", "warnings")
+"""Cached properties of a prediction that a job computes."""
 
 
-def _refused(error: InputError) -> list[Problem]:
+def _refusal_problems(error: InputError) -> list[Problem]:
     return list(error.problems) if isinstance(error, DesignError) else [Problem("", "cost", str(error))]
 
 
-def _key(design: Design) -> bytes:
-    """The meaning of a design: its document without its name, and the data that its costs depend on."""
+def _meaning_digest(design: Design) -> bytes:
+    """Return a digest of the document without its name, and of the external data of its costs."""
     meaning = design.model_dump_json(exclude={"name"}) + design.cost.external_data()
     return blake2b(meaning.encode(), digest_size=16).digest()
 
 
-def limits(design: Design) -> list[Problem]:
-    """Return why a step is too large for the page; cheap, whatever the document holds."""
+def find_page_limits(design: Design) -> list[Problem]:
+    """Return a problem if the step is too large for the page; cheap for any document."""
     drawn = design.pipeline.actions is not None
-    computations, most = computations_of(design), LARGEST_BY_HAND if drawn else LARGEST
+    computations, most = count_computations(design), LARGEST_BY_HAND if drawn else LARGEST_STEP
     if computations <= most:
         return []
     step = "an order" if drawn else "a step"
@@ -145,19 +145,19 @@ def limits(design: Design) -> list[Problem]:
     return [Problem("pipeline.actions" if drawn else "pipeline.microbatches", "page_limit", message)]
 
 
-def computations_of(design: Design) -> int:
-    """Return the number of computations of a step, in whole backwards; of a custom order its cells."""
+def count_computations(design: Design) -> int:
+    """Return the number of computations of a step, each backward counted as a whole; for a custom order its cells."""
     if design.pipeline.actions is not None:
         return sum(map(len, design.pipeline.actions))
     return 0 if design.pipeline.schedule == "custom" else 2 * design.stages * design.pipeline.microbatches
 
 
-def work_of(design: Design) -> int:
+def estimate_work(design: Design) -> int:
     """Estimate the work of a prediction, in computations of a step."""
     devices = sum(len(mesh.devices) for mesh in design.meshes)
-    return computations_of(design) + DEVICE_WORK * devices + design.ranks * design.stages // RANK_STAGES
+    return count_computations(design) + DEVICE_WORK * devices + design.ranks * design.stages // RANK_STAGES
 
 
-def is_small(design: Design) -> bool:
-    """Return whether a prediction is computed in the page's own turn."""
-    return work_of(design) <= SMALL and design.pipeline.is_known(priced_pipe(design))
+def is_small_prediction(design: Design) -> bool:
+    """Return whether the server computes a prediction itself instead of by a job."""
+    return estimate_work(design) <= SMALL_WORK and design.pipeline.is_known(priced_pipe(design))

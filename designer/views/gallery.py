@@ -15,7 +15,7 @@ import param
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, Part, at_once
+from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, PartialResult, run_now
 from meshwave.designer.views import gallery_cards
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError
@@ -56,7 +56,7 @@ class Gallery(Overlay):
         self._variants: dict[str, Variant] = {}
         self._pins: dict[str, Design] = {}  # by the key of the card
         document = pn.state.curdoc
-        self._later = at_once if document is None else document.add_next_tick_callback
+        self._later = run_now if document is None else document.add_next_tick_callback
         session.param.watch(lambda *_: self._follow(), "design")
         session.param.watch(lambda *_: self._mark_pins(), "pinned")
 
@@ -84,7 +84,7 @@ class Gallery(Overlay):
         self._job = Job(partial(gallery_cards.judged, design)).listen(self._later, self._hear)
 
     def _hear(self, news: News) -> None:
-        if isinstance(news, Part):
+        if isinstance(news, PartialResult):
             found: gallery_cards.Cards = news.value
             self._variants |= {variant.key: variant for variant in found.variants}
             for design, result in found.searched:

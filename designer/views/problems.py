@@ -116,7 +116,7 @@ class Problems(Canvas):
             raise InputError("there is no order to search for before the design's errors are mended")
         self.end()
         design = parse_design({**session.design.model_dump(mode="json"), "pipeline": dict(pipeline)})
-        outcome = session.predictions.at_once(design, wait=session.later is None)
+        outcome = session.predictions.predict_now(design, wait=session.later is None)
         if outcome is not None:
             self._tell_found(pipeline, outcome)
             return

@@ -32,8 +32,8 @@ def test_a_large_edit_leaves_the_page_alive_and_is_stopped(
     shown: Callable[[dict[str, Any], int], Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = shown({"schedule": "1f1b", "microbatches": 16}, 4)
-    monkeypatch.setattr(predictions, "SMALL", 0)
-    monkeypatch.setattr(predictions, "computed", held.held)
+    monkeypatch.setattr(predictions, "SMALL_WORK", 0)
+    monkeypatch.setattr(predictions, "compute_prediction", held.held)
     iteration = page.locator('.mw-tile[data-key="iteration"]')
     before = iteration.inner_text()
     page.get_by_role("button", name="one microbatch more").click()

@@ -16,7 +16,7 @@ from meshwave.engine.predict import gallery
 from meshwave.engine.predict.expert_map import GridCluster
 from meshwave.engine.progress import tell
 
-computed, judged = predictions.computed, gallery_cards.judged
+computed, judged = predictions.compute_prediction, gallery_cards.judged
 FEW = ("1f1b", "gpipe", "hanayo", "zb-v", "dualpipe")
 IN_BROWSER = ("1f1b", "gpipe", "hanayo", "zb-v", "chimera", "dualpipe", "gems")
 
@@ -32,7 +32,7 @@ def hold() -> None:
         time.sleep(0.01)
 
 
-def held(design: Design) -> predictions.Computed:
+def held(design: Design) -> predictions.ComputedPrediction:
     hold()
     return computed(design)
 

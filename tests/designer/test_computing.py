@@ -62,8 +62,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
     """One on which every edit is large, and is computed only when the test lets it."""
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     found = Page(design())
-    monkeypatch.setattr(predictions, "SMALL", 0)
-    monkeypatch.setattr(predictions, "computed", held.held)
+    monkeypatch.setattr(predictions, "SMALL_WORK", 0)
+    monkeypatch.setattr(predictions, "compute_prediction", held.held)
     return found
 
 
@@ -211,7 +211,7 @@ def test_a_new_name_is_no_new_computation(page: Page) -> None:
 
 
 def test_only_so_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "KEPT_ROWS", 1_000)
+    monkeypatch.setattr(predictions, "KEPT_ROWS_LIMIT", 1_000)
     page = Page(design())
     shared = page.session.predictions
     for microbatches in range(17, 40):
@@ -226,7 +226,7 @@ def test_only_so_many_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_defect_is_a_sentence_and_loses_no_edit(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "computed", held.broken)
+    monkeypatch.setattr(predictions, "compute_prediction", held.broken)
     session, before = page.session, page.session.prediction
 
     edit(page)
@@ -234,7 +234,7 @@ def test_a_defect_is_a_sentence_and_loses_no_edit(page: Page, monkeypatch: pytes
 
     assert session.design.pipeline.microbatches == 24
     assert session.prediction is before
-    assert "the computation failed: it went wrong inside Meshwave (RuntimeError('broken at 24'))" in str(
+    assert "the computation failed: something went wrong inside Meshwave (RuntimeError('broken at 24'))" in str(
         session.errors[0]
     )
     assert session.progress["state"] == "stopped"
@@ -248,7 +248,7 @@ def test_a_process_that_was_killed_is_told_of(page: Page) -> None:
     os.kill(pid, signal.SIGKILL)
     page.until(lambda: not session.is_computing)
 
-    assert "its process ended early (signal 9; the machine may have too little memory)" in str(session.errors[0])
+    assert "the process ended early (signal 9; the machine may have too little memory)" in str(session.errors[0])
     assert session.design.pipeline.microbatches == 24
 
 
@@ -292,12 +292,12 @@ def test_a_step_that_is_too_large_for_the_page_is_a_sentence_and_no_computation(
 
 def test_small_steps_of_many_devices_are_large_work() -> None:
     small = design()
-    assert predictions.is_small(small)
-    assert not predictions.is_small(design("auto", seed=3)), "its order is not known"
+    assert predictions.is_small_prediction(small)
+    assert not predictions.is_small_prediction(design("auto", seed=3)), "its order is not known"
     devices = small.model_copy(
         update={"meshes": tuple(mesh.model_copy(update={"devices": tuple(range(1_000))}) for mesh in small.meshes)}
     )
-    assert not predictions.is_small(devices)
+    assert not predictions.is_small_prediction(devices)
 
 
 # ---- orders that are searched ----
@@ -315,7 +315,7 @@ def test_an_order_that_a_process_found_is_known_here() -> None:
     page = Page(auto)
     page.until(lambda: not page.session.is_computing)
 
-    assert predictions.is_small(auto)
+    assert predictions.is_small_prediction(auto)
     assert order(auto).digest == order(page.session.design).digest
 
 

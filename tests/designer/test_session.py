@@ -44,7 +44,7 @@ def test_an_edit_that_makes_a_part_unsound_changes_nothing(session: Session, des
 def test_an_edit_that_cannot_be_predicted_for_a_defect_of_ours_leaves_nothing_behind(
     session: Session, design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictions, "KEPT_ROWS", 0)
+    monkeypatch.setattr(predictions, "KEPT_ROWS_LIMIT", 0)
     session.edit("training.steps", 3, "3 steps")
     edited = session.design
 
