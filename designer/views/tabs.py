@@ -35,7 +35,7 @@ class TabbedPages(pn.Column):
     def __init__(self, label: str, pages: Mapping[str, tuple[str, Viewable]]) -> None:
         """``pages`` by their names: title and pane."""
         self._names = list(pages)
-        self._panes = [pane for _, pane in pages.values()]
+        self._panes = [pane if isinstance(pane, Canvas) else _framed(pane) for _, pane in pages.values()]
         self.tabs = Tabs(label=label, titles=[title for title, _ in pages.values()], sizing_mode="stretch_both")
         super().__init__(self.tabs, *self._panes, sizing_mode="stretch_both", styles=GRID)
         self.tabs.styles = {"grid-area": "tabs"}
@@ -56,8 +56,16 @@ class TabbedPages(pn.Column):
 
     def _show(self) -> None:
         for place, pane in enumerate(self._panes):
-            own = {} if isinstance(pane, Canvas) else PLAIN
-            pane.styles = {**own, **pane.styles, **PAGE, **(SHOWN if place == self.tabs.active else HIDDEN)}
+            shown = "visible" if place == self.tabs.active else "hidden"  # hidden ones keep their size and scroll
+            inside = (
+                {} if isinstance(pane, Canvas) else {"content-visibility": shown}
+            )  # Panel's panes say they are visible
+            pane.styles = {**pane.styles, **PAGE, "visibility": shown, **inside}
+
+
+def _framed(pane: Viewable) -> Viewable:
+    """A pane that is no widget of ours, in the colours of the page."""
+    return pn.Column(pane, sizing_mode="stretch_both", styles=FRAME)
 
 
 GRID = {
@@ -67,15 +75,9 @@ GRID = {
     "grid-template-areas": '"tabs" "page"',
 }
 PAGE = {"grid-area": "page", "min-width": "0", "min-height": "0"}
-SHOWN = {"visibility": "visible", "content-visibility": "visible"}
-HIDDEN = {"visibility": "hidden", "content-visibility": "hidden"}
-"""Keeps its size and scroll; the second hides what lies inside it and says itself that it is visible, as Panel's do."""
-PLAIN = {
+FRAME = {
     "overflow": "auto",
-    "padding": "8px 12px",
-    "box-sizing": "border-box",
     "background": "var(--mw-surface)",
     "color": "var(--mw-text)",
     "font": "13px system-ui, sans-serif",
 }
-"""Of a pane that is no widget of ours and has no colours of the page."""

@@ -1,6 +1,18 @@
 """Schedules of an expert layer, one file each; being in the folder is being registered."""
 
-from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, by_age, expert_schedules, in_titles
+from meshwave.engine.experts._base import (
+    Choice,
+    Costs,
+    ExpertSchedule,
+    by_age,
+    exchange,
+    expert_schedules,
+    gate,
+    in_titles,
+    order,
+    restore,
+    whole_experts,
+)
 from meshwave.engine.experts._collectives import Collective, Costed, Fit, Line, Links, traffic
 from meshwave.engine.experts._dropped_tokens import dropped
 from meshwave.engine.experts._layer import Homes, Layer, contiguous, shares
@@ -37,11 +49,16 @@ __all__ = [
     "device_load",
     "device_rows",
     "dropped",
+    "exchange",
     "expert_schedules",
+    "gate",
     "held",
     "in_titles",
+    "order",
     "play",
     "price",
+    "restore",
     "shares",
     "traffic",
+    "whole_experts",
 ]

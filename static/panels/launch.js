@@ -28,8 +28,8 @@ class LaunchBar {
     this.root = h(
       "section",
       { class: "mw-canvas mw-launchbar", "aria-label": "Launch" },
-      h("div", { class: "mw-launchbar-row" }, this.places, this.launch, this.rehearse, this.cancel),
-      this.words,
+      h("div", { class: "mw-launchbar-row" }, this.launch, this.rehearse, this.cancel),
+      h("div", { class: "mw-launchbar-row" }, this.places, this.words),
       this.progress,
     );
     model.on(["launchable", "rehearsable", "notice", "places", "place", "status"], () => this.draw());

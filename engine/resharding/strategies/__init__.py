@@ -1,5 +1,5 @@
 """How one slice travels from its sender to all its receivers, one file a strategy."""
 
-from meshwave.engine.resharding.strategies._base import Latency, Strategy, strategies
+from meshwave.engine.resharding.strategies._base import Latency, Leg, Strategy, strategies
 
-__all__ = ["Latency", "Strategy", "strategies"]
+__all__ = ["Latency", "Leg", "Strategy", "strategies"]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwave.engine.experts import Layer
+from meshwave.engine.experts import Layer, expert_schedules
 
 WEIGHTS = ("w_in", "b_in", "w_out", "b_out")
 
@@ -41,7 +41,8 @@ class Case:
     @property
     def gates_per_input(self) -> int:
         """Gates that share the tokens of one input."""
-        return self.layer.mp if self.schedule == "parm-s1" else 1
+        has_parts = self.schedule in expert_schedules and expert_schedules[self.schedule].gate_sees_part
+        return self.layer.mp if has_parts else 1
 
     def with_changes(self, **changes: Any) -> Case:
         return replace(self, **changes)

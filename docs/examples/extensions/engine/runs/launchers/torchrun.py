@@ -1,0 +1,54 @@
+"""Runs on this machine whose processes torchrun starts."""
+
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from typing import ClassVar
+
+from meshwave.engine.document import Design
+from meshwave.engine.errors import RunError
+from meshwave.engine.runs import Options, Run
+from meshwave.engine.runs.dry_run import Stopped
+from meshwave.engine.runs.launchers import Capabilities, ThreadedLauncher, environment, launchers
+from meshwave.engine.runs.outcome import Exit, Verdict, judge
+from meshwave.engine.runs.run_folder import Bundle
+
+WORKER = "meshwave.engine.runtime.processes.worker"
+LOOK_S = 0.1
+
+
+@launchers.register("torchrun")
+class TorchrunLauncher(ThreadedLauncher):
+    """Start one process per device with torchrun, a fresh interpreter each."""
+
+    name: ClassVar = "torchrun"
+    title: ClassVar = "torchrun on this machine"
+
+    def probe(self) -> Capabilities:
+        if find_spec("torch") is None:
+            return Capabilities("torchrun comes with torch, which is not installed: pip install torch")
+        return Capabilities(most_processes=64, note="torchrun starts a fresh interpreter for each process")
+
+    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:
+        if options.hosts is not None:
+            raise RunError("torchrun emulates no hosts; launch on this machine instead")
+
+    def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        worker = ["--nproc-per-node", str(bundle.processes), "--module", WORKER, str(bundle.folder)]
+        with (
+            (bundle.folder / "rank-0.log").open("wb") as log,
+            subprocess.Popen(
+                [*torchrun, *worker], env=environment(), cwd=bundle.folder, stdout=log, stderr=log
+            ) as process,
+        ):
+            while process.poll() is None:
+                if stop.wait(LOOK_S):
+                    process.terminate()
+        if stop.is_set():
+            raise Stopped
+        ended = [Exit(process=0, code=process.returncode, ours=False, time_s=time.time())]
+        steps = str(Run(self.record, bundle.run, self).progress)
+        return judge(bundle.folder, bundle.design, ended, was_cancelled=False, steps=steps)

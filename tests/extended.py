@@ -1,0 +1,53 @@
+"""A copy of the tree with a new member of every kind in its folder: the example files of the extension guide."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTENSIONS = ROOT / "docs/examples/extensions"
+COPIED = ("meshwave", "engine", "designer", "static", "examples", "docs", "tests", "pyproject.toml")
+DERIVED = shutil.ignore_patterns("__pycache__", "node_modules")
+
+
+def example_files() -> list[Path]:
+    """The example files, relative to the folder that mirrors the tree."""
+    return sorted(path.relative_to(EXTENSIONS) for path in EXTENSIONS.rglob("*.py"))
+
+
+def copy_tree(folder: Path, *, extended: bool = True) -> Path:
+    """Copy the tree into ``folder``, and add the examples if it is to be ``extended``."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=DERIVED)
+        else:
+            shutil.copy(source, folder / name)
+    if extended:
+        shutil.copytree(EXTENSIONS, folder, dirs_exist_ok=True, ignore=DERIVED)
+    return folder
+
+
+def environment(tree: Path, *more: Path) -> dict[str, str]:
+    """The variables of a process that imports from a copy, and keeps its runs beside it."""
+    path = os.pathsep.join(map(str, (tree, *more)))
+    return {**os.environ, "PYTHONPATH": path, "MESHWAVE_HOME": str(tree / "home"), "COLUMNS": "100"}
+
+
+def python(tree: Path, *arguments: str | Path, more: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run Python in a copy, whatever becomes of it."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=tree, env=environment(tree, *more), capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def meshwave(tree: Path, *arguments: str | Path, more: tuple[Path, ...] = ()) -> str:
+    """What a command of a copy prints; it must succeed."""
+    done = python(tree, "-m", "meshwave.designer.main", *arguments, more=more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
