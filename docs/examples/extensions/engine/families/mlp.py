@@ -107,16 +107,16 @@ def stage_builder() -> type[Any]:
     class MlpStages(StageBuilder):
         shape: Mlp
 
-        def embedding(self) -> nn.Module:
+        def make_embedding(self) -> nn.Module:
             return Inputs(self.shape)
 
-        def layer(self, number: int) -> nn.Module:
+        def make_layer(self, number: int) -> nn.Module:
             return Block(self.shape)
 
-        def head(self) -> nn.Module:
+        def make_head(self) -> nn.Module:
             return Loss(self.shape)
 
-        def deviation(self, name: str, weight: Tensor) -> float:
+        def weight_std(self, name: str, weight: Tensor) -> float:
             return float(weight.shape[1] ** -0.5)
 
     return MlpStages

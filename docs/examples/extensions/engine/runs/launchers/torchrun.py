@@ -31,7 +31,7 @@ class TorchrunLauncher(ThreadedLauncher):
             return Capabilities("torchrun comes with torch, which is not installed: pip install torch")
         return Capabilities(most_processes=64, note="torchrun starts a fresh interpreter for each process")
 
-    def see_that_it_can(self, design: Design, drawn: Design, options: Options) -> None:
+    def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
             raise RunError("torchrun emulates no hosts; launch on this machine instead")
 
