@@ -73,4 +73,6 @@ def test_the_map_tells_of_the_links_that_it_is_priced_on(monkeypatch: pytest.Mon
     monkeypatch.setattr(expert_map, "price_grid", lambda cluster: quick._replace(cluster=cluster))
     for cluster in (CLUSTERS["server"], CLUSTERS["nvlink"]):
         notes = " ".join(map_of_layers(cluster)["notes"])
-        assert cluster.description in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
+        assert (
+            cluster.description in notes and f"on {cluster.devices} devices, {cluster.devices_per_node} a node" in notes
+        )

@@ -1,0 +1,213 @@
+"""Every program trains the model that one process trains, also cut over devices, with experts, and on unequal meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwave.engine.schedules import schedules
+from tests.engine.runtime.equality import Document, assert_equal, layers_for, reference
+
+CUT = [
+    ({"schedule": "gpipe", "microbatches": 2}, 1, 1, {}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 2, {"clip_norm": 0.5, "lr": 0.1, "steps": 3}),
+    ({"schedule": "chimera", "microbatches": 4}, 2, 2, {"clip_norm": 0.5}),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 1, {"kind": "bert"}),
+    ({"schedule": "zb-h1", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "dualpipe", "microbatches": 4}, 2, 1, {}),
+    ({"schedule": "1f1b", "microbatches": 4, "recompute": "full"}, 2, 1, {}),
+    ({"schedule": "interleaved-1f1b", "microbatches": 4}, 4, 1, {"layers": 8, "precision": "bf16", "optimizer": "sgd"}),
+]
+"""With tensor parallelism: a schedule, meshes, copies, and what else is of interest there."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "others"), CUT, ids=case_name)
+def test_a_model_that_is_cut_trains_like_one_process(
+    pipeline: Document, pp: int, dp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """The vocabulary of 257 tokens is cut unevenly."""
+    document = draw(pipeline, pp=pp, dp=dp, tp=2, **{"layers": layers_for(pipeline, pp), **others})
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+
+
+@pytest.mark.parametrize("name", [name for name in schedules if name != "custom"])
+def test_every_schedule_trains_a_model_that_is_cut(name: str, crew: Any, draw: Callable[..., Document]) -> None:
+    pipeline = {"schedule": name, "microbatches": 4}
+    document = draw(pipeline, pp=2, tp=2, layers=layers_for(pipeline, 2), clip_norm=0.5)
+    assert_equal(crew.train(document), reference(document))
+
+
+WIDE = [
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 4, {"clip_norm": 0.5}),
+    ({"schedule": "zb-v", "microbatches": 4}, 1, 2, 4, {}),
+    ({"schedule": "1f1b", "microbatches": 4}, 2, 1, 3, {"kind": "bert"}),
+    ({"schedule": "zb-h1", "microbatches": 4, "recompute": "full"}, 2, 2, 2, {"clip_norm": 0.5, "steps": 3}),
+    ({"schedule": "chimera", "microbatches": 4, "recompute": [1, 2]}, 4, 1, 2, {"clip_norm": 0.5}),
+    ({"schedule": "hanayo", "waves": 2, "microbatches": 4}, 2, 2, 2, {"precision": "bf16", "optimizer": "sgd"}),
+]
+"""As above, and how many cuts."""
+
+
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "tp", "others"), WIDE, ids=case_name)
+def test_more_cuts_and_uneven_ones_train_like_one_process(
+    pipeline: Document, pp: int, dp: int, tp: int, others: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """The feed-forward block of 34 units is cut unevenly in three and in four, the vocabulary in all."""
+    document = draw(pipeline, pp=pp, dp=dp, tp=tp, layers=layers_for(pipeline, pp), **others)
+    document["model"] |= {"hidden": 24, "heads": 12, "ffn": 34}
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+
+
+def test_the_cuts_of_a_copy_agree_to_the_last_bit(crew: Any, draw: Callable[..., Document]) -> None:
+    """What is held whole is updated by each alone: it may not drift apart."""
+    found = crew.train(draw({"schedule": "1f1b", "microbatches": 4}, dp=2, tp=2, steps=4, lr=0.1, clip_norm=0.5))
+
+    for rank in (found[:4], found[4:]):
+        for name, weight in rank[0]["parameters"].items():
+            same = [other["parameters"][name] for other in rank if name not in other["cuts"]]
+            assert all(np.array_equal(weight, other) for other in same), name
+
+
+MOE = {"experts": 4, "top_k": 2, "capacity_factor": None, "every": 2, "aux_loss": 0.05, "z_loss": 0.01}
+EXPERTS = [
+    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 2, "esp": 2}),
+    ("1f1b", 2, 1, 2, {"schedule": "parm-s2", "ep": 2, "esp": 1}),
+    ("zb-h1", 2, 2, 2, {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2}),
+    ("1f1b", 2, 2, 2, {"schedule": "ppmoe", "ep": 2, "esp": 1}),
+    ("1f1b", 2, 2, 2, {"schedule": "parm-auto", "ep": 4, "esp": 1}),
+    ("hanayo", 2, 2, 1, {"schedule": "expert-parallel", "ep": 2, "esp": 1}),
+    ("chimera", 2, 2, 1, {"schedule": "a2a-allgather", "ep": 1, "esp": 2}),
+    ("gpipe", 2, 2, 2, {"schedule": "deepspeed", "ep": 2, "esp": 2}),
+    ("1f1b", 1, 2, 2, {"schedule": "parm-s1", "ep": 4, "esp": 1, "placement": [[0, 1], [1, 2], [3], [0, 2]]}),
+    ("1f1b", 2, 2, 1, {"schedule": "expert-parallel", "ep": 1, "esp": 1}),
+]
+"""Models with experts: a pipeline schedule, meshes, copies, cuts, and where the experts lie."""
+
+
+@pytest.mark.parametrize(("schedule", "pp", "dp", "tp", "experts"), EXPERTS, ids=case_name)
+def test_a_model_with_experts_trains_like_one_process(
+    schedule: str, pp: int, dp: int, tp: int, experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=pp, dp=dp, tp=tp, layers=4, clip_norm=0.5, steps=3)
+    document["model"]["moe"] = MOE
+    document["experts"] = experts
+    assert_equal(crew.train(document), reference(document))
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [
+        {"schedule": "parm-s2", "ep": 2, "esp": 2, "degree": 2},
+        {"schedule": "ppmoe"},
+        {"schedule": "deepspeed", "ep": 4},
+    ],
+    ids=case_name,
+)
+def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
+    experts: Document, crew: Any, draw: Callable[..., Document]
+) -> None:
+    """A token that is routed again must find the slot that it had."""
+    pipeline = {"schedule": "1f1b", "microbatches": 4, "recompute": "full"}
+    document = draw(pipeline, pp=2, dp=2, tp=2, layers=4, steps=3)
+    document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
+    document["experts"] = experts
+    assert_equal(crew.train(document), reference(document))
+
+
+def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
+    """On meshes of these dp and tp: two devices a node, so that some of what a mesh needs lies on its own node and
+    some does not."""
+    first = 0
+    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
+        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
+        first += dp * tp
+    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
+    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
+    return document
+
+
+UNEQUAL = [
+    ({"schedule": "1f1b"}, [(2, 1), (1, 2)], "broadcast", {}),
+    ({"schedule": "gpipe"}, [(1, 1), (4, 1)], "send-recv", {"micro_batch_size": 4}),
+    ({"schedule": "zb-h1"}, [(4, 1), (2, 2)], "local-allgather", {"clip_norm": 0.5, "micro_batch_size": 1}),
+    ({"schedule": "hanayo", "waves": 1, "recompute": "full"}, [(1, 2), (2, 1)], "global-allgather", {}),
+    ({"schedule": "eager-1f1b"}, [(2, 1), (1, 1), (1, 2)], "hierarchical", {}),
+    ({"schedule": "chimera"}, [(1, 1), (2, 1)], "broadcast", {"clip_norm": 0.5}),
+    (
+        {"schedule": "interleaved-1f1b", "chunks": 2},
+        [(2, 2), (4, 1)],
+        "broadcast",
+        {"precision": "bf16", "optimizer": "sgd"},
+    ),
+    ({"schedule": "zb-v"}, [(3, 1), (1, 2)], "hierarchical", {"kind": "bert"}),
+    ({"schedule": "1f1b"}, [(2, 1), (1, 2), (2, 2)], "rewrite-allgather", {}),
+]
+"""A pipeline, the dp and tp of each of its meshes, and how tensors travel between them."""
+SLICED = [
+    ("sequence", {"schedule": "1f1b"}, [(1, 2), (2, 1)], "broadcast", {}),
+    ("hidden", {"schedule": "zb-h1"}, [(2, 2), (1, 2)], "local-allgather", {"micro_batch_size": 1}),
+    ("sequence", {"schedule": "interleaved-1f1b", "chunks": 2}, [(1, 2), (1, 2)], "rewrite-allgather", {}),
+    ("hidden", {"schedule": "hanayo", "waves": 1, "recompute": "full"}, [(1, 2), (2, 1)], "global-allgather", {}),
+]
+"""The same, and the dim of which each tensor-parallel device sends a slice."""
+
+
+@pytest.mark.parametrize(("boundary", "pipeline", "shapes", "strategy", "others"), SLICED, ids=case_name)
+def test_tensor_parallel_devices_that_send_a_slice_each_train_like_one_process(
+    boundary: str,
+    pipeline: Document,
+    shapes: list[tuple[int, int]],
+    strategy: str,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    document = draw({**pipeline, "microbatches": 4}, pp=len(shapes), **{"micro_batch_size": 2, **others})
+    document = unequal(document, shapes, strategy)
+    document["transfer"]["boundary"] = boundary
+    assert_equal(crew.train(document), reference(document))
+
+
+@pytest.mark.parametrize(("pipeline", "shapes", "strategy", "others"), UNEQUAL, ids=case_name)
+def test_meshes_of_different_shapes_train_like_one_process(
+    pipeline: Document,
+    shapes: list[tuple[int, int]],
+    strategy: str,
+    others: Document,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    pp = len(shapes)
+    document = draw({**pipeline, "microbatches": 4}, pp=pp, layers=layers_for(pipeline, pp), **others)
+    document = unequal(document, shapes, strategy)
+    assert_equal(crew.train(document), reference(document), others.get("precision", "fp64"))
+
+
+UNEQUAL_EXPERTS = [
+    ("1f1b", [(1, 1), (2, 1)], {"schedule": "parm-s2", "ep": 1, "esp": 1}, 0.0),
+    ("zb-h1", [(2, 1), (1, 2)], {"schedule": "expert-parallel", "ep": 2, "esp": 1}, 0.0),
+    ("gpipe", [(1, 2), (2, 2)], {"schedule": "ppmoe"}, 0.0),
+    ("1f1b", [(1, 2), (1, 1)], {"schedule": "ppmoe"}, 0.05),
+]
+"""A pipeline schedule, the dp and tp of each mesh, where the experts lie, and the weight of the auxiliary loss: above
+0 where all meshes have the same dp, for it is a mean over the copies of a mesh, and other copies hold other tokens."""
+
+
+@pytest.mark.parametrize(("schedule", "shapes", "experts", "aux_loss"), UNEQUAL_EXPERTS, ids=case_name)
+def test_experts_on_meshes_of_different_shapes_train_like_one_process(
+    schedule: str,
+    shapes: list[tuple[int, int]],
+    experts: Document,
+    aux_loss: float,
+    crew: Any,
+    draw: Callable[..., Document],
+) -> None:
+    """The z-loss is a mean over tokens: it is the same whoever holds them."""
+    document = draw({"schedule": schedule, "microbatches": 4}, pp=len(shapes), layers=4, clip_norm=0.5)
+    document["model"]["moe"] = {**MOE, "aux_loss": aux_loss}
+    document["experts"] = experts
+    document = unequal(document, shapes, "broadcast")
+    assert_equal(crew.train(document), reference(document))
