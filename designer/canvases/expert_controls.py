@@ -7,7 +7,7 @@ from math import gcd
 from typing import Any
 
 from meshwave.designer.state import expert_edits as edits
-from meshwave.designer.state.measured_load import Routed
+from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import DEGREES
 from meshwave.engine.experts import by_age, expert_schedules
@@ -15,7 +15,7 @@ from meshwave.engine.experts import by_age, expert_schedules
 # ---- what can be set ----
 
 
-def controls(design: Design, routed: Sequence[Routed] = ()) -> list[dict[str, Any]]:
+def controls(design: Design, routed: Sequence[MeasuredLoad] = ()) -> list[dict[str, Any]]:
     """The settings of the experts: each with its words, its value and what it can be set to."""
     experts = design.experts
     idle = edits.idle(design)
@@ -34,7 +34,7 @@ LOADS_BY_NAME = ("uniform", "zipf")
 BY_HAND, NOT_MEASURED = "by hand", "not measured"
 
 
-def _loads(design: Design, routed: Sequence[Routed]) -> tuple[str, list[dict[str, Any]]]:
+def _loads(design: Design, routed: Sequence[MeasuredLoad]) -> tuple[str, list[dict[str, Any]]]:
     """The load that is set, and those that can be: by name, by hand, and as runs of this model measured it."""
     given = design.experts.load
     options = [_option("uniform", "uniform"), _option("zipf", "Zipf")]

@@ -21,7 +21,7 @@ from meshwave.designer.canvases.expert_figures import (
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of
 from meshwave.designer.state import expert_edits as edits
-from meshwave.designer.state.measured_load import Routed
+from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, folded
 from meshwave.engine.errors import InputError
@@ -69,12 +69,12 @@ class ExpertsCanvas(Canvas):
         on_edit: Edit | None = None,
         on_pane: Callable[[str], None] | None = None,
         on_compare: Callable[[], None] | None = None,
-        routed: Callable[[Design], Sequence[Routed]] = lambda design: (),
+        routed: Callable[[Design], Sequence[MeasuredLoad]] = lambda design: (),
         **params: Any,
     ) -> None:
         super().__init__(on_edit, **params)
         self._to_pane, self._compare, self._ask_routed = on_pane, on_compare, routed
-        self._routed: Sequence[Routed] = ()
+        self._routed: Sequence[MeasuredLoad] = ()
         self._drawn_design: Design | None = None
         self.rank = 0
 
@@ -212,7 +212,7 @@ class ExpertsCanvas(Canvas):
 # ---- what the widget is given ----
 
 
-def picture_of(design: Design, rank: int, routed: Sequence[Routed] = ()) -> dict[str, Any]:
+def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -> dict[str, Any]:
     """All that is drawn: ``none`` without experts, ``unfit`` with the reason where their layer cannot
     be laid out, else ``ready``. ``routed`` are the loads that runs of the design measured."""
     if design.model.moe is None:

@@ -17,8 +17,8 @@ from meshwave.designer.forms import Form
 from meshwave.designer.kit.assets import HEAD, read_static
 from meshwave.designer.pages.timeline_layers import _of_pin, layers
 from meshwave.designer.pages.transfer_page import Crossings
-from meshwave.designer.state.design_session import Session, in_words
-from meshwave.designer.state.measured_load import Routings
+from meshwave.designer.state.design_session import Session, progress_text
+from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.designer.state.order_edits import Drawing
 from meshwave.designer.state.studio import Draft, IsShown, Studio
 from meshwave.designer.views import FILL, Place, View, views
@@ -107,7 +107,7 @@ class Widgets:
             on_edit=session.edit,
             on_pane=self._turn_pane,
             on_compare=self._compare_experts,
-            routed=Routings(studio.record).of,
+            routed=MeasuredLoads(studio.record).of,
             visible=False,
             **FILL,
         )
@@ -209,7 +209,7 @@ class Widgets:
 
     def _show_progress(self) -> None:
         """How far a computation is; the picture stays what it is meanwhile."""
-        self.wave.progress = {**self.session.progress, "said": in_words(self.session.progress)}
+        self.wave.progress = {**self.session.progress, "said": progress_text(self.session.progress)}
         self.timeline.stale = self._stale
 
     @property
@@ -222,7 +222,7 @@ class Widgets:
             return ""
         if session.progress:
             shown = "No timeline yet" if session.prediction is None else "This is the last good design"
-            return f"{in_words(session.progress)}. {shown}"
+            return f"{progress_text(session.progress)}. {shown}"
         number, first = len(session.errors), str(session.errors[0])
         if session.prediction is None:
             return f"No timeline: the design has {number} problem{'s' if number > 1 else ''}. {first}"

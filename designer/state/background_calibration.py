@@ -1,4 +1,4 @@
-"""A calibration of this machine that goes on while pages come and go: one at a time, with progress, and with an end."""
+"""Calibration of this machine in a thread of the server: one at a time, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ Measure = Callable[[CalibrationOptions, Callable[[CalibrationProgress], None]], 
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a calibration stands."""
+class CalibrationStatus:
+    """State and progress of a calibration."""
 
     state: Literal["idle", "runs", "done", "failed", "stopped"] = "idle"
     name: str = ""
-    """Of the profile that it is for."""
+    """Name of the profile that is measured."""
     share: float = 0.0
     words: str = ""
 
     @property
     def runs(self) -> bool:
+        """Whether a calibration is running."""
         return self.state == "runs"
 
 
-class Calibrating:
-    """The calibration of this machine, which all tabs share."""
+class BackgroundCalibration:
+    """The calibration of this machine, shared by all tabs."""
 
     def __init__(self, measure: Measure = calibrate_machine) -> None:
         self._measure = measure
-        self._standing = Standing()
+        self._standing = CalibrationStatus()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> CalibrationStatus:
         return self._standing
 
     def hear(self, listener: Listener) -> Callable[[], None]:
@@ -69,13 +70,13 @@ class Calibrating:
             if self._standing.runs:
                 raise InputError("this machine is being measured; wait for that, or stop it")
             self._over.clear()
-            self._standing = Standing("runs", name, 0.0, "starting")
+            self._standing = CalibrationStatus("runs", name, 0.0, "starting")
         self._heard()  # first: its end must not be told before its beginning
         self._thread = threading.Thread(target=self._run, args=(name,), daemon=True, name="calibrate")
         self._thread.start()
 
     def stop(self) -> None:
-        """End it soon; nothing is kept. Its processes are asked as soon as they say something."""
+        """Cancel the calibration at its next progress report; no profile is stored."""
         with self._lock:
             if not self._standing.runs:
                 return
@@ -84,7 +85,7 @@ class Calibrating:
         self._heard()
 
     def close(self, patience_s: float = 5.0) -> None:
-        """The designer ends: no process of a calibration stays behind."""
+        """Cancel the calibration and wait until its processes have ended."""
         self.stop()
         if self._thread is not None:
             self._thread.join(patience_s)
@@ -93,14 +94,14 @@ class Calibrating:
         try:
             profile = self._measure(default_options(), self._follow)
             self._go_on()
-            standing = _kept(profile, name)
+            standing = _store_profile(profile, name)
         except Stopped:
-            standing = Standing("stopped", name, 0.0, "stopped; nothing was kept")
+            standing = CalibrationStatus("stopped", name, 0.0, "stopped; nothing was kept")
         except MeshwaveError as error:
-            standing = Standing("failed", name, 0.0, str(error))
+            standing = CalibrationStatus("failed", name, 0.0, str(error))
         except Exception as wrong:  # a defect of ours: whoever waits must not wait for ever
             traceback.print_exc()
-            standing = Standing(
+            standing = CalibrationStatus(
                 "failed", name, 0.0, f"it went wrong inside Meshwave ({wrong!r}); the terminal says more"
             )
         self._tell(standing)
@@ -111,9 +112,9 @@ class Calibrating:
 
     def _follow(self, progress: CalibrationProgress) -> None:
         self._go_on()
-        self._tell(Standing("runs", self._standing.name, progress.share, progress.message))
+        self._tell(CalibrationStatus("runs", self._standing.name, progress.share, progress.message))
 
-    def _tell(self, standing: Standing) -> None:
+    def _tell(self, standing: CalibrationStatus) -> None:
         with self._lock:
             if standing == self._standing and standing.share:
                 return
@@ -125,14 +126,14 @@ class Calibrating:
             listener()
 
 
-def _kept(profile: Profile, name: str) -> Standing:
+def _store_profile(profile: Profile, name: str) -> CalibrationStatus:
     try:
         keep(profile, name)
     except InputError as error:  # the disk was filled meanwhile: what took minutes is not thrown away
         spare = put_aside(profile)
-        return Standing("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
-    return Standing("done", name, 1.0, "measured and kept")
+        return CalibrationStatus("failed", name, 0.0, f"{error}{f'; what was measured is in {spare}' if spare else ''}")
+    return CalibrationStatus("done", name, 1.0, "measured and kept")
 
 
 class Stopped(Exception):
-    """Nobody wants to know any more."""
+    """Raised in the calibration thread after it was canceled."""

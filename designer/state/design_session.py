@@ -1,4 +1,4 @@
-"""What one browser tab holds: the design, what follows from it, and the way back."""
+"""State of a design page: the design, its prediction and problems, pins, and undo."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from meshwave.engine.predict.order_consequences import simulate_order
 from meshwave.engine.predict.prediction import Prediction
 
 LONGEST_HISTORY = 500
-MOST_PINNED = 3  # beside the open design: four on one axis
-RUNS = Problem("", "computing", "this step is being computed; until then the last one is shown")
-STOPPED = Problem("", "stopped", "the computation was stopped; compute again, undo, or change the design")
-CODES = {RUNS.code: "runs", STOPPED.code: "stopped"}
-"""Problems that are none: what follows from the design is not known yet."""
+PIN_LIMIT = 3  # beside the open design: four on one axis
+COMPUTING_PROBLEM = Problem("", "computing", "this step is being computed; until then the last one is shown")
+STOPPED_PROBLEM = Problem("", "stopped", "the computation was stopped; compute again, undo, or change the design")
+PROGRESS_STATES = {COMPUTING_PROBLEM.code: "runs", STOPPED_PROBLEM.code: "stopped"}
+"""Codes of problems that stand for a computation: its state in ``Session.progress``."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """A design to go back or forth to."""
+    """An entry of the undo history."""
 
     design: Design
     label: str  # of the edit between
@@ -41,11 +41,11 @@ class Step(NamedTuple):
 
 
 Steps = list[Step]
-"""The next one last."""
+"""Entries of the history; the next one comes last."""
 
 
 class Session(param.Parameterized):
-    """The open design of a tab and what follows from it.
+    """The open design of a tab and everything derived from it.
 
     Every edit goes through :meth:`edit`: one gesture, one step of undo. An edit that makes a part
     unsound is refused and changes nothing. One that leaves parts that do not fit each other yet is
@@ -75,8 +75,13 @@ class Session(param.Parameterized):
     notice = param.String(default="", doc="What a person should know although no edit was refused; empty for nothing.")
 
     def __init__(self, design: Design, later: Later | None = None, predictions: Predictions | None = None) -> None:
-        """With ``later`` a long computation holds nobody up: its result comes when it is there. ``predictions`` are
-        shared with other sessions."""
+        """Open a design.
+
+        Args:
+            design: the design.
+            later: schedules a callback in the page's event loop; with it, large predictions are computed by jobs.
+            predictions: cache shared with other sessions.
+        """
         super().__init__(design=design)  # type: ignore[no-untyped-call]  # param has no types there
         self._past: Steps = []
         self._future: Steps = []
@@ -89,25 +94,26 @@ class Session(param.Parameterized):
 
     @property
     def later(self) -> Later | None:
-        """Runs something in the page's own turn, from any thread; None where nothing goes on beside the page."""
+        """Schedules a callback in the page's event loop from any thread; None where there are no jobs."""
         return self._later
 
     @property
     def stale(self) -> bool:
-        """Whether the prediction is of an earlier design, since this one is wrong."""
+        """Whether the prediction is of an earlier design."""
         return self.prediction is None or self.prediction.design is not self.design
 
     @property
     def past(self) -> Iterator[Design]:
-        """The designs that undo leads back to, the last one first."""
+        """The designs that undo restores, latest first."""
         return (step.design for step in reversed(self._past))
 
     @property
     def errors(self) -> list[Problem]:
+        """Problems with severity ``error``."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     def edit(self, path: str, value: Any, label: str) -> None:
-        """Change what is at a path such as ``pipeline.waves``; the empty path merges top-level keys.
+        """Set the value at a path such as ``pipeline.waves``; the empty path merges top-level keys.
 
         Raises:
             DesignError: the change would make a part unsound; nothing is changed.
@@ -115,12 +121,12 @@ class Session(param.Parameterized):
         self._step_to(self._edited(path, value), label)
 
     def tried(self, path: str, value: Any) -> Prediction | None:
-        """What an edit would make of the step; nothing is changed. None where it would leave errors."""
+        """Predict the design after an edit without applying it; None where the edit would leave errors."""
         design = self._edited(path, value)
         return self._with_the_same_order(design) if type(design.pipeline).weighs else predict_with_problems(design)[1]
 
     def _with_the_same_order(self, design: Design) -> Prediction | None:
-        """What becomes of a design that searches for its order while it still has that of the open one."""
+        """Predict a design that searches its order with the order of the open design."""
         if (
             self.stale
             or design.stages != self.design.stages
@@ -134,31 +140,33 @@ class Session(param.Parameterized):
 
     def _edited(self, path: str, value: Any) -> Design:
         document = self.design.model_dump(mode="json")
-        return _release(parse_design(_changed(document, path, value), draft=True))
+        return _reset_stage_settings(parse_design(_with_value(document, path, value), draft=True))
 
     def replace(self, design: Design, label: str) -> None:
-        """Put another design in place of the open one, as one step of undo."""
+        """Replace the open design, as one step of undo."""
         self._step_to(design, label, opens=True)
         self.opened += 1
 
     def undo(self) -> None:
+        """Revert the last edit."""
         if self._past:
             *past, step = self._past
             self._turn_to(step.design, past, [*self._future, step._replace(design=self.design)], step.opens)
             self.turned += 1
 
     def redo(self) -> None:
+        """Apply the last reverted edit again."""
         if self._future:
             *future, step = self._future
             self._turn_to(step.design, [*self._past, step._replace(design=self.design)], future, step.opens)
             self.turned += 1
 
     def renew(self) -> None:
-        """Predict anew what follows from something besides the design, as when its profile was measured again."""
+        """Predict the design again after its external data, such as its profile, has changed."""
         self._show(self.design, *self._outcome(self.design))
 
     def pin(self, prediction: Prediction | None = None) -> None:
-        """Compare with a prediction, by default with what is predicted now; one that is pinned is taken off.
+        """Pin a prediction, by default the present one; one that is pinned already is unpinned.
 
         A design with errors has nothing to pin: there the comparison ends.
 
@@ -171,14 +179,14 @@ class Session(param.Parameterized):
         chosen = prediction or self.current_prediction("pin")
         kept = [pinned for pinned in self.pinned if pinned.design != chosen.design]
         if len(kept) == len(self.pinned):
-            if len(kept) == MOST_PINNED:
+            if len(kept) == PIN_LIMIT:
                 names = ", ".join(repr(pinned.design.name) for pinned in kept)
-                raise InputError(f"{MOST_PINNED} designs are pinned ({names}); unpin one to pin another")
+                raise InputError(f"{PIN_LIMIT} designs are pinned ({names}); unpin one to pin another")
             kept.append(chosen)
         self.pinned = kept
 
     def pin_design(self, design: Design) -> None:
-        """Compare with a design that is not open, as soon as it is predicted.
+        """Pin a design that is not open, as soon as it is predicted.
 
         Raises:
             InputError: it cannot be predicted, or as many are pinned as can be told apart.
@@ -214,7 +222,7 @@ class Session(param.Parameterized):
     # ---- files ----
 
     def beside(self, words: str, work: Callable[[], T], then: Callable[[T], None], *, at_once: bool) -> None:
-        """Do the work of a file now, or beside the page, which shows ``words`` meanwhile; then hand its result on."""
+        """Run work on a file now, or by a job while the page shows ``words``; then pass its result to ``then``."""
         self._end_file()
         if at_once or self._later is None:
             then(work())
@@ -239,21 +247,21 @@ class Session(param.Parameterized):
             self._file, self.notice = None, ""
 
     def unpin(self, place: int) -> None:
-        """Take a pinned prediction off; those behind it move up."""
+        """Remove a pinned prediction."""
         self.pinned = [*self.pinned[:place], *self.pinned[place + 1 :]]
 
     def end_comparison(self) -> None:
-        """Take all off."""
+        """Remove all pinned predictions."""
         self.pinned = []
 
     def current_prediction(self, purpose: str) -> Prediction:
-        """The prediction of the open design, for a ``purpose`` such as "pin".
+        """Return the prediction of the open design, for a ``purpose`` such as "pin".
 
         Raises:
             InputError: the open design has errors, so the prediction is of an earlier one.
         """
         if self.is_computing or (self.stale and self.progress):
-            reason = self.errors[0].message if self.errors else RUNS.message
+            reason = self.errors[0].message if self.errors else COMPUTING_PROBLEM.message
             raise InputError(f"there is nothing to {purpose} before the step is computed: {reason}")
         if self.stale:
             raise InputError(f"there is nothing to {purpose} before the design's errors are mended: {self.errors[0]}")
@@ -276,7 +284,7 @@ class Session(param.Parameterized):
                 self.prediction = prediction  # first: those who watch it are told first
             self.problems = found
             self.design = design
-            state = next((CODES[problem.code] for problem in found if problem.code in CODES), "")
+            state = next((PROGRESS_STATES[problem.code] for problem in found if problem.code in PROGRESS_STATES), "")
             self.progress = {"state": state, "share": 0.0, "words": ""} if state else {}
             self.history = (
                 self._past[-1].label if self._past else "",
@@ -287,12 +295,14 @@ class Session(param.Parameterized):
 
     @property
     def is_computing(self) -> bool:
-        """Whether what follows from the open design is being computed beside the page."""
+        """Whether a job predicts the open design."""
         return self._job is not None
 
     def _outcome(self, design: Design) -> Outcome:
-        """What follows from a design, as far as that is known at once; the rest is computed beside the page. A
-        computation that an edit has overtaken is given up, unless both mean the same."""
+        """Return the outcome of a design as far as it is known at once, and start a job for the rest.
+
+        The job of the design before is stopped, unless both have the same meaning.
+        """
         before, job = self._job, None
         outcome = self.predictions.predict_now(design, wait=self._later is None)
         if outcome is None:
@@ -306,7 +316,7 @@ class Session(param.Parameterized):
     def _hear(self, news: News) -> None:
         if isinstance(news, Progress):
             if not self.progress:
-                self._show(self.design, [*problems(self.design), RUNS], None)
+                self._show(self.design, [*problems(self.design), COMPUTING_PROBLEM], None)
             self.progress = {"state": "runs", "share": news.share, "words": news.words}
             return
         self._job = None
@@ -316,7 +326,7 @@ class Session(param.Parameterized):
             self._show_stopped(f"the computation failed: {news.words}; compute again, undo, or change the design")
 
     def end(self) -> None:
-        """Give up all computations, as when the tab is gone."""
+        """Stop all jobs of the session."""
         self._end_pinning()
         self._end_file()
         self._end_job()
@@ -327,22 +337,22 @@ class Session(param.Parameterized):
             self._job = None
 
     def stop(self) -> None:
-        """Give it up and say so; the last good prediction stays."""
+        """Stop the prediction of the open design; the last valid one stays."""
         if self.is_computing:
             self._end_job()
-            self._show_stopped(STOPPED.message)
+            self._show_stopped(STOPPED_PROBLEM.message)
 
     def _show_stopped(self, words: str) -> None:
-        self._show(self.design, [*problems(self.design), STOPPED.replace(params=words)], None)
+        self._show(self.design, [*problems(self.design), STOPPED_PROBLEM.replace(params=words)], None)
 
     def compute_again(self) -> None:
-        """Compute anew what was stopped."""
+        """Start a stopped prediction again."""
         if not self.is_computing and self.progress:
             self._show(self.design, *self._outcome(self.design))
 
 
-def in_words(progress: Mapping[str, Any]) -> str:
-    """How far a computation is, as ``Session.progress`` has it; empty where none goes on."""
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """Format ``Session.progress`` as a sentence; empty where nothing is computed."""
     if not progress:
         return ""
     if progress["state"] == "stopped":
@@ -351,8 +361,8 @@ def in_words(progress: Mapping[str, Any]) -> str:
     return f"Computing: {100 * progress['share']:.0f} %{doing}"
 
 
-def _release(design: Design) -> Design:
-    """Give up what was set stage by stage, or expert by expert, for another number of them, rather than refuse the edit."""
+def _reset_stage_settings(design: Design) -> Design:
+    """Reset settings per stage or per expert where an edit changed the number of stages or experts."""
     design = expert_edits.release(design)
     try:
         count = design.stages
@@ -364,7 +374,7 @@ def _release(design: Design) -> Design:
     return design.model_copy(update={"pipeline": pipeline.model_copy(update=gone)}) if gone else design
 
 
-def _changed(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def _with_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     if not path:
         return {**document, **value}
     steps = [int(index) if index else name for name, index in _STEP.findall(path)]

@@ -1,4 +1,4 @@
-"""Files that come from the browser of a person and go to it; large ones are read and made by jobs."""
+"""Files opened and exported in the browser; large ones are read and written by jobs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from meshwave.engine.imports import TOO_FEW_DEVICES, Imported, find_format, impo
 from meshwave.engine.predict.prediction import Prediction
 
 LARGEST_FILE_BYTES = 6_000_000
-"""Of a file that the page opens; a custom order as large as the page takes has half of it."""
-SMALL_BYTES = 50_000
-"""Of a file that is read in the page's own turn: in 0.2 s."""
+"""Largest file that the page opens; the largest custom order takes half of it."""
+SMALL_FILE_BYTES = 50_000
+"""Largest file that the server reads itself instead of by a job, in 0.2 s."""
 SMALL_ROWS = 20_000
-"""Of a program that is exported in the page's own turn: in 0.3 s."""
+"""Rows of the largest program that the server exports itself, in 0.3 s."""
 LONGEST_FILE_NAME = 100
 _UNFIT = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')
 
 
-class Opened(NamedTuple):
-    """What a file holds, or why it was not opened."""
+class OpenedFile(NamedTuple):
+    """The design of a file, or the problems that prevent opening it."""
 
     design: Design | None
     notes: tuple[Problem, ...]
     problems: tuple[Problem, ...]
 
 
-def opened(file: str, text: Any, into: Design, longest_name: int) -> Opened:
+def open_file(file: str, text: Any, into: Design, longest_name: int) -> OpenedFile:
     """Read a file of a design, or of a schedule for the design that is open."""
     try:
         if is_import(file):
@@ -41,28 +41,28 @@ def opened(file: str, text: Any, into: Design, longest_name: int) -> Opened:
         if design.pipeline.actions is not None and (too_large := find_page_limits(design)):
             raise DesignError(too_large)
     except DesignError as error:
-        return Opened(None, (), error.problems)
+        return OpenedFile(None, (), error.problems)
     except InputError as error:
-        return Opened(None, (), (Problem("", "file", str(error)),))
-    return Opened(design, notes, ())
+        return OpenedFile(None, (), (Problem("", "file", str(error)),))
+    return OpenedFile(design, notes, ())
 
 
 def read_upload(text: Any) -> Design:
-    """A design of the text of a file; one whose parts do not fit each other opens as a draft.
+    """Parse the text of a design file; an inconsistent design opens as a draft.
 
     Raises:
-        DesignError: it is no design.
-        InputError: it is too large.
+        DesignError: the text is not a design.
+        InputError: the file is too large.
     """
     return parse_design(_upload(text), draft=True)
 
 
 def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
-    """The open design with what a file of another tool holds; a design called ``name`` where the cluster is too small.
+    """Import a file of another tool into the open design, or into a new design ``name`` if the cluster is too small.
 
     Raises:
-        DesignError: it holds no sound design.
-        InputError: it is too large, or its format is not known.
+        DesignError: the file has no valid design.
+        InputError: the file is too large, or its format is unknown.
     """
     text = _upload(text)
     read = imports[find_format(file, text)].read
@@ -77,10 +77,10 @@ def read_import(file: str, text: Any, name: str, design: Design) -> Imported:
 
 
 def _upload(text: Any) -> str:
-    """The text of a file that a page sent.
+    """Return the text of an uploaded file.
 
     Raises:
-        InputError: it is no text, or too large.
+        InputError: the file is not text, or too large.
     """
     if not isinstance(text, str):
         raise InputError("the file is not text")
@@ -93,23 +93,23 @@ def _upload(text: Any) -> str:
     return text
 
 
-class Exported(NamedTuple):
-    """A file of a prediction, and what it has no place for."""
+class ExportedFile(NamedTuple):
+    """An exported prediction, and what its format cannot represent."""
 
     content: bytes
     left_out: list[str]
 
 
-def exported(name: str, prediction: Prediction) -> Exported:
-    """Write a prediction in the form of that name.
+def export_prediction(name: str, prediction: Prediction) -> ExportedFile:
+    """Export a prediction in the format ``name``.
 
     Raises:
-        InputError: the form cannot say what the design means.
+        InputError: the format cannot represent the design.
     """
     export = exports[name]
-    return Exported(export.make(prediction), export.left_out(prediction))
+    return ExportedFile(export.make(prediction), export.left_out(prediction))
 
 
 def file_name(name: str) -> str:
-    """A design's name as a file's, on any system."""
+    """Return a design's name as a file name that is valid on any system."""
     return " ".join(_UNFIT.sub(" ", name).split())[:LONGEST_FILE_NAME].strip(". ") or "design"

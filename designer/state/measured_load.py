@@ -1,4 +1,4 @@
-"""What the runs of a model measured of its experts' load, to be offered in place of a guess."""
+"""Expert loads that earlier runs of a model have measured, offered on the expert canvas."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from meshwave.engine.runs.recording import read_routing
 from meshwave.engine.runs.run_folder import read_design
 from meshwave.engine.units import when
 
-LOOKED_AT = 30
-"""Runs, the latest ones; older ones are a list of numbers in their folder."""
-OFFERED = 5
+RUNS_READ = 30
+"""Number of latest runs whose load is read."""
+LOADS_OFFERED = 5
 
 
-class Routed(NamedTuple):
-    """How often each expert was chosen in a run."""
+class MeasuredLoad(NamedTuple):
+    """Share of tokens that each expert received in a run."""
 
     run: str
     when: str
@@ -30,33 +30,36 @@ class Routed(NamedTuple):
 
     @property
     def words(self) -> str:
+        """Label such as ``measured 12:30, 20 steps``."""
         return f"measured {self.when}, {self.steps} steps"
 
 
-class Routings:
-    """The routing of the runs of a record; each run is read once, when it is over."""
+class MeasuredLoads:
+    """Measured loads of the runs in a record; each run is read once, when it has ended."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._known: dict[str, tuple[Mapping[str, Any], Routed] | None] = {}
+        self._known: dict[str, tuple[Mapping[str, Any], MeasuredLoad] | None] = {}
 
-    def of(self, design: Design) -> tuple[Routed, ...]:
-        """Those of runs of this very model on the same text, the latest first: placements and schedules
-        change no choice of a gate."""
+    def of(self, design: Design) -> tuple[MeasuredLoad, ...]:
+        """Return the loads of runs with the same model and data, latest first.
+
+        Placement and schedule do not change the choices of the gate.
+        """
         if design.model.moe is None:
             return ()
         meant = _meaning(design)
-        return tuple(routed for meaning, routed in self._all() if meaning == meant)[:OFFERED]
+        return tuple(routed for meaning, routed in self._all() if meaning == meant)[:LOADS_OFFERED]
 
-    def _all(self) -> Iterator[tuple[Mapping[str, Any], Routed]]:
-        for entry in self._record.all(LOOKED_AT):
+    def _all(self) -> Iterator[tuple[Mapping[str, Any], MeasuredLoad]]:
+        for entry in self._record.all(RUNS_READ):
             if entry.state.is_over:
                 if entry.id not in self._known:
                     self._known[entry.id] = self._read(entry)
                 if found := self._known[entry.id]:
                     yield found
 
-    def _read(self, entry: Entry) -> tuple[Mapping[str, Any], Routed] | None:
+    def _read(self, entry: Entry) -> tuple[Mapping[str, Any], MeasuredLoad] | None:
         folder = self._record.folder(entry.id)
         with suppress(MeshwaveError):  # it is gone, damaged or of another version
             layers = read_routing(folder)
@@ -65,10 +68,12 @@ class Routings:
                 load = tuple(float(f"{share * len(mean):.4g}") for share in mean)
                 last = Run(self._record, entry.id).latest()
                 steps = last["step"] + 1 if last else 0
-                return _meaning(read_design(folder)), Routed(entry.id, when(entry.created_s, exact=True), steps, load)
+                return _meaning(read_design(folder)), MeasuredLoad(
+                    entry.id, when(entry.created_s, exact=True), steps, load
+                )
         return None
 
 
 def _meaning(design: Design) -> dict[str, Any]:
-    """What decides how a gate routes."""
+    """Return the parts of a design that determine how its gate routes tokens."""
     return {"model": design.model.model_dump(mode="json"), "data": design.training.data}

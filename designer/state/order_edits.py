@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwave.designer.kit.canvas import value_of
 from meshwave.designer.state import design_edits as edits
-from meshwave.designer.state.design_session import RUNS, Session
+from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.engine.document import Design
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.findings import DesignError, FindingError, Problem, Refusal
@@ -378,7 +378,7 @@ def _cycle(cycle: list[Wait]) -> list[dict[str, Any]]:
 def _played(design: Design, session: Session) -> OrderOutcome:
     """Return the order of a draft with its simulation."""
     if session.is_computing:
-        raise Refusal("no_order_to_edit", {"reason": RUNS.message})
+        raise Refusal("no_order_to_edit", {"reason": COMPUTING_PROBLEM.message})
     try:
         now = order(design)
     except InputError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
 from meshwave.designer.state.predictions import Predictions
@@ -51,7 +51,7 @@ class Studio:
         self._launchers: dict[str, Launcher] = {}
         self.launcher = self.open_launcher("local")
         self.launcher.warm()
-        self.calibrating = Calibrating()
+        self.calibrating = BackgroundCalibration()
         self.predictions = Predictions()
 
     def _forget_old_drafts(self) -> None:

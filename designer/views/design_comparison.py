@@ -10,8 +10,8 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
-from meshwave.designer.state.design_session import MOST_PINNED, Session
-from meshwave.designer.state.file_jobs import SMALL_BYTES, read_upload
+from meshwave.designer.state.design_session import PIN_LIMIT, Session
+from meshwave.designer.state.file_jobs import SMALL_FILE_BYTES, read_upload
 from meshwave.designer.views.numbers import FIGURES, tiles
 from meshwave.designer.views.topbar import example_entries
 from meshwave.engine.document import Design, load_design
@@ -26,7 +26,7 @@ class Comparison(Overlay):
 
     columns = param.List(default=[], doc="See columns().")
     figures = param.List(default=[], doc="Key, label and help of each row.")
-    room = param.Integer(default=MOST_PINNED, doc="How many more can be pinned.")
+    room = param.Integer(default=PIN_LIMIT, doc="How many more can be pinned.")
     examples = param.List(default=[], doc="Designs that can be pinned without being opened.")
     stale = param.Boolean(default=False, doc="Whether the open design's column is of an earlier one.")
 
@@ -55,7 +55,7 @@ class Comparison(Overlay):
         session = self._session
         self.param.update(
             columns=columns(session.pinned, session.prediction),
-            room=MOST_PINNED - len(session.pinned),
+            room=PIN_LIMIT - len(session.pinned),
             stale=session.stale,
         )
 
@@ -76,7 +76,7 @@ class Comparison(Overlay):
 
     def _on_file(self, gesture: Mapping[str, Any]) -> None:
         text = gesture.get("text")
-        is_small = isinstance(text, str) and len(text) <= SMALL_BYTES
+        is_small = isinstance(text, str) and len(text) <= SMALL_FILE_BYTES
         self._session.beside(
             "Reading a file to compare with …", partial(read_upload, text), self._add, at_once=is_small
         )

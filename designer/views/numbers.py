@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, PlainData
-from meshwave.designer.state.design_session import RUNS, STOPPED, Session
+from meshwave.designer.state.design_session import COMPUTING_PROBLEM, STOPPED_PROBLEM, Session
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.units import duration, quantity
 
@@ -299,7 +299,10 @@ def staleness(session: Session) -> dict[str, str]:
     if session.progress:
         kept = "These are the numbers of the last good design." if session.prediction is not None else "No numbers yet."
         title = "Computing …" if session.is_computing else "Computation stopped"
-        return {"title": title, "detail": f"{kept} {RUNS.message if session.is_computing else STOPPED.message}"}
+        return {
+            "title": title,
+            "detail": f"{kept} {COMPUTING_PROBLEM.message if session.is_computing else STOPPED_PROBLEM.message}",
+        }
     errors = session.errors
     reasons = "\n".join(map(str, errors[:3]))
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'} to mend"

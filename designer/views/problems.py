@@ -9,7 +9,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
-from meshwave.designer.state.design_session import CODES, Session
+from meshwave.designer.state.design_session import PROGRESS_STATES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
 from meshwave.designer.views._view import FILL, View, views
@@ -27,7 +27,7 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
     every = [*problems, *(each for each in blocking if (each.where, each.code) not in known)]
 
     def severity(problem: Problem) -> str:
-        if problem.code in CODES:
+        if problem.code in PROGRESS_STATES:
             return "computing"
         unwise = problem.severity == "warning" and (problem.where, problem.code) in stops
         return "launch" if unwise or problem not in problems else problem.severity

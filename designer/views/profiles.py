@@ -13,7 +13,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
-from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Later
 from meshwave.engine.costs.contention import ROWS, describe_contention
@@ -74,7 +74,7 @@ class Profiles(Overlay):
     def __init__(
         self,
         session: Session,
-        calibrating: Calibrating,
+        calibrating: BackgroundCalibration,
         on_kept: Callable[[], None] = lambda: None,
         later: Later | None = None,
         **params: Any,

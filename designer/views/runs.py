@@ -12,7 +12,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
-from meshwave.designer.state.design_session import RUNS, Session
+from meshwave.designer.state.design_session import COMPUTING_PROBLEM, Session
 from meshwave.designer.views._view import FILL, View, views
 from meshwave.designer.views.launch_bar import LaunchBar
 from meshwave.designer.views.problems import Problems
@@ -233,7 +233,7 @@ class RunsPanel(Canvas):
             self._on_blocked(())
             return f"Cannot launch: {session.errors[0]}"
         if session.is_computing:
-            return f"Cannot launch: {RUNS.message}"
+            return f"Cannot launch: {COMPUTING_PROBLEM.message}"
         memory = None if session.stale else session.prediction.memory
         found = tuple(self._launcher.problems(session.design, memory))
         can = self._launcher.probe()

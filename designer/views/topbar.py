@@ -146,13 +146,13 @@ class TopBar(Canvas):
 
     def _on_open(self, gesture: Mapping[str, Any]) -> None:
         file, text = printable(value_of(gesture, "file", plain_text)), gesture.get("text")
-        work = partial(files.opened, file, text, self._session.design, LONGEST_NAME)
+        work = partial(files.open_file, file, text, self._session.design, LONGEST_NAME)
         size = len(text) if isinstance(text, str) else 0
         self._session.beside(
-            f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_BYTES
+            f"Reading {file} …", work, partial(self._show_opened, file), at_once=size <= files.SMALL_FILE_BYTES
         )
 
-    def _show_opened(self, file: str, found: files.Opened) -> None:
+    def _show_opened(self, file: str, found: files.OpenedFile) -> None:
         if found.design is None:
             self._refuse_file(file, found.problems)
         elif is_import(file):
@@ -178,10 +178,13 @@ class TopBar(Canvas):
         name, prediction = value_of(gesture, "name", plain_text), self._session.current_prediction("export")
         file = files.file_name(prediction.design.name) + exports[name].suffix
         is_small = len(prediction.program) <= files.SMALL_ROWS
-        work, then = partial(files.exported, name, prediction), partial(self._show_exported, file, exports[name].mime)
+        work, then = (
+            partial(files.export_prediction, name, prediction),
+            partial(self._show_exported, file, exports[name].mime),
+        )
         self._session.beside(f"Writing {file} …", work, then, at_once=is_small)
 
-    def _show_exported(self, file: str, mime: str, found: files.Exported) -> None:
+    def _show_exported(self, file: str, mime: str, found: files.ExportedFile) -> None:
         self._download(file, mime, found.content)
         if lines := [{"where": "", "message": each} for each in found.left_out]:
             self._tell(f"{file} has not all of the design", lines, "notes")

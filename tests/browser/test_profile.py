@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshwave.designer.forms import Form
-from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.profiles import Profiles
 from meshwave.engine.costs.profile_store import keep
@@ -35,7 +35,7 @@ def test_a_machine_is_measured_looked_at_and_used(
 ) -> None:
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path))
     session = Session(load_design(example("01-first-wave")))
-    calibrating = Calibrating(lambda wanted, heard: calibrate_machine(LINKS, heard))
+    calibrating = BackgroundCalibration(lambda wanted, heard: calibrate_machine(LINKS, heard))
 
     def make() -> pn.Row:
         assert pn.state.curdoc is not None

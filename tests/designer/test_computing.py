@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshwave.designer.state import predictions
-from meshwave.designer.state.design_session import Session, in_words
+from meshwave.designer.state.design_session import Session, progress_text
 from meshwave.designer.state.jobs import Job
 from meshwave.designer.state.predictions import Predictions
 from meshwave.designer.views.problems import Problems
@@ -93,7 +93,7 @@ def test_the_last_good_prediction_stays_while_a_large_edit_is_computed(page: Pag
         session.pin()
     page.running_job()
     assert session.progress["state"] == "runs"
-    assert in_words(session.progress) == "Computing: 50 %, waiting for the test"
+    assert progress_text(session.progress) == "Computing: 50 %, waiting for the test"
     assert session.errors[0].code == "computing"
     held.let_go()
     page.until(lambda: not session.is_computing)

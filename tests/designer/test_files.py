@@ -45,7 +45,7 @@ class Page:
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     """One to which every file is large."""
-    monkeypatch.setattr(files, "SMALL_BYTES", 0)
+    monkeypatch.setattr(files, "SMALL_FILE_BYTES", 0)
     monkeypatch.setattr(files, "SMALL_ROWS", 0)
     return Page(load_design(example("02-two-waves")))
 
@@ -85,7 +85,7 @@ def test_an_export_of_a_large_step_is_written_beside_the_page(page: Page) -> Non
 
     assert page.of("download") == []
     page.until(lambda: page.of("download"))
-    assert page.of("download")[0]["content"] == files.exported("torch-csv", page.session.prediction).content
+    assert page.of("download")[0]["content"] == files.export_prediction("torch-csv", page.session.prediction).content
     assert page.session.notice == ""
 
 
@@ -93,7 +93,7 @@ def test_a_large_file_to_compare_with_is_read_beside_the_page(page: Page) -> Non
     comparison = Comparison(page.session)
     text = json.dumps(document({"schedule": "gpipe", "microbatches": 7}, 4))
 
-    comparison._handle_msg({"type": "file", "text": text + " " * files.SMALL_BYTES})
+    comparison._handle_msg({"type": "file", "text": text + " " * files.SMALL_FILE_BYTES})
     page.until(lambda: page.session.pinned)
     assert page.session.pinned[0].design.pipeline.microbatches == 7
 

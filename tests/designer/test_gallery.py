@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwave.designer.pages.timeline_layers import layers
-from meshwave.designer.state.design_session import MOST_PINNED, Session
+from meshwave.designer.state.design_session import PIN_LIMIT, Session
 from meshwave.designer.views import gallery_cards
 from meshwave.designer.views.design_comparison import Comparison, columns
 from meshwave.designer.views.gallery import Gallery
@@ -269,7 +269,7 @@ def test_up_to_three_are_pinned_beside_the_open_one(session: Session) -> None:
 
     with pytest.raises(InputError, match="3 designs are pinned .* unpin one"):
         session.pin()
-    assert len(session.pinned) == MOST_PINNED
+    assert len(session.pinned) == PIN_LIMIT
     assert [layer.label.split(":")[0] for layer in layers(session)] == ["Pinned"] * 3 + ["Two waves on four meshes"]
 
     session.unpin(1)

@@ -11,7 +11,7 @@ import pytest
 
 from meshwave.designer.forms import Field, change, fields
 from meshwave.designer.state import background_calibration as beside
-from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.views.profiles import Profiles, axis, charts, listed, machine_words
 from meshwave.engine.costs.profile import Measured, Profile
@@ -40,7 +40,7 @@ def by_path(design: Design) -> dict[str, Field]:
     return {field["path"]: field for section in fields(design) for field in section["fields"]}
 
 
-def follow(calibrating: Calibrating) -> Callable[[str], None]:
+def follow(calibrating: BackgroundCalibration) -> Callable[[str], None]:
     """Waits until it stands as is asked."""
     changed = threading.Condition()
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_profile_is_listed_as_such() -> None:
 def test_why_a_file_is_no_profile_is_told_where_its_charts_would_be(session: Session) -> None:
     path = keep(known(), "a.json")
     path.write_bytes(path.read_bytes()[:500])  # cut short, as by a disk that was full
-    view = Profiles(session, Calibrating())
+    view = Profiles(session, BackgroundCalibration())
 
     view.open()
 
@@ -175,7 +175,7 @@ def test_a_profile_of_another_machine_says_so() -> None:
 
 def test_the_profile_that_is_looked_at_becomes_the_design_s(session: Session) -> None:
     keep(known(), "a")
-    view = Profiles(session, Calibrating())
+    view = Profiles(session, BackgroundCalibration())
 
     view.open()
     view._handle_msg({"type": "use"})
@@ -195,7 +195,7 @@ def test_a_calibration_is_kept_under_its_name_and_shown(session: Session) -> Non
         heard(CalibrationProgress(0.5, "half"))
         return known()
 
-    calibrating = Calibrating(measure)
+    calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
     view = Profiles(session, calibrating, on_kept=lambda: told.append("kept"))
     view.open()
@@ -216,7 +216,7 @@ def test_a_design_whose_profile_is_measured_again_is_predicted_anew(session: Ses
     layer, *ends = known().blocks
     twice = {phase: fit.model_copy(update={"per": {**fit.per, "block": 1.0}}) for phase, fit in layer.fits.items()}
     slow = known(blocks=(layer.model_copy(update={"fits": twice}), *ends))
-    calibrating = Calibrating(lambda wanted, heard: slow)
+    calibrating = BackgroundCalibration(lambda wanted, heard: slow)
     until = follow(calibrating)
     view = Profiles(session, calibrating)
 
@@ -237,7 +237,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
         heard(CalibrationProgress(0.5, "half"))
         return known()
 
-    calibrating = Calibrating(measure)
+    calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
 
     calibrating.start("mine")
@@ -255,7 +255,7 @@ def test_a_calibration_that_is_stopped_keeps_nothing(session: Session) -> None:
 def test_what_cannot_be_kept_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").touch()
     monkeypatch.setenv("MESHWAVE_HOME", str(tmp_path / "home"))
-    calibrating = Calibrating(lambda wanted, heard: pytest.fail("it was measured"))
+    calibrating = BackgroundCalibration(lambda wanted, heard: pytest.fail("it was measured"))
 
     with pytest.raises(InputError, match="cannot keep profiles in .*: Not a directory"):
         calibrating.start("mine")
@@ -269,7 +269,7 @@ def test_what_could_not_be_kept_in_the_end_is_put_aside(session: Session, monkey
 
     monkeypatch.setattr(beside, "keep", fails)
     monkeypatch.setattr(beside, "put_aside", lambda profile: "/aside.json")
-    calibrating = Calibrating(lambda wanted, heard: known())
+    calibrating = BackgroundCalibration(lambda wanted, heard: known())
     until = follow(calibrating)
 
     calibrating.start("mine")
@@ -282,7 +282,7 @@ def test_what_cannot_be_measured_is_told() -> None:
     def measure(wanted: CalibrationOptions, heard: Callable[[CalibrationProgress], None]) -> Profile:
         raise InputError("there is no torch here")
 
-    calibrating = Calibrating(measure)
+    calibrating = BackgroundCalibration(measure)
     until = follow(calibrating)
 
     calibrating.start("mine")

@@ -10,7 +10,7 @@ import pytest
 
 from meshwave.designer.canvases.experts import ExpertsCanvas
 from meshwave.designer.state.design_session import Session
-from meshwave.designer.state.measured_load import Routings
+from meshwave.designer.state.measured_load import MeasuredLoads
 from meshwave.engine.document import Design, load_design
 from meshwave.engine.files import example
 from meshwave.engine.predict.prediction import predict
@@ -55,7 +55,7 @@ def ran(record: Record, session: Session) -> Ran:
 
 
 def canvas(session: Session, record: Record) -> tuple[ExpertsCanvas, list[dict[str, Any]]]:
-    made = ExpertsCanvas(session.edit, routed=Routings(record).of)
+    made = ExpertsCanvas(session.edit, routed=MeasuredLoads(record).of)
     told: list[dict[str, Any]] = []
     made._send_msg = told.append  # type: ignore[method-assign, assignment]
     session.param.watch(lambda *_: made.show(session.design), "design")
@@ -111,7 +111,7 @@ def test_only_runs_of_this_model_are_offered_and_only_when_they_are_over(
     first = ran(session.design.model_copy(update={"experts": moved}), layer1=HOT)
     live = ran(state=State.RUNNING, layer1=EVEN)
     made, _ = canvas(session, record)
-    known = Routings(record)
+    known = MeasuredLoads(record)
     assert [routed.run for routed in known.of(session.design)] == [first]
 
     record.move(live, State.CANCELLED)

@@ -17,7 +17,7 @@ from panel.custom import JSComponent
 
 from meshwave.designer.pages.design_page import Widgets
 from meshwave.designer.pages.transfer_page import lab
-from meshwave.designer.state.background_calibration import Calibrating
+from meshwave.designer.state.background_calibration import BackgroundCalibration
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.studio import Studio
 from meshwave.engine.document import load_design, parse_design
@@ -253,7 +253,7 @@ def tab(design: str) -> Iterator[Tab]:
         for member in launchers.values():
             for method in ("submit", "warm"):
                 stack.enter_context(patch.object(member, method, refuse if method == "submit" else lambda _: None))
-        stack.enter_context(patch.object(Calibrating, "start", refuse))
+        stack.enter_context(patch.object(BackgroundCalibration, "start", refuse))
         stack.enter_context(patch.multiple(auto, GREEDY=1, CLIMBS=20))
         made = Tab(design)
         stack.enter_context(patch.object(JSComponent, "_send_msg", lambda _, message: made.sent.append(message)))
