@@ -67,3 +67,22 @@ def layers_for(pipeline: Document, pp: int) -> int:
 
 def case_name(case: Any) -> str | None:
     return "-".join(map(str, case.values())) if isinstance(case, dict) else None
+
+
+def assert_same_bits(one: list[Any], other: list[Any]) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine["losses"] == theirs["losses"]
+        for part in ("gradients", "parameters"):
+            assert all(np.array_equal(value, theirs[part][name]) for name, value in mine[part].items())
+
+
+def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
+    """On meshes of these dp and tp: two devices a node, so that some of what a mesh needs lies on its own node and
+    some does not."""
+    first = 0
+    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
+        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
+        first += dp * tp
+    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
+    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
+    return document

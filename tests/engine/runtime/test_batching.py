@@ -11,7 +11,7 @@ import pytest
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
 from tests.engine.runtime.conftest import Crew, Document
-from tests.engine.runtime.test_equality import assert_equal, layers_for, name, reference
+from tests.engine.runtime.equality import assert_equal, case_name, layers_for, reference
 
 TASKS = "tests.engine.runtime.batching_tasks"
 PIPELINES = [
@@ -29,7 +29,7 @@ def batched(document: Document) -> Document:
     return {**document, "transfer": {"batched": True}}
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp"), PIPELINES, ids=name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp"), PIPELINES, ids=case_name)
 def test_a_batched_run_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, crew: Crew, draw: Callable[..., Document]
 ) -> None:
@@ -39,7 +39,7 @@ def test_a_batched_run_trains_like_one_process(
 
 
 @pytest.mark.parametrize(
-    "pipeline", [{"schedule": "1f1b", "microbatches": 6}, {"schedule": "chimera", "microbatches": 4}], ids=name
+    "pipeline", [{"schedule": "1f1b", "microbatches": 6}, {"schedule": "chimera", "microbatches": 4}], ids=case_name
 )
 def test_a_process_issues_the_batches_of_its_program(
     pipeline: Document, crew: Crew, draw: Callable[..., Document]

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Literal, get_args, get_origin
 
-import numpy as np
 import pytest
 
 from meshwave.engine.schedules import Pipe, schedules
-from tests.engine.runtime.equality import Document, assert_equal, layers_for, reference
+from tests.engine.runtime.equality import (
+    Document,
+    assert_equal,
+    assert_same_bits,
+    case_name,
+    layers_for,
+    reference,
+)
 
 LINEAR = [
     ({"schedule": schedule, "microbatches": mb}, pp, dp)
@@ -162,13 +168,6 @@ FUSED = """
     0F0 0SEND_F0 0F1 0RECV_B0 0SEND_F1 (0F2;0B0)OVERLAP_F_B 0RECV_B1 0SEND_F2 0RECV_B2 0B1 0B2 STEP
     1RECV_F0 1RECV_F1 1F0 (1F1;1I0)OVERLAP_F_B 1RECV_F2 1SEND_B0 (1F2;1B1)OVERLAP_F_B 1W0 1SEND_B1 1B2 1SEND_B2 STEP
 """
-
-
-def assert_same_bits(one: list[Any], other: list[Any]) -> None:
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine["losses"] == theirs["losses"]
-        for part in ("gradients", "parameters"):
-            assert all(np.array_equal(value, theirs[part][name]) for name, value in mine[part].items())
 
 
 def test_the_backward_may_be_split_in_input_and_weights(crew: Any, draw: Callable[..., Document]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwave.engine.schedules import schedules
-from tests.engine.runtime.equality import Document, assert_equal, layers_for, reference
+from tests.engine.runtime.equality import Document, assert_equal, case_name, layers_for, reference, unequal
 
 CUT = [
     ({"schedule": "gpipe", "microbatches": 2}, 1, 1, {}),
@@ -115,18 +115,6 @@ def test_experts_that_drop_tokens_and_are_computed_again_train_like_one_process(
     document["model"]["moe"] = {**MOE, "capacity_factor": 0.7}
     document["experts"] = experts
     assert_equal(crew.train(document), reference(document))
-
-
-def unequal(document: Document, shapes: list[tuple[int, int]], strategy: str) -> Document:
-    """On meshes of these dp and tp: two devices a node, so that some of what a mesh needs lies on its own node and
-    some does not."""
-    first = 0
-    for mesh, (dp, tp) in zip(document["meshes"], shapes, strict=True):
-        mesh |= {"devices": list(range(first, first + dp * tp)), "axes": {"dp": dp, "tp": tp}}
-        first += dp * tp
-    document["cluster"] |= {"nodes": -(-first // 2), "devices_per_node": 2}
-    document["transfer"] = {"strategy": strategy, "ordering": "ensemble"}
-    return document
 
 
 UNEQUAL = [

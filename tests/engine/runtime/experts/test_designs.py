@@ -13,7 +13,7 @@ from meshwave.engine.document import parse_design
 from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.document.unsupported import runnable
 from tests.engine.experts.test_designs import accepted, documents
-from tests.engine.runtime.test_equality import assert_equal, part, reference
+from tests.engine.runtime.equality import assert_equal, part, reference
 
 Document = dict[str, Any]
 PROCESSES = 8

@@ -17,7 +17,7 @@ from meshwave.engine.lowering.lower import lower
 from meshwave.engine.runtime.execution.data import DEFAULT_TEXT, TrainingBatches
 from meshwave.engine.runtime.execution.stages import LocalStage
 from meshwave.engine.runtime.models import build_stage
-from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
+from tests.engine.runtime.equality import assert_equal, assert_same_bits, case_name, reference
 
 Document = dict[str, Any]
 
@@ -51,7 +51,7 @@ def draw_u_net(draw: Callable[..., Document]) -> Callable[..., Document]:
     return draw_u_net
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "options"), CASES, ids=name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "options"), CASES, ids=case_name)
 def test_a_u_net_trains_like_one_process(
     pipeline: Document, pp: int, dp: int, options: Document, crew: Any, draw_u_net: Callable[..., Document]
 ) -> None:

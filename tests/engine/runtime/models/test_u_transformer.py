@@ -9,7 +9,7 @@ import pytest
 
 from meshwave.engine.document import parse_design
 from meshwave.engine.lowering.lower import lower
-from tests.engine.runtime.test_equality import assert_equal, assert_same_bits, name, reference
+from tests.engine.runtime.equality import assert_equal, assert_same_bits, case_name, reference
 
 Document = dict[str, Any]
 Skips = list[tuple[int, int, int]]
@@ -35,7 +35,7 @@ CASES: list[tuple[Document, int, int, int, Skips, Document]] = [
 """A pipeline, the number of meshes, copies and layers, the skips between its stages, and options of training."""
 
 
-@pytest.mark.parametrize(("pipeline", "pp", "dp", "layers", "skips", "options"), CASES, ids=name)
+@pytest.mark.parametrize(("pipeline", "pp", "dp", "layers", "skips", "options"), CASES, ids=case_name)
 def test_skip_connections_train_like_one_process(
     pipeline: Document,
     pp: int,
