@@ -28,7 +28,7 @@ from meshwave.engine.predict import prediction as predictions
 from meshwave.engine.runs import Options, Record, State
 from meshwave.engine.runs import Run as LaunchedRun
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
 from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.run_comparison import comparison_of
 
@@ -202,7 +202,7 @@ def run(
     if steps is not None:
         document = design.model_dump(mode="json")
         design = parse_design({**document, "training": {**document["training"], "steps": steps}})
-    options = Options(rehearse=Rehearsal() if dry_run else None, hosts=drawn(design, hosts) if hosts else None)
+    options = Options(rehearse=Rehearsal() if dry_run else None, hosts=default_hosts(design, hosts) if hosts else None)
     found = predictions.predict(design)
     launcher = launchers[target](Record())
     return Run(launcher.submit(specify_run(found, options)))

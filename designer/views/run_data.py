@@ -18,7 +18,7 @@ from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.program.timeline import Timeline
 from meshwave.engine.runs import Bundle, Entry, Run
 from meshwave.engine.runs.accuracy import compare
-from meshwave.engine.runs.emulation.hosts import meets, predicted_for, read_as_run
+from meshwave.engine.runs.emulation.hosts import predicted_for, predicts_links_of, read_as_run
 from meshwave.engine.runs.recording import Recording, read_recording
 from meshwave.engine.runs.run_comparison import comparison_of
 from meshwave.engine.runs.run_folder import read_drawn
@@ -133,7 +133,7 @@ class _Shown:
 
     def meets(self, design: Design) -> bool:
         """Whether its links were those that a design is predicted for, where they were emulated."""
-        return self.bundle is None or meets(self.bundle, design)
+        return self.bundle is None or predicts_links_of(self.bundle, design)
 
     def computes(self, design: Design) -> bool:
         """Whether a step of the run is a step of a design; that of a rehearsal takes what it was priced at."""

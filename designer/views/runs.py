@@ -25,7 +25,7 @@ from meshwave.engine.findings import Problem
 from meshwave.engine.predict.prediction import Prediction
 from meshwave.engine.runs import Entry, Launcher, Options, Record, Run, loss_of, reconcile
 from meshwave.engine.runs.dry_run import shortened
-from meshwave.engine.runs.emulation.hosts import drawn
+from meshwave.engine.runs.emulation.hosts import default_hosts
 from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.options import PLAIN, REHEARSAL
 from meshwave.engine.runs.run_comparison import design_history, keep_profile
@@ -123,7 +123,7 @@ class RunsPanel(Canvas):
         """On emulated hosts where a person wants that, of a design that has several."""
         design = self._session.design
         there = self._emulates and design.cluster.nodes > 1
-        return options.model_copy(update={"hosts": drawn(design)}) if there else options
+        return options.model_copy(update={"hosts": default_hosts(design)}) if there else options
 
     @property
     def _launcher(self) -> Launcher:

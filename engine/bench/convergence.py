@@ -24,7 +24,7 @@ from meshwave.engine.document import Design, parse_design
 from meshwave.engine.errors import RunError
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Launcher, Options, Record, State
-from meshwave.engine.runs.emulation.network import missing
+from meshwave.engine.runs.emulation.network import missing_requirement
 from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.units import quantity
 
@@ -121,7 +121,7 @@ def convergence(
     Raises:
         RunError: a run failed, or was not over in time.
     """
-    size, lacking = size or Size(), missing()
+    size, lacking = size or Size(), missing_requirement()
     hosts = Hosts(nodes=NODES, intra_bandwidth=INTRA_BYTES_PER_S, inter_bandwidth=INTER_BYTES_PER_S)
     options = Options(hosts=None if lacking else hosts)
     runs = {}

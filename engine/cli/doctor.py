@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from meshwave.engine.files import home, import_path
 from meshwave.engine.messages import render
-from meshwave.engine.runs.emulation.network import missing
+from meshwave.engine.runs.emulation.network import missing_requirement
 
 State = Literal["ok", "limited", "missing"]
 
@@ -242,7 +242,7 @@ def _check_loopback() -> Iterator[Finding]:
 
 def _check_links() -> Iterator[Finding]:
     """Emulate a small cluster with slow links, and remove it at once."""
-    if reason := missing():
+    if reason := missing_requirement():
         yield Finding("links", "limited", "links_not_emulated", {"reason": reason}, "links_remedy")
     else:
         yield Finding("links", "ok", "links_emulated")

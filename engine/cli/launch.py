@@ -26,7 +26,7 @@ from meshwave.engine.runs import Options, Record, Run, State, loss_in_words, ste
 from meshwave.engine.runs.accuracy import Comparison
 from meshwave.engine.runs.checkpoints import Checkpoints
 from meshwave.engine.runs.dry_run import Rehearsal, long_time, shortened
-from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
 from meshwave.engine.runs.launchers import launchers, specify_run, usual_launcher
 from meshwave.engine.runs.run_comparison import comparison_lines, comparison_of
 from meshwave.engine.runs.run_folder import RunSpec
@@ -158,7 +158,7 @@ def run_options(design: Design, options: argparse.Namespace) -> Options:
     try:
         return Options(
             rehearse=Rehearsal(scale=options.scale) if options.rehearse else None,
-            hosts=None if options.hosts is None else drawn(design, options.hosts, *links),
+            hosts=None if options.hosts is None else default_hosts(design, options.hosts, *links),
             checkpoints=checkpoint_options(options),
         )
     except ValidationError as error:

@@ -1,0 +1,1 @@
+"""Lowering: from a design to its program, one file per pass."""

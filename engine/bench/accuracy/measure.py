@@ -22,7 +22,7 @@ from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.runs import Launcher, Record, State
 from meshwave.engine.runs.accuracy import Comparison, compare, profile_of
 from meshwave.engine.runs.dry_run import SHORTEST_S, Lengths, Rehearsal
-from meshwave.engine.runs.emulation.hosts import drawn, read_as_run
+from meshwave.engine.runs.emulation.hosts import default_hosts, read_as_run
 from meshwave.engine.runs.launchers import launchers, specify_run
 from meshwave.engine.runs.options import PLAIN, Options
 from meshwave.engine.runs.recording import read_recording
@@ -75,7 +75,7 @@ class Bench:
         prediction = predict(case.design(STEPS[case.way]))
         longest = LONGEST_ON_HOSTS_S if case.on_hosts else LONGEST_S
         scale = (case.scale or scale_of(prediction, longest)) if case.way == "rehearsed" else None
-        hosts = drawn(prediction.design) if case.on_hosts else None
+        hosts = default_hosts(prediction.design) if case.on_hosts else None
         options = Options(rehearse=Rehearsal(scale=scale), hosts=hosts) if scale else PLAIN
         busy = others()
         run = self._launcher.submit(specify_run(prediction, options))

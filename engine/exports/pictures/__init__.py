@@ -1,0 +1,1 @@
+"""Pictures of timelines: their shapes and colours."""

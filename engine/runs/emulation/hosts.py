@@ -1,8 +1,8 @@
-"""Emulated hosts: who of a run sits where, and what the links between them carry on this machine.
+"""Emulated hosts: the host of each process, and the rates of the links between hosts.
 
-A run that names hosts is of the design as it is drawn, on a cluster of these hosts (:func:`placed`), with links no
-faster than this machine can emulate (:func:`held`). That design is what its folder holds: its links are shaped by
-it, its processes wait and choose by it, and its prediction is made of it.
+A run on emulated hosts uses the design on a cluster of these hosts (:func:`apply_hosts`), with links no
+faster than this machine can emulate (:func:`cap_link_rates`). Its folder holds that design: its links, its processes
+and its prediction use it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from meshwave.engine.errors import InputError
 from meshwave.engine.findings import Refusal, RunRefusal
 from meshwave.engine.run_files import damaged
 from meshwave.engine.runs.dry_run import AS_IT_IS_S, Rehearsal
-from meshwave.engine.runs.emulation.network import PAYLOAD, missing
+from meshwave.engine.runs.emulation.network import PAYLOAD, missing_requirement
 from meshwave.engine.runs.emulation.topology import LEAST_RATE, Topology
 from meshwave.engine.runs.options import Hosts, Options
 from meshwave.engine.runs.run_folder import Bundle, holding, process_count, read_bundle, read_design, read_options
 from meshwave.engine.units import number, quantity
 
-CARRIED = 5e8
-"""Bytes/s that a link is held to at most. Faster ones cannot be emulated: what is sent, cores have to copy
-from link to link, and two of them get to about twice this through all links together."""
+FASTEST_LINK = 5e8
+"""Bytes/s of the fastest emulated link: cores copy all data from link to link, and two of them reach about twice
+this rate over all links together."""
 
 
-def drawn(design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None) -> Hosts:
-    """As many hosts as the design has nodes, with its links; what is given takes the place of what is drawn."""
+def default_hosts(
+    design: Design, nodes: int | None = None, intra: float | None = None, inter: float | None = None
+) -> Hosts:
+    """Return as many hosts as the design has nodes, with its links, unless other values are given."""
     cluster = design.cluster
     return Hosts(
         nodes=cluster.nodes if nodes is None else nodes,
@@ -39,19 +41,19 @@ def drawn(design: Design, nodes: int | None = None, intra: float | None = None, 
     )
 
 
-def placed(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
-    """``design`` on emulated hosts, whose links are as fast as they are asked for; its stages keep their ``layers``.
+def apply_hosts(design: Design, layers: Sequence[int], hosts: Hosts) -> Design:
+    """Return a design on emulated hosts with their links; its stages keep their ``layers``.
 
-    What a profile knows of messages is of other links than these.
+    Links that a profile measured are replaced.
 
     Raises:
-        InputError: there are more hosts than processes.
+        Refusal: there are more hosts than processes.
     """
     return holding(_on(design, hosts), layers)
 
 
 def _on(design: Design, hosts: Hosts) -> Design:
-    """A design on these hosts; one that is on them already stays as it is."""
+    """Return a design on these hosts; a design that is on them already stays as it is."""
     cluster = design.cluster
     links = {
         "intra_node": cluster.intra_node.model_copy(update={"bandwidth": hosts.intra_bandwidth}),
@@ -59,12 +61,12 @@ def _on(design: Design, hosts: Hosts) -> Design:
     }
     update: dict[str, Any] = {"cluster": cluster.model_copy(update=links)}
     if hosts.nodes != cluster.nodes:
-        update = _dealt(design, hosts.nodes, links)
+        update = _with_blocks_of_processes(design, hosts.nodes, links)
     return design.model_copy(update={**update, "cost": design.cost.on_drawn_links()})
 
 
-def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
-    """Cluster and meshes of a design whose processes are dealt to so many hosts in equal blocks, in order."""
+def _with_blocks_of_processes(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
+    """Return cluster and meshes of a design whose processes are divided among hosts in equal blocks, in order."""
     processes = process_count(design)
     if hosts > processes:
         raise Refusal("too_many_hosts", {"hosts": hosts, "processes": processes}, "--hosts")
@@ -78,9 +80,9 @@ def _dealt(design: Design, hosts: int, links: dict[str, Any]) -> dict[str, Any]:
     return {"cluster": design.cluster.model_copy(update={**size, **links}), "meshes": meshes}
 
 
-def held(design: Design, rehearsal: Rehearsal | None) -> Design:
-    """A design on emulated hosts, whose links are no faster than this machine can emulate."""
-    most, cluster = CARRIED * _slower(design, rehearsal), design.cluster
+def cap_link_rates(design: Design, rehearsal: Rehearsal | None) -> Design:
+    """Return a design whose links are no faster than this machine can emulate."""
+    most, cluster = FASTEST_LINK * _link_dilation(design, rehearsal), design.cluster
     links = {
         name: link.model_copy(update={"bandwidth": min(link.bandwidth, most)})
         for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node))
@@ -99,35 +101,34 @@ def read_as_run(folder: Path) -> Bundle:
 
 
 def read_links(folder: Path) -> Links | None:
-    """The links that a run met on emulated hosts; None where it was not on any.
+    """Return the emulated links of a run; None without any.
 
     Raises:
         RunFolderError: its options or its design are missing or damaged.
     """
     options = read_options(folder)
-    return None if options.hosts is None else links_of(_as_run(folder, read_design(folder), options))
+    return None if options.hosts is None else message_links(_as_run(folder, read_design(folder), options))
 
 
 def _as_run(folder: Path, design: Design, options: Options) -> Design:
-    """The design of a run folder on the links of its run. Earlier versions kept it as it was drawn, whatever hosts it was
-    told; one that is on them already stays what it is.
+    """Return the design of a run folder on the links of its run; earlier versions kept the design as launched.
 
     Raises:
-        RunFolderError: its options name hosts that cannot be.
+        RunFolderError: its options name impossible hosts.
     """
     try:
-        return design if options.hosts is None else held(_on(design, options.hosts), options.rehearse)
+        return design if options.hosts is None else cap_link_rates(_on(design, options.hosts), options.rehearse)
     except InputError as error:
         raise damaged(folder / "options.json", str(error)) from None
 
 
-def network(design: Design, drawn: Design, options: Options) -> Topology:
-    """The network of a run of ``design`` with ``options``, which name the hosts that it is on; ``drawn`` was launched.
+def host_topology(design: Design, drawn: Design, options: Options) -> Topology:
+    """Return the network of a run of ``design`` on the hosts of ``options``; ``drawn`` is the design as launched.
 
     Raises:
-        InputError: a link is too slow to wait for.
+        Refusal: a link is too slow.
     """
-    hosts, cluster, scale = options.hosts, design.cluster, _slower(design, options.rehearse)
+    hosts, cluster, scale = options.hosts, design.cluster, _link_dilation(design, options.rehearse)
     assert hosts is not None
     rates = [link.bandwidth / scale for link in (cluster.intra_node, cluster.inter_node)]
     if (slowest := min(rates)) < LEAST_RATE:
@@ -148,19 +149,19 @@ def network(design: Design, drawn: Design, options: Options) -> Topology:
     )
 
 
-def _slower(design: Design, rehearsal: Rehearsal | None) -> float:
-    """How many times slower links are than said, because time is stretched; a unit of time says nothing of them."""
+def _link_dilation(design: Design, rehearsal: Rehearsal | None) -> float:
+    """Return the time-dilation factor of links; 1 for costs in units, which do not define link rates."""
     if rehearsal is None or rehearsal.scale is None or not design.cost.is_in_seconds:
         return 1.0
     return rehearsal.scale
 
 
-def grown(scale: float, hosts: Hosts, step_s: float) -> float:
-    """``scale``, larger where links would be too fast to be emulated, as far as a step stays a short wait.
+def scale_for_links(scale: float, hosts: Hosts, step_s: float) -> float:
+    """Return a time-dilation factor that slows links down to rates that can be emulated, if a step stays short.
 
-    ``step_s`` is how long it takes by the model.
+    ``step_s`` is the modelled step time.
     """
-    least = max(hosts.intra_bandwidth, hosts.inter_bandwidth) / CARRIED
+    least = max(hosts.intra_bandwidth, hosts.inter_bandwidth) / FASTEST_LINK
     return max(scale, min(least, AS_IT_IS_S / step_s)) if step_s else scale
 
 
@@ -170,19 +171,19 @@ def check_emulation() -> None:
     Raises:
         RunRefusal: it cannot.
     """
-    if reason := missing():
+    if reason := missing_requirement():
         raise RunRefusal("hosts_not_emulated", {"reason": reason})
 
 
 def _node_of(design: Design) -> tuple[int, ...]:
-    """[processes] the host of each, counted over those that have any."""
+    """Return ``[processes]`` the host of each; hosts without processes are not counted."""
     nodes = [design.cluster.node_of(device) for mesh in design.meshes for device in mesh.devices]
     place = {node: host for host, node in enumerate(sorted(set(nodes)))}
     return tuple(place[node] for node in nodes)
 
 
 def _where(node_of: Sequence[int], hosts: int, drawn: int) -> str:
-    """``2 emulated hosts of 2 + 1 processes, as drawn``"""
+    """Return a text such as ``2 emulated hosts of 2 + 1 processes, as drawn``."""
     how = "as drawn" if hosts == drawn else "filled in order"
     if hosts != drawn > 1:
         how += f" since {drawn} are drawn"
@@ -192,8 +193,8 @@ def _where(node_of: Sequence[int], hosts: int, drawn: int) -> str:
 
 
 def _rates(wanted: dict[str, float], scale: float) -> str:
-    """``500 MB/s a process (3 GB/s is more than can be emulated here) and 100 MB/s a NIC``"""
-    said = [f"{quantity(min(rate, CARRIED), 'B/s')} {whose}{_if_too_fast(rate)}" for whose, rate in wanted.items()]
+    """Return ``500 MB/s a process (3 GB/s is more than can be emulated here) and 100 MB/s a NIC``."""
+    said = [f"{quantity(min(rate, FASTEST_LINK), 'B/s')} {whose}{_if_too_fast(rate)}" for whose, rate in wanted.items()]
     return " and ".join(said) + (f", {number(scale)} times slower as time is stretched" if scale != 1 else "")
 
 
@@ -204,31 +205,31 @@ def _if_in_units(design: Design, rehearsal: Rehearsal | None) -> str:
 
 
 def _if_too_fast(rate: float) -> str:
-    return f" ({quantity(rate, 'B/s')} is more than can be emulated here)" if rate > CARRIED else ""
+    return f" ({quantity(rate, 'B/s')} is more than can be emulated here)" if rate > FASTEST_LINK else ""
 
 
-# ---- the links that a prediction is made for ----
+# ---- links of predictions ----
 
 
-def meets(run: Bundle, design: Design) -> bool:
-    """Whether a prediction of ``design`` is one for the links that a run has, where these are emulated; costs in units
-    are for any."""
+def predicts_links_of(run: Bundle, design: Design) -> bool:
+    """Whether a prediction of ``design`` is for the emulated links of a run; costs in units are for any links."""
     if run.options.hosts is None or not run.design.cost.is_in_seconds:
         return True
-    return links_of(run.design) == links_of(design)
+    return message_links(run.design) == message_links(design)
 
 
 class Links(NamedTuple):
-    """What the messages of a design go over."""
+    """The links that the messages of a design use."""
 
     node_of: tuple[int, ...]  # [processes]
-    within: Link | None  # a host; None where nothing is sent there
+    within: Link | None  # inside a host; None without messages there
     across: Link | None
     nics: int
-    are_drawn: bool  # and not as a profile has them
+    are_drawn: bool  # False for links that a profile measured
 
 
-def links_of(design: Design) -> Links:
+def message_links(design: Design) -> Links:
+    """Return the links that the messages of a design use."""
     cluster, node_of = design.cluster, _node_of(design)
     hosts = len(set(node_of))
     return Links(
@@ -241,8 +242,10 @@ def links_of(design: Design) -> Links:
 
 
 def predicted_for(run: Bundle) -> str:
-    """``predicted for hosts linked at 100 MB/s, which the run was told, not at the 25 GB/s that is drawn``: what links a
-    run's prediction is made for, where those are not drawn; nothing where they are, or costs in units know no links."""
+    """Return the links of a run's prediction if they differ from the design's; empty otherwise.
+
+    For example ``predicted for hosts linked at 100 MB/s, which the run was told, not at the 25 GB/s that is drawn``.
+    """
     if run.options.hosts is None or run.design == run.drawn or not run.design.cost.is_in_seconds:
         return ""
     told = [*_others(run, run.options.hosts)]
@@ -250,8 +253,8 @@ def predicted_for(run: Bundle) -> str:
 
 
 def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:
-    """What its messages go over that is not drawn, as far as there are such messages."""
-    drawn, mine, its = run.drawn.cluster, links_of(run.design), links_of(run.drawn)
+    """Return the links of its messages that differ from the design's."""
+    drawn, mine, its = run.drawn.cluster, message_links(run.design), message_links(run.drawn)
     if hosts.nodes != drawn.nodes:
         rather = "the one that is drawn" if drawn.nodes == 1 else f"the {drawn.nodes} that are drawn"
         yield f"{hosts.nodes} host{'s' * (hosts.nodes != 1)}, which the run was told, not for {rather}"
@@ -265,7 +268,7 @@ def _others(run: Bundle, hosts: Hosts) -> Iterator[str]:
 
 
 def _instead(told: float, had: float, drawn: float, profile: str) -> str:
-    """``100 MB/s, which the run was told, not at the 25 GB/s that is drawn``"""
+    """Return a text such as ``100 MB/s, which the run was told, not at the 25 GB/s that is drawn``."""
     why = "as drawn" if told == drawn else "which the run was told"
     if had < told:
         why = "the most that can be emulated here"

@@ -1,15 +1,13 @@
-"""A small cluster's network on this machine: a network namespace a process, and links of two speeds.
+"""The network of a small cluster on this machine: a network namespace per process, and links of two rates.
 
 Each process has a link to the switch (a bridge) of its node, and each node one uplink to the switch
-between nodes; both ends of a link are held to its rate by token buckets, which are inside the kernel
-and in the way of every byte. Where links are to be apart, a process has a second one for what leaves
-its node, to a switch that has the uplink.
+between nodes. Token buckets in the kernel limit both ends of a link to its rate. With separate links a process has a
+second one for what leaves its node, to a switch with the uplink.
 
-Nothing outlives who holds it: namespaces have no names here, and the kernel takes them away, with
-every link in them, when the last process that is in them or holds a descriptor of them is gone,
-however it went.
+Namespaces have no names: the kernel removes them, with every link in them, when the last process in
+them, or with a descriptor of them, has ended.
 
-``python -m meshwave.engine.runs.emulation.network`` tries whether this machine can, and says what it lacks.
+``python -m meshwave.engine.runs.emulation.network`` tests whether this machine can, and prints what it lacks.
 """
 
 from __future__ import annotations
@@ -28,49 +26,54 @@ from typing import NamedTuple, NoReturn
 
 from meshwave.engine.errors import MeshwaveError, RunError
 from meshwave.engine.files import import_path
-from meshwave.engine.runs.emulation._namespaces import (
+from meshwave.engine.runs.emulation.namespaces import (
     CLONE_NEWNET,
     CLONE_NEWUSER,
     PR_SET_PDEATHSIG,
     SETTINGS,
-    _libc,
-    _namespace,
-    _set_namespace,
+    enter_namespace,
+    libc,
     new_namespace,
+    open_namespace,
 )
 from meshwave.engine.runs.emulation.topology import MOST_PROCESSES, SUBNET, Topology
 
 LINUX = sys.platform.startswith("linux")
 INTERFACE, ACROSS = "e0", "e1"
-"""What a process calls its link, and the one to other nodes where that is another."""
+"""Names of the link of a process, and of its link to other nodes if that is separate."""
 MTU_BYTES = 9000
-"""Of an Ethernet packet: a jumbo frame is mostly payload, and is handled once instead of six times."""
+"""Size of an Ethernet packet: a jumbo frame is mostly payload, and is handled once instead of six times."""
 PAYLOAD = (MTU_BYTES - 52) / (MTU_BYTES + 14)
-"""Of what a link carries: the rest are headers, of TCP and IP 52 bytes and of Ethernet 14."""
+"""Payload share of a packet: TCP and IP headers take 52 bytes, Ethernet 14."""
 BURST_BYTES = 70_000
-"""What may pass at once after a pause: a little more than the largest packet that the kernel hands to
-a link in one piece. With less it cuts each into pieces, which costs more than all the rest."""
+"""Burst after a pause: a little more than the largest packet that the kernel hands to a link in one piece.
+
+With less, the kernel splits each packet, which costs more than everything else."""
 BURST_S = 0.5e-3
-"""The longest that what may pass at once would take, which is how much a message can come too early: on
-slow links cutting costs little. One packet may always pass."""
+"""Longest duration of a burst, which is how much a message can arrive too early.
+
+On slow links splitting costs little. One packet may always pass."""
 QUEUE_MS = 2000
-"""How long a packet may wait in a link's queue before it is dropped: so long that hardly any is, since
-the networks of clusters hold back a sender rather than lose what it sent."""
+"""Time in a link's queue after which a packet is dropped: so long that hardly any is.
+
+Networks of clusters hold back a sender rather than drop its packets."""
 ROUTE = f"rto_min {QUEUE_MS}ms initcwnd 1000 initrwnd 1000"
-"""What waits is not taken for lost, and a link is full from the start: those networks have no slow start,
-which here would wait for acknowledgements in the queue of the other direction."""
+"""Waiting packets do not count as lost, and a link is full from the start.
+
+Those networks have no slow start, which here would wait for acknowledgements in the queue of the other direction.
+"""
 
 
-# ---- what this machine can do ----
+# ---- requirements ----
 
 
-def missing() -> str | None:
-    """What this machine lacks to shape links, in words; nothing where it can. Never raises."""
+def missing_requirement() -> str | None:
+    """Return what this machine lacks to emulate links; None if nothing. Never raises."""
     if not LINUX:
-        return f"network namespaces are a thing of Linux, and this is {sys.platform}"
+        return f"network namespaces need Linux, and this is {sys.platform}"
     absent = [command for command in ("ip", "tc") if _tool(command) is None]
     if absent:
-        return f"the command {absent[0]} is not here; install iproute2"
+        return f"the command {absent[0]} is not installed; install iproute2"
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "meshwave.engine.runs.emulation.network"],
@@ -81,63 +84,66 @@ def missing() -> str | None:
             timeout=30,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"it could not be tried: {error}"
+        return f"the test failed: {error}"
     if tried.returncode == 0:
         return None
     return (tried.stderr.strip().splitlines() or [f"status {tried.returncode}"])[-1]
 
 
 def _tool(name: str) -> str | None:
-    """The path of a command; administration's folders are not on everybody's path."""
+    """Return the path of a command; folders of administration are not on every PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
-def _try() -> NoReturn:
-    """Make the smallest network that has everything in it; the reason on standard error where it fails."""
+def _test() -> NoReturn:
+    """Make the smallest network with all features; print the reason on standard error if it fails."""
     try:
         _make(Topology((0, 0, 1), intra=1e6, inter=1e6, nics=2, apart=True))
     except (OSError, RunError) as error:
-        sys.exit(in_words(error))
+        sys.exit(network_error_text(error))
     sys.exit(0)
 
 
-def in_words(error: Exception) -> str:
-    """Why a network could not be made."""
+def network_error_text(error: Exception) -> str:
+    """Return why a network could not be made."""
     if isinstance(error, OSError):
         return (
-            f"this user may not make network namespaces ({error.strerror}); run as root, or allow user namespaces "
+            f"this user cannot create network namespaces ({error.strerror}); run as root, or allow user namespaces "
             "(sysctl kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
         )
     return str(error) if isinstance(error, MeshwaveError) else repr(error)
 
 
-# ---- a network, and who makes it ----
+# ---- networks ----
 
 
 class Network:
-    """The namespaces and links of a topology. They live as long as this object is open somewhere, in this
-    process or a fork of it, or a process is in one of them."""
+    """The namespaces and links of a topology.
+
+    They exist as long as this object is open in this process or a fork of it, or a process is in one of them.
+    """
 
     def __init__(self, descriptors: Sequence[int]) -> None:
         """``descriptors``: the user namespace that owns them, the namespace of the switches, and that of each process."""
         self._user, self._switches, *self._namespaces = descriptors
 
     def enter(self, process: int) -> None:
-        """Move this process, of one thread so far, to where ``process`` of the topology is."""
+        """Move this process, which must have one thread, into the namespace of ``process``."""
         own = os.stat("/proc/self/ns/user")
         if not os.path.samestat(own, os.fstat(self._user)):
-            _set_namespace(self._user, CLONE_NEWUSER)
-        _set_namespace(self._namespaces[process], CLONE_NEWNET)
+            enter_namespace(self._user, CLONE_NEWUSER)
+        enter_namespace(self._namespaces[process], CLONE_NEWNET)
 
     def close(self) -> None:
+        """Close the descriptors."""
         for descriptor in (self._user, self._switches, *self._namespaces):
             os.close(descriptor)
 
 
 class Builder:
-    """A process that makes a network and hands it over, since who makes one has to move into it.
+    """A process that makes a network and hands it over, since its maker has to move into it.
 
-    It is a fork of this process, which must have one thread. It has ended when :meth:`network` is due.
+    It is a fork of this process, which must have one thread.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -154,10 +160,10 @@ class Builder:
                 _build(topology, far, parent)
 
     def network(self) -> Network:
-        """What it made. Whoever calls waits for the process, first or later.
+        """Return the network. The caller waits for the process, before or after.
 
         Raises:
-            RunError: it could not, and why.
+            RunError: the network could not be made.
         """
         with self._near:
             said, descriptors, _, _ = socket.recv_fds(self._near, 1 << 16, 2 + MOST_PROCESSES, socket.MSG_CMSG_CLOEXEC)
@@ -166,12 +172,12 @@ class Builder:
         raise RunError(f"the network could not be made: {said.decode() or 'the process that makes it was ended'}")
 
 
-def make(topology: Topology) -> Network:
-    """Have a network made, and wait for it.
+def make_network(topology: Topology) -> Network:
+    """Make a network in another process, and wait for it.
 
     Raises:
         OSError: no process can be started.
-        RunError: it cannot be made, and why.
+        RunError: it cannot be made.
     """
     builder = Builder(topology)
     try:
@@ -181,28 +187,28 @@ def make(topology: Topology) -> Network:
 
 
 def _build(topology: Topology, to: socket.socket, parent: int) -> NoReturn:
-    """What a builder does: it sends the descriptors of what it made, or why it could not."""
+    """Make a network in a builder process; send its descriptors, or why it failed."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        die_with(parent)
+        end_with_parent(parent)
         made = _make(topology)
         socket.send_fds(to, [b"made"], made)
         os._exit(0)
     except Exception as error:
         traceback.print_exc()
-        to.sendall(in_words(error).encode())
+        to.sendall(network_error_text(error).encode())
     finally:
         os._exit(1)
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when the one that forked it is killed."""
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent is killed."""
     if LINUX:
-        _libc().prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew our wish
+        libc().prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call above
         os._exit(1)
 
 
@@ -210,19 +216,19 @@ def die_with(parent: int) -> None:
 
 
 def _make(topology: Topology) -> list[int]:
-    """Make all of it, from among the switches; descriptors as :class:`Network` takes them."""
+    """Make the namespaces and links; return descriptors as :class:`Network` takes them."""
     switches = new_namespace()
     namespaces = [_link(topology, process, switches) for process in range(topology.processes)]
-    _set_namespace(switches, CLONE_NEWNET)
+    enter_namespace(switches, CLONE_NEWNET)
     _connect(topology)
-    return [_namespace("user"), switches, *namespaces]
+    return [open_namespace("user"), switches, *namespaces]
 
 
 def _link(topology: Topology, process: int, switches: int) -> int:
-    """A new namespace with one link or two, whose other ends are ports of the switches."""
+    """Make a namespace with one or two links to ports of the switches."""
     namespace = new_namespace()
     for name, value in SETTINGS.items():
-        with suppress(OSError):  # what cannot be written is as the machine has it
+        with suppress(OSError):  # otherwise the setting of the machine applies
             Path("/proc/sys/net/ipv4", name).write_text(value)
     there, address = f"netns /proc/{os.getpid()}/fd/{switches}", topology.address(process)
     devices = {INTERFACE: SUBNET}
@@ -243,22 +249,22 @@ def _link(topology: Topology, process: int, switches: int) -> int:
 
 
 class Port(NamedTuple):
-    """An end of a link among the switches."""
+    """An end of a link at a switch."""
 
     name: str
     switch: str
-    rate: float  # of its link
+    rate: float  # of its link, bytes/s
 
 
 def _ports(topology: Topology, process: int) -> list[Port]:
-    """Where the links of a process end: at the switch of its node and, where it has another, at its gate."""
+    """Return the ports of the links of a process: at the switch of its node and, with a second link, at its gate."""
     node = topology.node_of[process]
     inside = Port(f"port{process}", f"node{node}", topology.intra)
     return [inside, Port(f"far{process}", f"gate{node}", topology.inter)] if topology.is_apart else [inside]
 
 
 def _uplinks(topology: Topology) -> list[Port]:
-    """Both ends of the uplink of each node; none where there is but one."""
+    """Return both ends of the uplink of each node; none for a single node."""
     leaves, rate = "gate" if topology.is_apart else "node", topology.inter * topology.nics
     nodes = range(topology.nodes if topology.nodes > 1 else 0)
     return [
@@ -269,7 +275,7 @@ def _uplinks(topology: Topology) -> list[Port]:
 
 
 def _connect(topology: Topology) -> None:
-    """Make the switches and the uplinks, and give each port its switch."""
+    """Make the switches and the uplinks, and connect the ports."""
     uplinks = _uplinks(topology)
     ports = [port for process in range(topology.processes) for port in _ports(topology, process)] + uplinks
     switches = list(dict.fromkeys(port.switch for port in ports))
@@ -283,12 +289,12 @@ def _connect(topology: Topology) -> None:
 
 
 def _pair(near: str, far: str, there: str = "") -> str:
-    """A link with two ends, of which the far one may be elsewhere."""
+    """Return the command for a link of two ends, of which the far one may be in another namespace."""
     return f"link add name {near} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES} {there}"
 
 
 def _bucket(device: str, rate: float) -> str:
-    """Hold what leaves ``device`` to ``rate`` bytes/s (which tc calls bps)."""
+    """Return the command that limits ``device`` to ``rate`` bytes/s (bps in tc)."""
     burst = min(BURST_BYTES, max(MTU_BYTES + 1000, rate * BURST_S))
     return f"qdisc add dev {device} root tbf rate {rate:.0f}bps burst {burst:.0f} latency {QUEUE_MS}ms"
 
@@ -314,4 +320,4 @@ def _batch(command: str, lines: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    _try()
+    _test()

@@ -22,7 +22,7 @@ from meshwave.engine.registry import Registry
 from meshwave.engine.run_files import reserve, write_reserved
 from meshwave.engine.runs.checkpoints import resume_problems
 from meshwave.engine.runs.dry_run import ASKED, Lengths, Rehearsal, step_wall_seconds, usual_scale
-from meshwave.engine.runs.emulation.hosts import drawn, grown, held, placed
+from meshwave.engine.runs.emulation.hosts import apply_hosts, cap_link_rates, default_hosts, scale_for_links
 from meshwave.engine.runs.options import PLAIN, Hosts, Options
 from meshwave.engine.runs.outcome import Exit, Verdict, to_json
 from meshwave.engine.runs.process_identity import own_handle, processes_of
@@ -183,12 +183,12 @@ def specify_run(prediction: Prediction, options: Options = PLAIN) -> RunSpec:
     """
     drawn, hosts, dry_run = prediction.design, options.hosts, options.rehearse
     if hosts is not None:
-        prediction = _predict_on(placed(drawn, prediction.costs.layers, hosts), prediction)
+        prediction = _predict_on(apply_hosts(drawn, prediction.costs.layers, hosts), prediction)
     if dry_run is not None:
         dry_run = Rehearsal(scale=_scale(prediction, hosts, dry_run.scale))
         options = options.model_copy(update={"rehearse": dry_run})
     if hosts is not None:
-        prediction = _predict_on(held(prediction.design, dry_run), prediction)
+        prediction = _predict_on(cap_link_rates(prediction.design, dry_run), prediction)
     return RunSpec(prediction, drawn, options)
 
 
@@ -205,7 +205,7 @@ def _scale(prediction: Prediction, hosts: Hosts | None, asked: float | None) -> 
         return asked
     scale = usual_scale(lengths, process_count(prediction.design), os.cpu_count() or 1)
     if hosts is not None and prediction.costs.unit == "s":
-        scale = grown(scale, hosts, lengths.step)
+        scale = scale_for_links(scale, hosts, lengths.step)
     return scale
 
 
@@ -213,7 +213,7 @@ def _manner(design: Design, options: Options) -> str:
     """How its run differs from plain training, with links as they are and not as they were asked for."""
     if options.hosts is None:
         return options.words
-    return options.model_copy(update={"hosts": drawn(design, options.hosts.nodes)}).words
+    return options.model_copy(update={"hosts": default_hosts(design, options.hosts.nodes)}).words
 
 
 launchers: Registry[type[Launcher]] = Registry("launcher", "meshwave.engine.runs.launchers")

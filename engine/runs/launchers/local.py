@@ -19,7 +19,7 @@ from meshwave.engine.errors import RunError
 from meshwave.engine.files import write_private
 from meshwave.engine.findings import Problem
 from meshwave.engine.machine import has_gpu, memory_bytes
-from meshwave.engine.runs.emulation.hosts import check_emulation, network
+from meshwave.engine.runs.emulation.hosts import check_emulation, host_topology
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.launchers._base import MOST_PROCESSES, Capabilities, OwningLauncher, launchers
 from meshwave.engine.runs.launchers._environment import environment
@@ -87,12 +87,12 @@ class LocalLauncher(OwningLauncher):
 
     def check_requirements(self, design: Design, drawn: Design, options: Options) -> None:
         if options.hosts is not None:
-            network(design, drawn, options)
+            host_topology(design, drawn, options)
             check_emulation()
 
     def launch(self, bundle: Bundle) -> None:
         if bundle.options.hosts is not None:
-            emulated = network(bundle.design, bundle.drawn, bundle.options)
+            emulated = host_topology(bundle.design, bundle.drawn, bundle.options)
             write_private(bundle.folder / NETWORK_FILE, emulated.to_json())
         with self._lock:
             zygote = self._ready_zygote()

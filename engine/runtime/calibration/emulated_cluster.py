@@ -32,7 +32,13 @@ from typing import Any
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.files import import_path
 from meshwave.engine.run_files import write_document
-from meshwave.engine.runs.emulation.network import INTERFACE, Network, die_with, make, missing
+from meshwave.engine.runs.emulation.network import (
+    INTERFACE,
+    Network,
+    end_with_parent,
+    make_network,
+    missing_requirement,
+)
 from meshwave.engine.runs.emulation.topology import MOST_PROCESSES, Topology
 from meshwave.engine.units import quantity
 
@@ -120,7 +126,7 @@ def run_in_cluster(
         InputError: this machine cannot emulate links.
         RunError: a process failed; the error of the first one.
     """
-    if cluster.is_emulated and (reason := missing()):
+    if cluster.is_emulated and (reason := missing_requirement()):
         raise InputError(
             f"links cannot be emulated here: {reason}; without bandwidths the processes share this machine's loopback"
         )
@@ -194,7 +200,7 @@ def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_text("utf-8"))
     cluster = ProcessCluster(**job["cluster"])
     try:
-        network = make(cluster.topology) if cluster.topology else None
+        network = make_network(cluster.topology) if cluster.topology else None
         function = _find_function(job["function"])
     except Exception as error:
         _report(folder, "start", "the start", error)
@@ -243,7 +249,7 @@ def _fork(rank: int, run_process: Callable[[int], None]) -> int:
         return pid
     status = 1
     try:
-        die_with(parent)
+        end_with_parent(parent)
         run_process(rank)
         status = 0
     finally:

@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 
 from meshwave.engine.document.model import model_families
 from meshwave.engine.errors import MeshwaveError, RunError
-from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, die_with
+from meshwave.engine.runs.emulation.network import INTERFACE, LINUX, Builder, Network, end_with_parent
 from meshwave.engine.runs.emulation.topology import read_topology
 
 WORKER = "meshwave.engine.runtime.processes.worker"
@@ -293,7 +293,7 @@ def _set_up_fork(group: RunProcesses, process: int, parent: int) -> None:
         group.network.enter(process)
         os.environ.update(GLOO_SOCKET_IFNAME=INTERFACE, NCCL_SOCKET_IFNAME=INTERFACE)
     if LINUX:
-        die_with(parent)
+        end_with_parent(parent)
         with suppress(OSError):  # if memory runs out, the kernel kills a worker and not the designer
             Path("/proc/self/oom_score_adj").write_text("500")
     os.setsid()

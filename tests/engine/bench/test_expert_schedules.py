@@ -105,7 +105,7 @@ def test_the_layers_differ_in_what_should_win() -> None:
 
 def test_where_links_cannot_be_shaped_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "LINUX", False)
-    with pytest.raises(InputError, match="links cannot be emulated here: network namespaces are a thing of Linux"):
+    with pytest.raises(InputError, match="links cannot be emulated here: network namespaces need Linux"):
         moe_bench.moe()
 
 

@@ -22,7 +22,7 @@ from meshwave.engine.document import Design, load_design
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.runs import Hosts, Options, Record, Run, State, write_bundle
 from meshwave.engine.runs import run_comparison as compared
-from meshwave.engine.runs.emulation.hosts import network
+from meshwave.engine.runs.emulation.hosts import host_topology
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
 from meshwave.engine.runs.launchers import specify_run
@@ -205,7 +205,7 @@ def over(design: Design, options: Options = PLAIN) -> str:
     )  # fmt: skip
     bundle = write_bundle(spec, there.folder(entry.id))
     if options.hosts:
-        (bundle.folder / NETWORK).write_text(network(spec.design, design, options).to_json())
+        (bundle.folder / NETWORK).write_text(host_topology(spec.design, design, options).to_json())
     (bundle.folder / "events-0.jsonl").write_text('{"time": 0, "event": "started", "device": "CPU"}\n')
     record(bundle.folder, bundle.prediction, bundle.prediction.costs.seconds)
     for state in (State.RUNNING, State.SUCCEEDED):

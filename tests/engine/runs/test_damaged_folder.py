@@ -24,7 +24,7 @@ from meshwave.engine.run_files import RunFolderError
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
 from meshwave.engine.runs.accuracy import compare
 from meshwave.engine.runs.dry_run import Rehearsal
-from meshwave.engine.runs.emulation.hosts import network, read_as_run
+from meshwave.engine.runs.emulation.hosts import host_topology, read_as_run
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK
 from meshwave.engine.runs.emulation.topology import read_topology
 from meshwave.engine.runs.launchers import specify_run
@@ -62,7 +62,7 @@ def write_run(folder: Path) -> None:
     options = Options(hosts=Hosts(nodes=2, intra_bandwidth=1e8, inter_bandwidth=1e7), rehearse=Rehearsal(scale=2.0))
     spec = specify_run(predict(design), options)
     bundle = write_bundle(spec, folder)
-    (folder / NETWORK).write_text(network(spec.design, design, spec.options).to_json())
+    (folder / NETWORK).write_text(host_topology(spec.design, design, spec.options).to_json())
     seconds = bundle.prediction.costs.seconds
     record(folder, bundle.prediction, seconds, scale=2.0)
     record_inside(folder, bundle.prediction, np.zeros_like(seconds))

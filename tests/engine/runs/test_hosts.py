@@ -23,7 +23,14 @@ from meshwave.engine.runs import Bundle, Hosts, Options, Record, Run, State, rea
 from meshwave.engine.runs.dry_run import Rehearsal
 from meshwave.engine.runs.emulation import hosts
 from meshwave.engine.runs.emulation import network as networks
-from meshwave.engine.runs.emulation.hosts import CARRIED, grown, meets, predicted_for, read_as_run, read_links
+from meshwave.engine.runs.emulation.hosts import (
+    FASTEST_LINK,
+    predicted_for,
+    predicts_links_of,
+    read_as_run,
+    read_links,
+    scale_for_links,
+)
 from meshwave.engine.runs.emulation.network import PAYLOAD
 from meshwave.engine.runs.emulation.topology import FILE as NETWORK_FILE
 from meshwave.engine.runs.emulation.topology import Topology, read_topology
@@ -63,7 +70,7 @@ def bundled(folder: Path, design: Design, options: Options) -> Bundle:
 
 def network(design: Design, options: Options) -> Topology:
     spec = specify_run(predict(design), options)
-    return hosts.network(spec.design, design, spec.options)
+    return hosts.host_topology(spec.design, design, spec.options)
 
 
 # ---- what is asked for ----
@@ -91,16 +98,16 @@ def test_links_slow_down_as_time_is_stretched_and_no_faster_than_a_machine_carri
 
     found = network(design, fast)
 
-    assert (found.intra * PAYLOAD, found.inter * PAYLOAD) == pytest.approx((CARRIED, 5e8))
+    assert (found.intra * PAYLOAD, found.inter * PAYLOAD) == pytest.approx((FASTEST_LINK, 5e8))
     assert (found.nics, found.latency_s) == (2, 40 * 1e-5)
     assert found.note == (
         "2 emulated hosts of 2 + 2 processes, filled in order; links of 500 MB/s a process (7.5 GB/s is more than can be "
         "emulated here) and 500 MB/s a NIC, 40 times slower as time is stretched"
     )
     assert fast.hosts is not None
-    assert grown(40, fast.hosts, step_s=0.001) == 600, "then all links are as drawn"
-    assert grown(40, fast.hosts, step_s=0.02) == 100, "more would be a long wait"
-    assert grown(400, fast.hosts, step_s=0.02) == 400
+    assert scale_for_links(40, fast.hosts, step_s=0.001) == 600, "then all links are as drawn"
+    assert scale_for_links(40, fast.hosts, step_s=0.02) == 100, "more would be a long wait"
+    assert scale_for_links(400, fast.hosts, step_s=0.02) == 400
     in_units = draw(pp=4, cost={"kind": "unit"})
     assert network(in_units, on(2, scale=40)).inter * PAYLOAD == pytest.approx(1e7), "a unit is no second"
     assert network(in_units, on(2, scale=40)).note.endswith(
@@ -134,15 +141,16 @@ def test_what_a_machine_lacks_is_told_before_there_is_a_run(
     launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(networks, "LINUX", False)
-    assert "a thing of Linux" in str(networks.missing())
+    assert "network namespaces need Linux" in str(networks.missing_requirement())
     monkeypatch.setattr(networks, "LINUX", True)
-    assert "this user may not make network namespaces (Operation not permitted); run as root" in networks.in_words(
-        PermissionError(1, "Operation not permitted")
+    assert (
+        "this user cannot create network namespaces (Operation not permitted); run as root"
+        in networks.network_error_text(PermissionError(1, "Operation not permitted"))
     )
     monkeypatch.setattr(networks, "_tool", lambda name: None)
 
     with pytest.raises(
-        RunError, match="hosts cannot be emulated on this machine: the command ip is not here; install iproute2"
+        RunError, match="hosts cannot be emulated on this machine: the command ip is not installed; install iproute2"
     ):
         submit(launcher, draw(), options=on(2))
 
@@ -169,7 +177,7 @@ def test_a_run_is_predicted_for_the_links_that_it_was_told(tmp_path: Path) -> No
     assert predicted_for(run) == (
         "predicted for hosts linked at 100 kB/s, which the run was told, not at the 100 MB/s that is drawn"
     )
-    assert (meets(run, drawn), meets(run, slow)) == (False, True)
+    assert (predicts_links_of(run, drawn), predicts_links_of(run, slow)) == (False, True)
     assert read_as_run(run.folder) == read_bundle(run.folder) == run
 
 
@@ -184,8 +192,8 @@ def test_a_folder_of_an_earlier_version_is_read_with_the_links_that_its_run_had(
     assert (run.design.cluster, run.design.meshes) == (now.design.cluster, now.design.meshes)
     assert predicted_for(run) == predicted_for(now) != ""
     assert run.prediction.timeline.makespan == now.prediction.timeline.makespan
-    assert not meets(run, drawn)
-    assert read_links(old.folder) == read_links(now.folder) != hosts.links_of(drawn)
+    assert not predicts_links_of(run, drawn)
+    assert read_links(old.folder) == read_links(now.folder) != hosts.message_links(drawn)
 
 
 def test_a_run_of_other_links_that_nothing_is_sent_over_is_predicted_as_drawn(tmp_path: Path) -> None:
@@ -204,8 +212,8 @@ def test_what_is_emulated_as_drawn_is_predicted_as_drawn(tmp_path: Path) -> None
 
     assert run.design == run.drawn
     assert not (run.folder / "drawn.json").exists()
-    assert (predicted_for(run), meets(run, drawn)) == ("", True)
-    assert not meets(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
+    assert (predicted_for(run), predicts_links_of(run, drawn)) == ("", True)
+    assert not predicts_links_of(run, draw(pp=4, cluster=nodes(2, 2))), "its links are not those that are drawn since"
 
 
 def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_path: Path) -> None:
@@ -214,7 +222,7 @@ def test_processes_on_more_hosts_than_drawn_are_predicted_to_send_across(tmp_pat
     run = bundled(tmp_path / "run", drawn, on(2, intra_bandwidth=2e8, inter_bandwidth=1e6))
 
     assert [run.design.cluster.node_of(*mesh.devices) for mesh in run.design.meshes] == [0, 0, 1]
-    assert hosts.network(run.design, run.drawn, run.options).node_of == (0, 0, 1)
+    assert hosts.host_topology(run.design, run.drawn, run.options).node_of == (0, 0, 1)
     times = run.prediction.costs.seconds[run.prediction.program.senders[0]]
     assert sorted({*times.tolist()}) == pytest.approx([1e-5 + 768 / 2e8, 1e-5 + 768 / 1e6]), "M0 to M1, M1 to M2"
     assert predicted_for(run) == (
@@ -232,7 +240,7 @@ def test_a_prediction_is_no_faster_than_links_can_be_emulated(tmp_path: Path) ->
     stretched = bundled(tmp_path / "rehearsal", drawn, on(2, scale=8, **as_drawn))
 
     links = run.design.cluster.intra_node, run.design.cluster.inter_node
-    assert [link.bandwidth for link in links] == [CARRIED, CARRIED]
+    assert [link.bandwidth for link in links] == [FASTEST_LINK, FASTEST_LINK]
     assert predicted_for(run) == (
         "predicted for hosts linked at 500 MB/s, the most that can be emulated here, not at the 4 GB/s that is drawn; "
         "for processes of a host linked at 500 MB/s, the most that can be emulated here, not at the 1 GB/s that is drawn"
@@ -260,7 +268,7 @@ def test_costs_in_units_are_for_any_links(tmp_path: Path) -> None:
     run = bundled(tmp_path / "run", drawn, on(2, **SLOW))
 
     assert run.prediction.timeline.makespan == predict(drawn).timeline.makespan
-    assert (predicted_for(run), meets(run, drawn)) == ("", True)
+    assert (predicted_for(run), predicts_links_of(run, drawn)) == ("", True)
 
 
 def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +287,8 @@ def test_a_profile_does_not_price_links_that_are_emulated(tmp_path: Path, monkey
     assert predicted_for(run) == (
         "predicted for processes of a host linked at 1 MB/s, as drawn, not as known.json has it"
     )
-    assert not meets(run, drawn)
-    assert meets(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
+    assert not predicts_links_of(run, drawn)
+    assert predicts_links_of(run, parse_design({**drawn.model_dump(mode="json"), "cost": {**cost, "links": "drawn"}}))
 
 
 def test_stages_keep_the_layers_that_they_were_given_for_other_links(tmp_path: Path) -> None:
@@ -307,7 +315,7 @@ UNEQUAL = [
 
 @pytest.fixture(scope="module")
 def can_shape() -> None:
-    if reason := networks.missing():
+    if reason := networks.missing_requirement():
         pytest.skip(reason)
 
 
@@ -335,7 +343,9 @@ def test_whatever_is_killed_nothing_stays(launcher: LocalLauncher, left_as_found
     run = submit(launcher, draw("sleep"), options=on(2))
     inside(run, left_as_found)
     bundle, links = read_bundle(run.folder), read_topology(run.folder)
-    assert links == hosts.network(bundle.design, bundle.drawn, bundle.options), "it is predicted for what was shaped"
+    assert links == hosts.host_topology(bundle.design, bundle.drawn, bundle.options), (
+        "it is predicted for what was shaped"
+    )
     assert bundle.design.cluster.inter_node.bandwidth == 1e7 < bundle.drawn.cluster.inter_node.bandwidth
     zygote = launcher._zygote
     assert zygote is not None
@@ -412,9 +422,9 @@ def test_a_network_that_is_not_made_ends_the_run_and_is_the_reason(
 def test_what_goes_across_has_a_link_of_its_own_as_fast_as_one_nic(can_shape: None) -> None:
     """And there is no way out of the network."""
     look = (
-        "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make\n"
+        "import subprocess; from meshwave.engine.runs.emulation.network import Topology, make_network\n"
         "def told(*command): return subprocess.run(command, capture_output=True, text=True, check=True).stdout\n"
-        "network = make(Topology((0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
+        "network = make_network(Topology((0, 0, 1), intra=4e6, inter=1e6, nics=2, apart=True))\n"
         "assert 'tbf' not in told('tc', 'qdisc')\n"
         "network.enter(2); print(told('tc', 'qdisc'), told('ip', 'route'))"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshwave.engine.runs import Hosts, Options, Record, Run, State
-from meshwave.engine.runs.emulation.network import missing
+from meshwave.engine.runs.emulation.network import missing_requirement
 from meshwave.engine.runs.launchers.local import LocalLauncher
 from meshwave.engine.runs.recording import read_recording
 from tests.engine.runs.play import all_gone, draw, processes, submit, until
@@ -49,7 +49,7 @@ def test_a_design_trains_the_same_on_emulated_hosts(launcher: LocalLauncher) -> 
     assert read_recording(run.folder).digest == run.entry.digest
     assert all_gone(run)
 
-    if reason := missing():
+    if reason := missing_requirement():
         pytest.skip(reason)
     hosts = Hosts(nodes=2, intra_bandwidth=4e7, inter_bandwidth=1e7)
     spread = submit(launcher, draw(pp=2, dp=2, steps=3), options=Options(hosts=hosts))

@@ -90,7 +90,7 @@ def test_an_all_to_all_is_correct_for_small_and_large_rows() -> None:
 
 
 def test_emulated_links_show_in_the_profile() -> None:
-    if reason := network.missing():
+    if reason := network.missing_requirement():
         with pytest.raises(InputError, match="links cannot be emulated here"):
             measure(ProcessCluster(2, 2, 4e7, 1e7), [(2, 2)])
         assert reason

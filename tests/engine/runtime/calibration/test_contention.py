@@ -26,7 +26,7 @@ from meshwave.engine.runtime.calibration.emulated_cluster import ProcessCluster
 INTRA, INTER = 80e6, 20e6
 SIZE = 1 << 20
 EMULATED = ProcessCluster(2, 2, INTRA, INTER)
-can_emulate = pytest.mark.skipif("network.missing() is not None", reason="links cannot be emulated here")
+can_emulate = pytest.mark.skipif("network.missing_requirement() is not None", reason="links cannot be emulated here")
 
 
 # ---- cases and ratios ----

@@ -23,7 +23,7 @@ EMULATED = "2 emulated nodes of 2 processes: 40 MB/s a process, 10 MB/s a node's
 @pytest.fixture(scope="module")
 def missing() -> str | None:
     """The reason why this machine cannot emulate links; None if it can."""
-    return network.missing()
+    return network.missing_requirement()
 
 
 def test_processes_return_results_from_their_own_namespaces_over_links_of_the_requested_bandwidths(
