@@ -11,7 +11,7 @@ import pytest
 
 from meshwave.designer.views import views
 from tests.architecture.test_seams import registries
-from tests.extended import EXTENSIONS, copy_tree, example_files, meshwave, python
+from tests.extended import EXTENSIONS, ROOT, copy_tree, example_files, meshwave, python
 
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
 DESIGN: dict[str, Any] = {
@@ -55,6 +55,12 @@ def test_every_seam_has_an_example() -> None:
     seams = {registry._package for registry in (*registries(), views)}
 
     assert {f"meshwave.{'.'.join(file.parent.parts)}" for file in example_files()} == seams
+
+
+def test_the_guide_shows_every_example() -> None:
+    guide = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+
+    assert [file for file in example_files() if f"examples/extensions/{file.as_posix()}\n" not in guide] == []
 
 
 def test_the_schema_and_the_command_line_know_the_new_members(tree: Path) -> None:
