@@ -124,7 +124,7 @@ def _rates(text: str) -> tuple[float, float]:
     try:
         intra, inter = map(float, text.split(","))
     except ValueError:
-        raise Refusal("not_two_rates", {"text": text}, "--shaped") from None
+        raise Refusal("not_two_rates", {"value": text}, "--shaped") from None
     return intra, inter
 
 
@@ -139,7 +139,7 @@ def _integers(text: str, option: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise Refusal("not_whole_numbers", {"text": text}, f"--{option}")
+        raise Refusal("not_whole_numbers", {"value": text}, f"--{option}")
     return found
 
 

@@ -133,7 +133,7 @@ def checkpoint_options(options: argparse.Namespace) -> Checkpoints | None:
         return None
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(TIME_UNITS_S)})?", every)
     if found is None or not float(found[1]) or (found[2] is None and "." in found[1]):
-        raise Refusal("unknown_interval", {"text": every}, "--checkpoint-every")
+        raise Refusal("unknown_interval", {"value": every}, "--checkpoint-every")
     if keep is not None and keep < 1:
         raise Refusal("too_few_checkpoints", {"count": keep}, "--keep-checkpoints")
     more = {} if keep is None else {"keep": keep}
