@@ -64,7 +64,7 @@ WARM_UP_STEPS = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """What both runtimes run on this process."""
+    """Design, program and batch that both runtimes run on this process."""
 
     design: Design
     program: Program

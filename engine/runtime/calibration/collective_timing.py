@@ -34,7 +34,7 @@ TimeStamps = NDArray[np.float64]
 
 
 class CollectiveBuffers(NamedTuple):
-    """What a collective of this process needs: its group, and two scratch buffers."""
+    """Group and scratch buffers of a collective on this process."""
 
     group: Group
     source: Tensor
@@ -189,7 +189,7 @@ class GroupCache:
 def make_buffers(
     cluster: ProcessCluster, case: Mapping[str, Any], groups: GroupCache, source: Tensor, target: Tensor
 ) -> CollectiveBuffers:
-    """Return what this process needs for a case."""
+    """Return the group and the buffers of this process for a case."""
     group = groups.own_group(case["groups"])
     if case["collective"] != "overlap":
         return CollectiveBuffers(group, source, target)

@@ -62,11 +62,11 @@ class ProcessCluster:
     nodes: int
     ranks_per_node: int
     intra_bandwidth: float | None = None
-    """Of the link of each process."""
+    """Bandwidth of the link of each process."""
     inter_bandwidth: float | None = None
-    """Of the uplink that the processes of a node share."""
+    """Bandwidth of the uplink that the processes of a node share."""
     uses_gpus: bool = False
-    """Whether each process has its own GPU of this machine, and messages go over NCCL."""
+    """True if each process has its own GPU of this machine, and messages go over NCCL."""
 
     def __post_init__(self) -> None:
         if (self.intra_bandwidth is None) != (self.inter_bandwidth is None):
@@ -86,7 +86,7 @@ class ProcessCluster:
 
     @property
     def is_emulated(self) -> bool:
-        """Whether links have bandwidths of their own."""
+        """True if links are emulated."""
         return self.intra_bandwidth is not None
 
     @property
@@ -139,7 +139,7 @@ def run_in_cluster(
             for line in process.stdout:
                 on_line(line.rstrip("\n"))
             process.wait()
-        _raise_first_error(folder, process.returncode)
+        raise_first_error(folder, process.returncode)
         return [json.loads((folder / f"result-{rank}.json").read_text("utf-8")) for rank in range(cluster.ranks)]
 
 
@@ -175,7 +175,7 @@ def _parent_process(folder: Path, uses_gpus: bool) -> Iterator[subprocess.Popen[
         process.stdout.close()
 
 
-def _raise_first_error(folder: Path, status: int) -> None:
+def raise_first_error(folder: Path, status: int) -> None:
     """Raise the first error: when one process fails, the others fail a moment later."""
     errors = [json.loads(path.read_text("utf-8")) for path in folder.glob("error-*.json")]
     if errors:

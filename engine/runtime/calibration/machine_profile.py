@@ -72,7 +72,7 @@ ProgressListener = Callable[[CalibrationProgress], None]
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """What to measure."""
+    """Options of a calibration."""
 
     cluster: ProcessCluster
     """Processes for links, collectives and contention."""
@@ -82,13 +82,13 @@ class CalibrationOptions:
     sizes: Sequence[int] = COLLECTIVE_BYTES
     """Bytes of the buffers of collectives."""
     rounds: int = 7
-    """Of links, collectives and contention."""
+    """Rounds of links, collectives and contention."""
     precisions: Sequence[str] | None = None
     """None: those suited to the device."""
     has_experts: bool = False
-    """Whether blocks with experts are measured."""
+    """True to measure blocks with experts too."""
     uses_gpu: bool = False
-    """Whether blocks are measured on a GPU."""
+    """True to measure blocks on a GPU."""
     blocks_s: float = BLOCKS_S
     stages: Sequence[Sequence[Any]] | None = None
     """Fields of :class:`.stage_sizes.StageSize` for each stage to measure; None: those for the device."""

@@ -58,7 +58,7 @@ COUNTED_STEP = 4
 LOG_LEVEL, ERROR_LEVEL = "FLAGS_caffe2_log_level", 2
 """Level of torch's own log. Lower levels warn of memory that was allocated before a count and is freed during it."""
 KEEP_SUM = "FLAGS_caffe2_report_cpu_memory_usage"
-"""Whether the CPU allocator keeps the sum of the bytes that any thread allocates and frees, not only profiled threads.
+"""Flag of the CPU allocator: it keeps the sum of the bytes that any thread allocates and frees, not only profiled threads.
 It also logs each of them, below the level of errors."""
 
 
@@ -86,7 +86,7 @@ class MemoryCount:
 
     @property
     def slows_step(self) -> bool:
-        """Whether counting takes time."""
+        """True if counting takes time, so that the step is not to be timed."""
         return not is_accelerator(self._device)
 
     def __enter__(self) -> MemoryCount:

@@ -88,7 +88,7 @@ class ExpertRun(NamedTuple):
 
 
 class SavedRun(NamedTuple):
-    """What the backward of a run needs."""
+    """Tensors that the backward of a run needs."""
 
     run: ExpertRun
     x: Tensor  # [experts, rows_each, hidden]

@@ -45,7 +45,7 @@ class Stage(nn.Module):
 
     @property
     def is_first(self) -> bool:
-        """Whether the stage has the embedding."""
+        """True if the stage has the embedding."""
         return self.embedding is not None
 
     def compile_blocks(self) -> int:
@@ -97,7 +97,7 @@ class StageBuilder(ABC):
 
     @abstractmethod
     def make_embedding(self) -> nn.Module:
-        """Make what the first stage has before its layers."""
+        """Make the part of the first stage before its layers."""
 
     @abstractmethod
     def make_layer(self, number: int) -> nn.Module:
@@ -105,7 +105,7 @@ class StageBuilder(ABC):
 
     @abstractmethod
     def make_head(self) -> nn.Module:
-        """Make what the last stage has after its layers, the loss included."""
+        """Make the part of the last stage after its layers, loss included."""
 
     @abstractmethod
     def weight_std(self, name: str, weight: Tensor) -> float:

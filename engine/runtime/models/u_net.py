@@ -25,7 +25,7 @@ from meshwave.engine.runtime.modules.deferred_gradients import ChannelNorm, Conv
 ImageShape = tuple[int, int]
 """Channels and side of an image."""
 LONGEST_WAVELENGTH = 10_000.0
-"""Of the sines and cosines that encode the noise step, as in transformers."""
+"""Longest wavelength of the sines and cosines that encode the noise step, as in transformers."""
 
 
 class Residual(nn.Module):

@@ -11,7 +11,7 @@ import pytest
 
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.runs.emulation import network
-from meshwave.engine.runtime.calibration.emulated_cluster import LOG, ProcessCluster, _raise_first_error, run_in_cluster
+from meshwave.engine.runtime.calibration.emulated_cluster import LOG, ProcessCluster, raise_first_error, run_in_cluster
 from tests.engine.namespaces import eventually, is_alive, links, namespace, namespaces
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -110,7 +110,7 @@ def test_a_process_without_an_error_file_is_reported_by_its_log(tmp_path: Path) 
     (tmp_path / LOG).write_text("an earlier line\nterminate called\n")
 
     with pytest.raises(RunError, match="^the cluster ended with status 1: terminate called$"):
-        _raise_first_error(tmp_path, 1)
+        raise_first_error(tmp_path, 1)
 
 
 def test_an_unknown_function_is_reported() -> None:

@@ -1,4 +1,4 @@
-"""What depends on the kind of device follows the accelerator that torch reports, whatever its type."""
+"""Streams, clocks, memory and backends follow the accelerator that torch reports, whatever its type."""
 
 from __future__ import annotations
 
