@@ -31,9 +31,18 @@ def printable(text: str, escaped: str = CONTROLS + BREAKS) -> str:
     return re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that ``word`` was probably meant to be; None where no one is similar."""
+    return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)
+
+
+def suggest(known: Iterable[str], suggestion: str | None, others: Iterable[str] = ()) -> str:
+    """Return "Did you mean 'gpipe'? Known: 1f1b, gpipe; or a list."."""
+    hint = f"Did you mean {suggestion!r}? " if suggestion else ""
+    return f"{hint}Known: {'; or '.join([', '.join(sorted(known)), *others])}."
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown word, such as "Did you mean 'gpipe'? Known: 1f1b, gpipe."."""
     known = sorted(known)
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(known)}."
+    return suggest(known, closest(word, known))

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import isqrt
 from typing import Any, Literal
 
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.messages import render
 
 Severity = Literal["error", "warning"]
+Edit = tuple[str, Any]
+"""A path into the document, such as ``pipeline.microbatches``, and its new value; :data:`REMOVED` deletes the key."""
+
+
+class _Marker(Enum):
+    REMOVED = "removed"
+
+
+REMOVED = _Marker.REMOVED
+"""The value of a key that an edit deletes."""
 
 
 @dataclass(frozen=True)
 class Fix:
     """A named edit of the document that removes a problem.
 
-    ``code`` and ``params`` name it as a message of the catalogue ("use 12 microbatches"); ``edits`` are pairs of a
-    path into the document, such as ``pipeline.microbatches``, and its new value.
+    ``code`` and ``params`` name it as a message of the catalogue ("use 12 microbatches"); ``edits`` are applied in
+    their order.
     """
 
     code: str
     params: Mapping[str, Any]
-    edits: tuple[tuple[str, Any], ...]
+    edits: tuple[Edit, ...]
 
     @property
     def label(self) -> str:
@@ -31,8 +43,31 @@ class Fix:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fix for ``--json``."""
-        edits = [{"path": path, "value": value} for path, value in self.edits]
+        edits = [
+            {"path": path, "remove": True} if value is REMOVED else {"path": path, "value": value}
+            for path, value in self.edits
+        ]
         return {"code": self.code, "params": dict(self.params), "label": self.label, "edits": edits}
+
+    def within(self, section: str) -> Fix:
+        """Return the same fix of a document that has its paths under ``section``."""
+        return replace(self, edits=tuple((_join(section, path), value) for path, value in self.edits))
+
+
+def _join(section: str, path: str) -> str:
+    return f"{section}.{path}" if section and path else section or path
+
+
+def set_value(path: str, value: Any) -> Fix:
+    """Return the fix that sets one key."""
+    return Fix("set_value", {"key": path.rpartition(".")[2], "value": value}, ((path, value),))
+
+
+def nearest_divisors(number: int, given: int) -> list[int]:
+    """Return the nearest divisors of a number below and above the given size: what a fix can set it to."""
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    divisors = sorted({*small, *(number // size for size in small)})
+    return [*[size for size in divisors if size < given][-1:], *[size for size in divisors if size > given][:1]]
 
 
 @dataclass(frozen=True, init=False)
@@ -54,11 +89,11 @@ class Problem:
         self,
         where: str,
         code: str,
-        params: Mapping[str, Any] | str = "",
+        params: Mapping[str, Any] | str | None = None,
         severity: Severity = "error",
         fixes: Iterable[Fix] = (),
     ) -> None:
-        held = {"text": params} if isinstance(params, str) else params  # a text until all messages are in the catalogue
+        held = {"text": params} if isinstance(params, str) else params or {}  # until all messages are in the catalogue
         values = {"where": where, "code": code, "params": held, "severity": severity, "fixes": tuple(fixes)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -78,6 +113,10 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
+
+    def within(self, section: str) -> Problem:
+        """Return the same problem of a document that has its paths under ``section``."""
+        return self.replace(where=_join(section, self.where), fixes=tuple(fix.within(section) for fix in self.fixes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem for ``--json``."""

@@ -1,13 +1,15 @@
-"""What every part of the document has in common: frozen, and unknown keys are refused."""
+"""Base of every part of a document: frozen, with exact types and without unknown keys."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from meshwave.engine.errors import printable
+from meshwave.engine.findings import Fix, Problem
 
 
 class Part(BaseModel):
@@ -18,18 +20,22 @@ class Part(BaseModel):
     )
 
 
-def _see_printable(text: str) -> str:
+def invalid(where: str, code: str, params: Mapping[str, Any] | None = None, *fixes: Fix) -> PydanticCustomError:
+    """Return the error that a validator of a part raises for a problem; paths are those in the part."""
+    problem = Problem(where, code, params, fixes=fixes)
+    return PydanticCustomError(code, "{message}", {"message": problem.message, "problem": problem})
+
+
+def _check_printable(text: str) -> str:
     shown = printable(text)
     if shown != text:
-        raise PydanticCustomError(
-            "control_character", "{text} has a control character; remove it", {"text": shown[:LONGEST_SHOWN]}
-        )
+        raise invalid("", "control_character", {"text": shown[:LONGEST_SHOWN]})
     return text
 
 
 LONGEST_SHOWN = 60
-"""Letters of a text that are repeated where it is refused."""
-Printable = AfterValidator(_see_printable)
-"""Of text that people read: on a terminal, in a picture, in files of other tools."""
+"""Characters of a refused text that its message repeats."""
+Printable = AfterValidator(_check_printable)
+"""Text that people read on a terminal, in a picture or in files of other tools: without control characters."""
 FileName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^/\\\x00.][^/\\\x00]*$"), Printable]
-"""The name of a file beside others of its kind, without folders."""
+"""Name of a file without folders."""

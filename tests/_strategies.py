@@ -60,8 +60,11 @@ class Drawn:
     def microbatches(self) -> int:
         return int(self.pipeline["microbatches"])
 
+    def document(self, dp: int = 1, **sections: Any) -> dict[str, Any]:
+        return document(self.pipeline, self.ranks, dp=dp, **sections)
+
     def design(self, dp: int = 1, **sections: Any) -> Design:
-        return parse_design(document(self.pipeline, self.ranks, dp=dp, **sections))
+        return parse_design(self.document(dp, **sections))
 
 
 def option(annotation: Any) -> st.SearchStrategy[Any]:
@@ -81,7 +84,7 @@ def pipelines(draw: st.DrawFn, name: str, ranks: int = 5, microbatches: int = 9)
         return custom(draw(compute_programs(ranks, 4)))
     options = {field: draw(option(info.annotation)) for field, info in schedules[name].model_fields.items()}
     schedule, sizes = schedules[name](**options), product(range(1, ranks + 1), range(1, microbatches + 1))
-    accepted = [size for size in sizes if schedule.refuses(Pipe(*size)) is None]
+    accepted = [size for size in sizes if schedule.refusal(Pipe(*size)) is None]
     assume(accepted)
     count, mbs = draw(st.sampled_from(accepted))
     return Drawn({"schedule": name, "microbatches": mbs, **options}, count)

@@ -15,7 +15,7 @@ from meshwave.engine.costs.flops import optimizer_state_bytes
 from meshwave.engine.costs.operators import PRECISIONS
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, mesh_links, rates, resolved
-from meshwave.engine.experts import Homes, Layer, Price, device_load, dropped, expert_schedules, in_titles, play, price
+from meshwave.engine.experts import Homes, Layer, Price, device_load, dropped, expert_schedules, play, price
 from meshwave.engine.exports.pictures.palette import LOAD_BOUNDS
 from meshwave.engine.units import percent, quantity
 
@@ -48,7 +48,7 @@ def figures(design: Design, rank: int, layer: Layer | None) -> dict[str, Any]:
             {"key": key, "label": label, "value": value, "small": small, "help": FIGURE_HELP[key]}
             for key, label, value, small in rows
         ],
-        "reason": in_titles(known.price.choice.reason) if known.price.choice else "",
+        "reason": known.price.choice.titled_reason if known.price.choice else "",
     }
 
 

@@ -19,14 +19,16 @@ from meshwave.designer.canvases.expert_figures import (
     terms,
 )
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, value_of
+from meshwave.designer.kit.canvas import Canvas, Edit, plain_text, short_message, value_of
 from meshwave.designer.state import expert_edits as edits
+from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.measured_load import MeasuredLoad
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_schedule, folded
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import Homes, Layer, balance, copy_load, device_load, expert_schedules, in_titles
+from meshwave.engine.experts import Homes, Layer, balance, copy_load, device_load, expert_schedules
 from meshwave.engine.exports.pictures.palette import LOADS, ink
+from meshwave.engine.findings import DesignError
 from meshwave.engine.units import quantity
 
 MOST_DRAWN = 20_000
@@ -61,7 +63,7 @@ class ExpertsCanvas(Canvas):
         read_static("kit/canvas.css"), read_static("kit/shell.css"), read_static("experts/experts.css"), _load_colours(),
     ]  # fmt: skip
     _gestures = (
-        "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane",
+        "add", "mesh", "setting", "move", "replicate", "remove", "balance", "blocks", "heat", "try", "compare", "pane", "fix",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +168,11 @@ class ExpertsCanvas(Canvas):
     def _on_blocks(self, gesture: Mapping[str, Any]) -> None:
         self._edit("experts.placement", None, "experts in equal blocks")
 
+    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
+        """Apply a fix of the problem because of which the layer cannot be drawn."""
+        problem = edits.layer_problem(self._open, self.rank)
+        self._edit(*fix_edit(self._open, problem, value_of(gesture, "fix", plain_text)))
+
     def _on_heat(self, gesture: Mapping[str, Any]) -> None:
         """Make experts more or less often chosen, to see what that would do."""
         experts, factor = [expert for expert, _ in _chips(gesture)], value_of(gesture, "factor", float)
@@ -184,7 +191,7 @@ class ExpertsCanvas(Canvas):
             after = edits.refuse_unfit(self._open, self.rank, homes)
             told["words"] = consequences(self._open, self.rank, layer, after)
         except InputError as error:
-            told["refused"] = str(error)
+            told["refused"] = short_message(error)
         self._send_msg(told)
 
     # what they share
@@ -220,8 +227,9 @@ def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -
     common = {"meshes": [mesh.name for mesh in design.meshes], "mesh": rank, "controls": controls(design, routed)}
     try:
         layer = edits.drawn_layer(design, rank)
-    except InputError as error:
-        return {**common, "state": "unfit", "reason": str(error)}
+    except DesignError as error:
+        (problem,) = error.problems
+        return {**common, "state": "unfit", "reason": problem.message, "fixes": [fix.label for fix in problem.fixes]}
     if sum(map(len, _placed(layer))) + layer.devices > MOST_DRAWN:
         reason = (
             f"{layer.experts:,} experts on {layer.devices:,} devices are more than can be drawn; the form has them all"
@@ -234,7 +242,7 @@ def picture_of(design: Design, rank: int, routed: Sequence[MeasuredLoad] = ()) -
         **_drawn(design, layer, devices),
         "state": "ready",
         "about": [*([f"One of {alike} groups, all alike."] if alike > 1 else []), *slots(design, layer)],
-        "problem": in_titles(found.message) if found else "",
+        "problem": found.message if found else "",
         "equal": design.experts.placement is None and not found,
         "most_extra": min(MOST_EXTRA, layer.experts),
         **figures(design, rank, layer if found is None else None),

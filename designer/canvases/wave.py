@@ -261,7 +261,7 @@ def choices(design: Design) -> list[dict[str, Any]]:
             "name": name,
             "title": schedules[name].title,
             "blurb": " ".join(schedules[name].help().split()),
-            "reason": edits.schedule_refusal(design, name),
+            "reason": refusal.message if (refusal := edits.choice_refusal(design, name)) else None,
         }
         for name in by_age()
     ]
@@ -273,7 +273,7 @@ def thumbnail(name: str) -> dict[str, Any] | None:
     """The computations of a schedule at its default options on four meshes, as columns; None for
     one that has no order of its own."""
     schedule = schedules[name]()
-    if not schedule.stage_count(THUMBNAIL.ranks) or schedule.refuses(THUMBNAIL):
+    if not schedule.stage_count(THUMBNAIL.ranks) or schedule.refusal(THUMBNAIL):
         return None
     program = add_transfers(schedule.program(THUMBNAIL))
     seconds = np.where(program.op == Op.F, 1.0, np.where(program.op == Op.B, 2.0, 1.0)) * program.is_compute

@@ -13,7 +13,7 @@ from panel.custom import JSComponent
 
 from meshwave.engine.errors import InputError, MeshwaveError
 from meshwave.engine.exports.pictures.palette import MESHES
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, FindingError
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Canvas(JSComponent):
         try:
             getattr(self, f"_on_{name}")(message)
         except MeshwaveError as error:
-            refused = _sentence(error)
+            refused = short_message(error)
         except Exception as error:  # a defect of ours: the page must not fall silent
             traceback.print_exc()
             refused = f"That went wrong inside Meshwave ({error!r}); nothing was changed. The terminal says more."
@@ -104,8 +104,10 @@ def plain_text(value: Any) -> str:
     return str(value)
 
 
-def _sentence(error: MeshwaveError) -> str:
-    """What is said at the cursor: the first problem alone, since the problems panel lists them all."""
+def short_message(error: MeshwaveError) -> str:
+    """Return the message for a cursor: of the first problem only, since the problems panel lists them all."""
+    if isinstance(error, FindingError):
+        return error.problem.message
     if not isinstance(error, DesignError) or not error.problems:
         return str(error)
     more = len(error.problems) - 1

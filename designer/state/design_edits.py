@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwave.engine import messages
 from meshwave.engine.document import Design
+from meshwave.engine.document.fixes import apply_edits, parse_path
+from meshwave.engine.document.pipeline_problems import schedule_refusal
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import Refusal
+from meshwave.engine.findings import DesignError, Problem, Refusal
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import Program, format_program
 from meshwave.engine.schedules import Schedule, schedules
@@ -49,8 +52,8 @@ def choose_schedule(design: Design, name: str) -> dict[str, Any]:
         InputError: the schedule cannot order this pipeline.
     """
     pipeline = design.pipeline.model_dump(mode="json")
-    if reason := schedule_refusal(design, name):
-        raise InputError(reason)
+    if refusal := choice_refusal(design, name):
+        raise DesignError([refusal])
     if name == pipeline["schedule"]:
         return pipeline
     chosen = {**schedule_options(name, pipeline), "schedule": name, "microbatches": pipeline["microbatches"]}
@@ -79,19 +82,28 @@ def custom_pipeline(design: Design, order: Program) -> dict[str, Any]:
     return {"schedule": "custom", **kept, "actions": format_program(order)}
 
 
-def schedule_refusal(design: Design, name: str) -> str | None:
-    """Return a sentence that says why a schedule cannot be chosen for the design; None if it can."""
+def fix_edit(design: Design, problem: Problem | None, label: str) -> tuple[str, dict[str, Any], str]:
+    """Return the path, value and label of the edit that applies a fix of a problem.
+
+    Raises:
+        InputError: the problem has no such fix, because it was solved or changed since it was shown.
+    """
+    fix = next((fix for fix in problem.fixes if fix.label == label), None) if problem else None
+    if fix is None:
+        raise InputError("this problem has changed; look at it again")
+    changed = apply_edits(design.model_dump(mode="json"), fix.edits)
+    sections = dict.fromkeys(str(parse_path(path)[0]) for path, _ in fix.edits)
+    return "", {section: changed[section] for section in sections}, label
+
+
+def choice_refusal(design: Design, name: str) -> Problem | None:
+    """Return why a schedule cannot be chosen for these meshes, microbatches and layers; None if it can."""
     pipeline = design.pipeline.model_dump(mode="json")
     if name == pipeline["schedule"]:
         return None
     if name == "custom":
-        return None if pipeline["actions"] else _custom_refusal(design)
-    schedule = schedule_with(name, pipeline)
-    stages, layers = schedule.stage_count(design.ranks), design.model.layers
-    if stages > layers:
-        words = f"{schedule.title} cuts {stages} stages here, and the model has {layers} layers"
-        return f"{words}; use fewer meshes or more layers"
-    return schedule.refuses(design.pipe)
+        return None if pipeline["actions"] else _drawing_refusal(design)
+    return schedule_refusal(design, schedule_with(name, pipeline))
 
 
 def schedule_options(name: str, pipeline: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,14 +116,23 @@ def schedule_with(name: str, pipeline: Mapping[str, Any], **changes: Any) -> Sch
     return schedules[name](**{**schedule_options(name, pipeline), **changes})
 
 
-def _custom_refusal(design: Design) -> str | None:
-    """Return why the design has no order to start a custom one from; None if it has."""
+def _drawing_refusal(design: Design) -> Problem | None:
+    """Return why a drawn order has no order to start from."""
     if any(problem.severity == "error" for problem in problems(design)):
-        return "Custom starts from the order that stands, and this design has none yet; solve its problems first"
+        return Problem("pipeline.schedule", "no_order_to_draw")
     actions = 2 * design.stages * design.pipe.microbatches
     if actions > LARGEST_BY_HAND:
-        return f"Custom would start from {actions:,} actions, and up to {LARGEST_BY_HAND:,} can be drawn; use fewer microbatches"
+        params = {"actions": actions, "maximum": LARGEST_BY_HAND}
+        return Problem("pipeline.microbatches", "large_order_to_draw", params)
     return None
+
+
+messages.add(
+    no_order_to_draw="Custom starts from the current order, and this design has none; solve its problems first",
+    large_order_to_draw=(
+        "Custom would start from {actions:,} actions, and at most {maximum:,} can be drawn; use fewer microbatches"
+    ),
+)
 
 
 def _order(design: Design) -> list[list[str]]:

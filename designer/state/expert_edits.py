@@ -14,10 +14,11 @@ from typing import Any
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import expert_layer, folded
-from meshwave.engine.document.expert_problems import expert_problems
+from meshwave.engine.document.expert_problems import EQUAL_BLOCKS, PLACEMENT, expert_problems, split_expert_groups
 from meshwave.engine.document.experts import Experts, load_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Homes, Layer, contiguous, expert_schedules
+from meshwave.engine.findings import DesignError, Problem
 
 Chip = tuple[int, int]
 """An expert, and the place that holds it."""
@@ -187,44 +188,44 @@ def divisors(size: int) -> list[int]:
 
 
 def refuse_unfit(design: Design, rank: int, homes: Homes) -> Layer:
-    """The layer with these homes on a mesh, if its schedule can run it.
+    """Return the layer with this placement on a mesh, if its schedule can run it.
 
     Raises:
-        InputError: it cannot; the sentence says why.
+        DesignError: the schedule cannot.
     """
     layer = drawn_layer(design, rank)
     given = placement(layer, homes)
     drawn = None if given is None else tuple(map(tuple, given))
     changed = design.model_copy(update={"experts": design.experts.model_copy(update={"placement": drawn})})
-    before = {problem.message for problem in expert_problems(design)}
+    known = list(expert_problems(design))
     for problem in expert_problems(changed):
-        if problem.severity == "error" and problem.message not in before:
-            raise InputError(problem.message)
+        if problem.severity == "error" and problem not in known:
+            raise DesignError([problem])
     return replace(layer, homes=homes)
 
 
 def drawn_layer(design: Design, rank: int) -> Layer:
-    """The expert layer on a mesh, with homes in any case.
+    """Return the expert layer on a mesh, with an explicit placement.
 
     Raises:
-        InputError: the model has no experts, their groups do not fit onto the mesh, or not each has a load.
+        DesignError: the model has no experts, or their groups, load or placement do not fit the mesh.
     """
-    if design.model.moe is None:
-        raise InputError("this model has no experts; add them first")
-    mesh, experts = design.meshes[rank], design.experts
-    size = experts.ep * experts.esp
-    if not folded(design) and len(mesh.devices) % size:
-        have = f"{len(mesh.devices)} device{'s' * (len(mesh.devices) != 1)}"
-        raise InputError(
-            f"groups of ep {experts.ep} x esp {experts.esp} devices do not divide the {have} of mesh {mesh.name}; "
-            "choose an ep and an esp that do"
-        )
-    for problem in load_problems(experts.load, design.model.moe.experts):
-        raise InputError(f"{problem.message}, or choose another load")
-    if not fits(design):
-        raise InputError("the homes that are given are not of these experts and places; put them in equal blocks")
-    layer = expert_layer(design, mesh)
+    if problem := layer_problem(design, rank):
+        raise DesignError([problem])
+    layer = expert_layer(design, design.meshes[rank])
     return layer if layer.homes is not None else replace(layer, homes=contiguous(layer.experts, layer.ep))
+
+
+def layer_problem(design: Design, rank: int) -> Problem | None:
+    """Return why the expert layer on a mesh cannot be drawn; None if it can."""
+    mesh, experts = design.meshes[rank], design.experts
+    if design.model.moe is None:
+        return Problem("model.moe", "missing_experts")
+    if not folded(design) and len(mesh.devices) % (experts.ep * experts.esp):
+        return split_expert_groups(design, mesh)
+    for problem in load_problems(experts.load, design.model.moe.experts):
+        return problem.within("experts")
+    return None if fits(design) else Problem(PLACEMENT, "mismatched_placement", fixes=[EQUAL_BLOCKS])
 
 
 def as_given(design: Design, layer: Layer) -> Layer:

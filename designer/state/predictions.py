@@ -13,7 +13,7 @@ from meshwave.designer.state.jobs import Done, Job, Later, Listener, NewsHandler
 from meshwave.engine.document import Design
 from meshwave.engine.document.problems import problems
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.schedule_prices import priced_pipe
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.progress import tell
@@ -122,7 +122,7 @@ _PRECOMPUTED = ("numbers", "memory_curves", "warnings")
 
 
 def _refusal_problems(error: InputError) -> list[Problem]:
-    return list(error.problems) if isinstance(error, DesignError) else [Problem("", "cost", str(error))]
+    return list(problems_of(error))
 
 
 def _meaning_digest(design: Design) -> bytes:

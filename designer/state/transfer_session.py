@@ -14,7 +14,7 @@ from meshwave.designer.state.transfer_drawing import Drawing
 from meshwave.designer.state.transfer_plans import draw_plan, is_small_transfer
 from meshwave.engine.document.transfer_document import TransferSpec, parse_transfer
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.resharding import orderings, strategies
 
 LONGEST_HISTORY = 500
@@ -166,12 +166,12 @@ class TransferSession(param.Parameterized):
         if isinstance(news, Done | Failed):
             self._job = None
             found = news.value if isinstance(news, Done) else None
-            problems = [Problem("", "plan", news.words)] if isinstance(news, Failed) else []
+            problems = [Problem("", "error", {"reason": news.words})] if isinstance(news, Failed) else []
             self._update(self.state, problems, found)
 
 
 def _refused(error: InputError) -> list[Problem]:
-    return list(error.problems) if isinstance(error, DesignError) else [Problem("", "plan", str(error))]
+    return list(problems_of(error))
 
 
 def _check_names(state: State) -> None:

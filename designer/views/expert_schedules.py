@@ -20,7 +20,7 @@ from meshwave.designer.views.expert_map import LINKS, map_of_layers
 from meshwave.engine.document import Design
 from meshwave.engine.document.experts import Experts
 from meshwave.engine.errors import InputError
-from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, in_titles, play
+from meshwave.engine.experts import LAYER_OPS, Layer, Played, Price, StepOp, by_age, expert_schedules, play
 from meshwave.engine.exports.pictures.palette import OPS
 from meshwave.engine.predict.expert_map import GridCluster, find_cluster
 from meshwave.engine.units import quantity
@@ -206,7 +206,7 @@ def card(design: Design, rank: int, name: str) -> dict[str, Any]:
         "intra": quantity(inside, "B"),
         "memory": quantity(known.memory, "B"),
         "buffers": quantity(_buffers(price), "B"),
-        "choice": in_titles(price.choice.reason) if price.choice else "",
+        "choice": price.choice.titled_reason if price.choice else "",
         "terms": terms(changed, layer),
         "layout": _layout(design, changed, layer),
         "picture": picture(price),

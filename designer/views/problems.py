@@ -9,6 +9,7 @@ import param
 
 from meshwave.designer.kit.assets import module, read_static
 from meshwave.designer.kit.canvas import Canvas, plain_text, value_of
+from meshwave.designer.state.design_edits import fix_edit
 from meshwave.designer.state.design_session import PROGRESS_STATES, Session
 from meshwave.designer.state.jobs import Done, Failed, Listener, News, Progress
 from meshwave.designer.state.predictions import Outcome
@@ -20,7 +21,7 @@ from meshwave.engine.predict.gallery import searched_pipeline
 from meshwave.engine.predict.gallery_notes import describe_search
 
 
-def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, str]]:
+def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> list[dict[str, Any]]:
     """The problems as plain data: errors first, then those that are ``blocking`` a launch, then the rest."""
     stops = {(each.where, each.code) for each in blocking}
     known = {(each.where, each.code) for each in problems}
@@ -33,7 +34,16 @@ def listed(problems: Sequence[Problem], blocking: Sequence[Problem] = ()) -> lis
         return "launch" if unwise or problem not in problems else problem.severity
 
     ordered = sorted(every, key=lambda problem: SEVERITIES.index(severity(problem)))
-    return [{"severity": severity(each), "where": each.where, "message": each.message} for each in ordered]
+    return [
+        {
+            "severity": severity(each),
+            "where": each.where,
+            "code": each.code,
+            "message": each.message,
+            "fixes": [fix.label for fix in each.fixes],
+        }
+        for each in ordered
+    ]
 
 
 SEVERITIES = ("error", "launch", "warning", "computing")
@@ -60,7 +70,7 @@ class Problems(Canvas):
         read_static("kit/shell.css"),
         read_static("panels/problems.css"),
     ]
-    _gestures = ("focus", "search", "stop", "use")
+    _gestures = ("focus", "fix", "search", "stop", "use")
 
     def __init__(self, session: Session, on_focus: Callable[[str], Any] | None = None, **params: Any) -> None:
         super().__init__(**params)
@@ -141,7 +151,7 @@ class Problems(Canvas):
         if isinstance(news, Done):
             self._tell_found(pipeline, news.value)
         elif isinstance(news, Failed):
-            self._tell_found(pipeline, ([Problem("", "search", f"the search failed: {news.words}")], None))
+            self._tell_found(pipeline, ([Problem("", "failed_search", {"reason": news.words})], None))
 
     def _tell_found(self, pipeline: Mapping[str, Any], outcome: Outcome) -> None:
         problems, found = outcome
@@ -152,6 +162,12 @@ class Problems(Canvas):
     def _on_focus(self, gesture: Mapping[str, Any]) -> None:
         if self._on_path is not None:
             self._on_path(value_of(gesture, "where", plain_text))
+
+    def _on_fix(self, gesture: Mapping[str, Any]) -> None:
+        where, code, label = (value_of(gesture, key, plain_text) for key in ("where", "code", "fix"))
+        shown = (*self._session.problems, *self._blocking)
+        problem = next((each for each in shown if (each.where, each.code) == (where, code)), None)
+        self._session.edit(*fix_edit(self._session.design, problem, label))
 
 
 @views.register("problems")

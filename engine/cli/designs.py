@@ -33,10 +33,15 @@ def check(options: argparse.Namespace) -> int:
         print_json({"problems": [{"design": name, **row} if several else row for name, row in rows]})
     else:
         for name, problems in found.items():
-            for line in [*map(str, problems)] or ["no problems"]:
+            for line in [line for problem in problems for line in _lines(problem)] or ["no problems"]:
                 print(f"{name}: {line}" if several else line)
     wrong = any(problem.severity == "error" for problems in found.values() for problem in problems)
     return 2 if wrong else 0
+
+
+def _lines(problem: Problem) -> list[str]:
+    """Return a problem and its fixes as lines of text."""
+    return [str(problem), *(f"  fix: {fix.label}" for fix in problem.fixes)]
 
 
 def _problems(name: str, options: argparse.Namespace) -> list[Problem]:

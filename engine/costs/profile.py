@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from meshwave.engine.costs.contention import Contention
 from meshwave.engine.document.cluster import Device
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import InputError
 from meshwave.engine.files import read_whole
-from meshwave.engine.frozen import Part, Printable
+from meshwave.engine.frozen import Part, Printable, invalid
 
 Name = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "overlap"]
 Group = Literal["mp", "esp", "ep", "ep_esp"]
@@ -200,11 +199,7 @@ class Block(Part):
     def _every_phase_has_a_line(self) -> Self:
         lacking = [phase for phase in get_args(Phase) if phase not in self.fits]
         if lacking:
-            raise PydanticCustomError(
-                "phases",
-                "a block has a line for each phase, and {kind} lacks {lacking}; measure it anew",
-                {"kind": self.kind, "lacking": ", ".join(lacking)},
-            )
+            raise invalid("fits", "missing_phases", {"kind": self.kind, "missing": lacking})
         return self
 
     def points(self, phase: Phase) -> list[tuple[BlockSample, float, float]]:

@@ -2,7 +2,7 @@
 
 What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
 what was measured of their kind, messages and reductions on measured links, the update by its own line. What
-it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` says which parts of a design that is.
+it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` lists these parts of a design.
 """
 
 from __future__ import annotations

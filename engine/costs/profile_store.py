@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshwave.engine.costs.profile import Profile, load_profile
-from meshwave.engine.errors import InputError, nearest
+from meshwave.engine.errors import InputError, closest
 from meshwave.engine.files import home, see_writable, write_whole
+from meshwave.engine.findings import Refusal
 from meshwave.engine.machine import processor
 
 
@@ -54,8 +55,8 @@ def load_named(name: str) -> Profile:
         found = path.stat()
     except OSError:
         known = profiles()
-        hint = nearest(name, known) if known else "None is kept yet; measure this machine: meshwave calibrate"
-        raise InputError(f"there is no profile called {name!r}. {hint}") from None
+        params = {"name": name, "known": known, "suggestion": closest(name, known)}
+        raise Refusal("missing_profile", params) from None
     return _read(path, found.st_mtime_ns, found.st_ino)
 
 
@@ -125,5 +126,5 @@ def named(name: str) -> str:
         InputError: it leads elsewhere.
     """
     if not KEPT_NAME.fullmatch(name):
-        raise InputError(f"{name!r} cannot be the name of a profile; use a file name such as laptop.json")
+        raise Refusal("invalid_profile_name", {"name": name})
     return name if name.endswith(".json") else f"{name}.json"

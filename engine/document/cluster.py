@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from meshwave.engine.frozen import Part, Printable
+from meshwave.engine.findings import set_value
+from meshwave.engine.frozen import Part, Printable, invalid
 
 Rate = Annotated[float, Field(ge=1, le=1e24)]
-"""A number of bytes, FLOP or either of them a second; within what any sum of them can still hold."""
+"""Bytes, FLOPs, or either per second; small enough that sums of them stay finite."""
 
 MOST_DEVICES = 4096
-"""Of a cluster: as many as the page can draw and a person can look at."""
+"""Devices of the largest cluster, which the page can still draw."""
 
+MOST_PER_NODE = 1024
+"""Devices of the largest node, and NICs that they share."""
 
-MOST_OF_A_NODE = 1024
-"""Devices of a node, and NICs that they share."""
-
-Nics = Annotated[int, Field(ge=1, le=MOST_OF_A_NODE)]
+Nics = Annotated[int, Field(ge=1, le=MOST_PER_NODE)]
 
 
 class Device(Part):
-    """One accelerator (or CPU core) as its data sheet has it."""
+    """One accelerator or CPU slot, by the numbers of its data sheet."""
 
     name: Annotated[str, Printable] = "device"
-    """What people call it."""
+    """Name that is shown to people."""
     peak_flops: Rate
     """Dense matrix FLOP/s at the training precision."""
     memory_bytes: Rate
@@ -34,7 +33,7 @@ class Device(Part):
     memory_bandwidth: Rate
     """Bytes/s between a device and its own memory."""
     efficiency: Annotated[float, Field(ge=1e-6, le=1)] = 0.5
-    """The share of the peak that large matrix products reach."""
+    """Share of the peak that large matrix products reach."""
 
 
 class Link(Part):
@@ -50,9 +49,9 @@ class Uplink(Part):
     """The link between a leaf switch, which joins some nodes, and the rest of the network."""
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
-    """Nodes at each leaf switch, numbered in order."""
+    """Nodes of each leaf switch; node numbers run through one switch after the other."""
     bandwidth: Rate
-    """Bytes/s in one direction, of all that leaves a leaf switch at once."""
+    """Bytes/s in one direction, for all messages that leave a leaf switch."""
 
 
 class Cluster(Part):
@@ -60,41 +59,34 @@ class Cluster(Part):
 
     nodes: Annotated[int, Field(ge=1, le=4096)]
     """Machines in the cluster."""
-    devices_per_node: Annotated[int, Field(ge=1, le=MOST_OF_A_NODE)]
+    devices_per_node: Annotated[int, Field(ge=1, le=MOST_PER_NODE)]
     """Devices in each machine."""
     nics_per_node: Nics = 1
-    """NICs that the devices of a node share when they talk to other nodes at once."""
+    """NICs that the devices of a node share for messages to other nodes."""
     device: Device
     intra_node: Link
     inter_node: Link
     node_bandwidth: Rate | None = None
-    """Bytes/s that the devices of a node exchange with each other at once, as a PCIe switch limits it; null: no limit
-    but that of each device's link."""
+    """Bytes/s that the devices of a node exchange among each other in total, as limited by a PCIe switch; null: limited
+    only by the link of each device."""
     uplink: Uplink | None = None
-    """Uplinks of leaf switches, where they are slower than the NICs below them; null: the network between nodes is as
-    fast as all NICs."""
+    """Uplinks of leaf switches that are slower than the NICs below them; null: the network between nodes is as fast as
+    all NICs together."""
 
     @model_validator(mode="after")
-    def _can_be_drawn(self) -> Self:
+    def _check_size(self) -> Self:
         if self.devices > MOST_DEVICES:
-            raise PydanticCustomError(
-                "cluster_size",
-                "{nodes} x {devices_per_node} are {devices} devices, and a cluster has at most {most}; "
-                "use {fewer} nodes or fewer",
-                {
-                    "nodes": self.nodes,
-                    "devices_per_node": self.devices_per_node,
-                    "devices": self.devices,
-                    "most": MOST_DEVICES,
-                    "fewer": MOST_DEVICES // self.devices_per_node,
-                },
-            )
+            fewer = MOST_DEVICES // self.devices_per_node
+            sizes = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "devices": self.devices}
+            params = {**sizes, "maximum": MOST_DEVICES, "fewer": fewer}
+            raise invalid("nodes", "cluster_size", params, set_value("nodes", fewer))
         return self
 
     @property
     def devices(self) -> int:
-        """How many devices there are in all."""
+        """Number of devices of all nodes."""
         return self.nodes * self.devices_per_node
 
     def node_of(self, device: int) -> int:
+        """Return the node of a device."""
         return device // self.devices_per_node

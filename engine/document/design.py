@@ -1,11 +1,10 @@
-"""The whole design, and how it is read and written."""
+"""The design: one document with all of its sections."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,7 +17,6 @@ from meshwave.engine.document.pipeline import Pipeline
 from meshwave.engine.document.training import Training
 from meshwave.engine.document.transfer import Transfer
 from meshwave.engine.document.upgrades import FORMAT
-from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.schedules import Pipe
 
@@ -26,16 +24,16 @@ _LIST_OF_SCALARS = re.compile(r"\[\n[^\[\]{}\"]*\]|\[\n\s*(?:\"\w*\",?\s*)+\]") 
 
 
 class Design(Part, defer_build=True):
-    """One design: what is trained, where, in which order."""
+    """What is trained, on which devices, and in which order."""
 
     format: Literal["meshwave/1"] = FORMAT
     """The version of this document."""
     name: Annotated[str, Field(max_length=200), Printable] = "untitled"
-    """What people call the design."""
+    """Name that is shown to people."""
     cluster: Cluster
     model: AnyModel
     meshes: Annotated[tuple[Mesh, ...], Field(min_length=1, max_length=MOST_DEVICES)]
-    """The pipeline's ranks, in order."""
+    """The ranks of the pipeline, in order."""
     pipeline: Pipeline
     experts: Experts = Experts()
     transfer: Transfer = Transfer()
@@ -44,36 +42,28 @@ class Design(Part, defer_build=True):
 
     @property
     def ranks(self) -> int:
-        """Pipeline ranks: one a mesh."""
+        """Number of pipeline ranks, one per mesh."""
         return len(self.meshes)
 
     @property
     def pipe(self) -> Pipe:
-        """The size of the pipeline that the schedule has to order."""
+        """Size of the pipeline that the schedule orders."""
         return Pipe(ranks=self.ranks, microbatches=self.pipeline.microbatches)
 
     @property
     def stages(self) -> int:
-        """Into how many stages the model is cut."""
+        """Number of stages of the model."""
         return self.pipeline.stage_count(self.ranks)
 
     @property
     def sequences_per_step(self) -> int:
-        """Sequences that one step trains on, over all data-parallel copies of the first mesh."""
+        """Sequences of one training step, over all data-parallel copies of the first mesh."""
         return self.meshes[0].dp * self.pipeline.microbatches * self.training.micro_batch_size
 
     def to_json(self) -> str:
-        """The document as a person would keep it in git: ends with a newline."""
+        """Return the document as indented JSON with lists of scalars on one line, and a final newline."""
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
         return (
             _LIST_OF_SCALARS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
             + "\n"
         )
-
-
-def _refuse_many_meshes(document: Mapping[str, Any]) -> None:
-    """Refuse a list that is too long before each of its meshes is looked at."""
-    meshes = document.get("meshes")
-    if isinstance(meshes, list) and len(meshes) > MOST_DEVICES:
-        message = f"there are {len(meshes):,} meshes, and a design has at most {MOST_DEVICES:,}; remove some"
-        raise DesignError([Problem("meshes", "too_long", message)])

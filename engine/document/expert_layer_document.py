@@ -11,9 +11,9 @@ from meshwave.engine.document.cluster import MOST_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
 from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
 from meshwave.engine.document.reading import read_part
-from meshwave.engine.errors import nearest
+from meshwave.engine.errors import closest
 from meshwave.engine.experts import Layer, Line, Links, shares
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part
 
 FORMAT: Literal["meshwave-expert-layer/1"] = "meshwave-expert-layer/1"
@@ -114,32 +114,39 @@ class ExpertLayerSpec(Part):
         return Links(self.links.intra_node.line, self.links.inter_node.line, fit or None)
 
 
-def problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
-    """What is wrong with a layer whose parts are sound by themselves; no schedule could run it."""
-    made = spec.ep * spec.esp
-    if made != spec.ranks:
-        fits = f"set ep to {spec.ranks // spec.esp}" if spec.ranks % spec.esp == 0 else f"set ranks to {made}"
-        yield Problem(
-            "ep", "ep_esp", f"ep={spec.ep} x esp={spec.esp} are {made} ranks, and there are {spec.ranks}; {fits}"
-        )
+def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
+    """Yield what is wrong with a layer whose keys are valid by themselves; no schedule can run it."""
+    needed = spec.ep * spec.esp
+    if needed != spec.ranks:
+        key, value = ("ep", spec.ranks // spec.esp) if spec.ranks % spec.esp == 0 else ("ranks", needed)
+        sizes = {"ep": spec.ep, "esp": spec.esp, "needed": needed, "ranks": spec.ranks}
+        fixes = [set_value(key, value)]
+        yield Problem("ep", "rank_count", {**sizes, "advice": f"set {key} to {value}"}, fixes=fixes)
     elif wrong := [*load_problems(spec.load, spec.experts)]:
         yield from wrong
     else:
         yield from spec.layer.problems()
+    yield from _fit_problems(spec)
+
+
+def _fit_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
     for key in spec.fit or ():
         name, _, group = key.partition("@")
         if name not in FITTED:
-            yield Problem(f"fit.{key}", "fit", f"there is no collective {name!r}. {nearest(name, FITTED)}")
+            params = {"name": name, "known": list(FITTED), "suggestion": closest(name, FITTED)}
+            yield Problem(f"fit.{key}", "unknown_collective", params)
         elif group and group not in GROUPS or key.endswith("@"):
-            yield Problem(f"fit.{key}", "fit", f"there is no group {group!r}. {nearest(group, GROUPS)}")
+            params = {"name": group, "known": list(GROUPS), "suggestion": closest(group, GROUPS)}
+            yield Problem(f"fit.{key}", "unknown_group", params)
 
 
 def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:
-    """
+    """Read the document of one expert layer.
+
     Raises:
-        DesignError: with every problem that was found, each with its place.
+        DesignError: with every problem, each with its path.
     """
     spec = read_part(text, ExpertLayerSpec, "layer", "ranks, groups, sizes and links")
-    if found := list(problems(spec)):
+    if found := list(expert_layer_problems(spec)):
         raise DesignError(found)
     return spec

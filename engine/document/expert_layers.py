@@ -125,7 +125,7 @@ def _has_replicas(design: Design) -> bool:
     """Whether stages lie on several meshes; not known, and of no use, where the pipeline itself is wrong."""
     pipeline = design.pipeline
     try:
-        return not pipeline.refuses(design.pipe) and len(pipeline.routes(design.pipe)) > 1
+        return pipeline.refusal(design.pipe) is None and len(pipeline.routes(design.pipe)) > 1
     except InputError:  # an order drawn by hand with a cell that is none
         return False
 

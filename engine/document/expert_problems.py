@@ -1,20 +1,21 @@
-"""What is wrong with the experts of a design, in words: their groups, their homes, their schedule."""
+"""Problems of the experts of a design: their groups, their load, their placement and their schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from meshwave.engine.document.expert_layers import expert_layer, expert_schedule, folded, group_sizes, resolved
 from meshwave.engine.document.experts import load_problems
-from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules
-from meshwave.engine.findings import Problem
+from meshwave.engine.document.fixes import use_mesh_axes
+from meshwave.engine.experts import Layer, device_load, device_rows, expert_schedules, indivisible_experts
+from meshwave.engine.findings import Fix, Problem, set_value
 
 if TYPE_CHECKING:
     from meshwave.engine.document.design import Design
     from meshwave.engine.document.meshes import Mesh
 
-FIELDS = {
+PATHS = {
     "ep": "experts.ep",
     "esp": "experts.esp",
     "homes": "experts.placement",
@@ -22,260 +23,274 @@ FIELDS = {
     "top_k": "model.moe.top_k",
     "capacity_factor": "model.moe.capacity_factor",
 }
-"""Where a field of a layer comes from; ``mp`` from the mesh."""
+"""The key of a design that defines each field of a layer; ``mp`` is the tp of the mesh."""
+CAPACITY = "model.moe.capacity_factor"
+PLACEMENT = "experts.placement"
+EQUAL_BLOCKS = Fix("equal_blocks", {}, ((PLACEMENT, None),))
 
 
 def expert_problems(design: Design) -> Iterator[Problem]:
-    """Everything that is wrong or unwise about the experts of a design whose parts are sound by themselves."""
+    """Yield all errors and warnings about the experts of a design whose parts are valid by themselves."""
     if design.model.moe is None:
-        yield from _no_experts(design)
+        yield from _unused_settings(design)
         return
-    found = [*_groups(design), *_load(design), *_homes(design)]
+    found = [*_group_problems(design), *_load_problems(design), *_placement_problems(design)]
     yield from found
-    yield from _other_groups_of_tokens(design)
+    yield from _auxiliary_loss_problems(design)
     if not any(problem.severity == "error" for problem in found):
-        yield from _of_the_schedule(design)
+        yield from _schedule_problems(design)
 
 
-def _no_experts(design: Design) -> Iterator[Problem]:
-    """What is said of experts that the model does not have."""
+def _unused_settings(design: Design) -> Iterator[Problem]:
+    """Yield settings of experts in a design whose model has none."""
     experts, fields = design.experts, type(design.experts).model_fields
     for key in ("ep", "esp", "placement", "load"):
-        if getattr(experts, key) != fields[key].default:
-            message = f"{key} changes nothing: the model has no experts; give it some in model.moe, or take {key} out"
-            yield Problem(f"experts.{key}", "experts_unused", message, "warning")
+        default = fields[key].default
+        if getattr(experts, key) != default:
+            where = f"experts.{key}"
+            yield Problem(where, "unused_expert_setting", {"key": key}, "warning", [set_value(where, default)])
 
 
 # ---- groups ----
 
 
-def _groups(design: Design) -> Iterator[Problem]:
+def _group_problems(design: Design) -> Iterator[Problem]:
     if folded(design):
-        yield from _in_tensor_parallel_groups(design)
+        yield from _unused_group_sizes(design)
         return
     moe, experts = design.model.moe, design.experts
     assert moe is not None
-    ep, esp = experts.ep, experts.esp
-    drawn = sum(len(mesh.devices) for mesh in design.meshes)
+    ep, esp, devices = experts.ep, experts.esp, sum(len(mesh.devices) for mesh in design.meshes)
     if moe.experts % ep and experts.placement is None:
-        message = f"ep={ep} does not divide {moe.experts} experts; use a divisor"
-        yield Problem("experts.ep", "ep_experts", message)
-    elif ep * esp > drawn:
-        message = f"ep={ep} x esp={esp} needs {ep * esp} devices, and all meshes have {drawn}; use a smaller one"
-        yield Problem("experts.ep", "experts_devices", message)
+        yield indivisible_experts(moe.experts, ep).within("experts")
+    elif ep * esp > devices:
+        params = {"given": ep * esp, "ep": ep, "esp": esp, "devices": devices}
+        sizes = group_sizes(design, max(design.meshes, key=lambda mesh: len(mesh.devices)))
+        yield Problem("experts.ep", "expert_devices", params, fixes=[use_groups(*sizes)])
     else:
-        yield from _on_meshes(design)
+        yield from _mesh_group_problems(design)
 
 
-def _in_tensor_parallel_groups(design: Design) -> Iterator[Problem]:
+def use_groups(ep: int, esp: int) -> Fix:
+    """Return the fix that sets the sizes of the groups of experts."""
+    return Fix("use_expert_groups", {"ep": ep, "esp": esp}, (("experts.ep", ep), ("experts.esp", esp)))
+
+
+def _unused_group_sizes(design: Design) -> Iterator[Problem]:
     title = expert_schedule(design).title
-    for key, unset in (("ep", {1, *(mesh.tp for mesh in design.meshes)}), ("esp", {1})):
-        given = getattr(design.experts, key)
-        if given not in unset:
-            message = f"{title} keeps whole experts on the devices of each tensor-parallel group, so that {key}={given} plays no part; set it to 1"
-            yield Problem(f"experts.{key}", "experts_folded", message, "warning")
+    for key, unused in (("ep", {1, *(mesh.tp for mesh in design.meshes)}), ("esp", {1})):
+        value, where = getattr(design.experts, key), f"experts.{key}"
+        if value not in unused:
+            params = {"title": title, "key": key, "value": value}
+            yield Problem(where, "unused_group_size", params, "warning", [set_value(where, 1)])
 
 
-def _on_meshes(design: Design) -> Iterator[Problem]:
+def split_expert_groups(design: Design, mesh: Mesh) -> Problem:
+    """Return the problem of groups of experts that do not fit into a mesh."""
+    ep, esp = group_sizes(design, mesh)
+    given = {"ep": design.experts.ep, "esp": design.experts.esp, "devices": len(mesh.devices), "mesh": mesh.name}
+    params = {**given, "fitting_ep": ep, "fitting_esp": esp}
+    return Problem("experts.ep", "split_expert_groups", params, fixes=[use_groups(ep, esp)])
+
+
+def _mesh_group_problems(design: Design) -> Iterator[Problem]:
     """One group of ep x esp devices holds each expert once, and whole tensor-parallel groups."""
     ep, esp = design.experts.ep, design.experts.esp
-    torn = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
-    if torn is not None:
-        has = f"{len(torn.devices)} device{'s' * (len(torn.devices) > 1)}"
-        fits = "ep={} x esp={}".format(*group_sizes(design, torn))
-        message = (
-            f"groups of ep={ep} x esp={esp} devices do not divide the {has} of mesh {torn.name}; groups would cross "
-            f"meshes, so that it is planned with {fits} there and cannot run: set these"
-        )
-        yield Problem("experts.ep", "experts_mesh", message, "warning")
-    for number, mesh in _cut(design):
-        here_ep, here_esp = group_sizes(design, mesh)
-        if here_ep * here_esp % mesh.tp:
-            message = (
-                f"the tp={mesh.tp} devices of mesh {mesh.name} hold the same tokens, so that groups of experts take "
-                f"them whole, and ep={here_ep} x esp={here_esp} does not; {_fitting(design, mesh)}"
-            )
-            yield Problem("experts.ep" if torn is None else f"meshes[{number}].axes.tp", "experts_tp", message)
+    split = next((mesh for mesh in design.meshes if len(mesh.devices) % (ep * esp)), None)
+    if split is not None:
+        yield split_expert_groups(design, split).replace(severity="warning")
+    for number, mesh in _valid_meshes(design):
+        mesh_ep, mesh_esp = group_sizes(design, mesh)
+        if mesh_ep * mesh_esp % mesh.tp:
+            where = "experts.ep" if split is None else f"meshes[{number}].axes.tp"
+            advice, fixes = _fitting_groups(design, number, mesh)
+            params = {"mesh": mesh.name, "tp": mesh.tp, "ep": mesh_ep, "esp": mesh_esp, "advice": advice}
+            yield Problem(where, "split_tensor_parallel_groups", params, fixes=fixes)
             return
 
 
-def _cut(design: Design) -> Iterator[tuple[int, Mesh]]:
-    """The meshes, by their numbers, but for those whose tp cannot be anyway."""
+def _valid_meshes(design: Design) -> Iterator[tuple[int, Mesh]]:
+    """Yield the meshes whose tp divides the heads of the model, with their numbers."""
     return ((number, mesh) for number, mesh in enumerate(design.meshes) if design.model.can_be_cut(mesh.tp))
 
 
-def _fitting(design: Design, mesh: Mesh) -> str:
-    """What to set so that groups of experts take the tensor-parallel groups of a mesh whole."""
+def _fitting_groups(design: Design, number: int, mesh: Mesh) -> tuple[str, list[Fix]]:
+    """Return the advice for groups of experts that contain whole tensor-parallel groups of a mesh, and its fixes."""
     moe, esp, devices = design.model.moe, design.experts.esp, len(mesh.devices)
     assert moe is not None
     sizes = (ep for ep in range(1, moe.experts + 1) if moe.experts % ep == 0)
-    fits = next((ep for ep in sizes if ep * esp % mesh.tp == 0 and devices % (ep * esp) == 0), None)
-    if fits is not None:
-        return f"set ep to {fits}"
+    ep = next((ep for ep in sizes if ep * esp % mesh.tp == 0 and devices % (ep * esp) == 0), None)
+    if ep is not None:
+        return f"set ep to {ep}", [set_value("experts.ep", ep)]
     if design.model.ffn_hidden % mesh.tp == 0 and design.experts.ep == 1:
-        return f"set esp to {mesh.tp}"
-    return "use another tp, or other numbers of experts"
+        return f"set esp to {mesh.tp}", [set_value("experts.esp", mesh.tp)]
+    return "use another tp, or another number of experts", [use_mesh_axes(number, mesh, 1)]
 
 
-def _other_groups_of_tokens(design: Design) -> Iterator[Problem]:
-    """A gate balances the tokens of its own copy of a mesh. The loss is no sum over tokens, so that its mean over
-    many small groups is another one than over few large ones."""
+def _auxiliary_loss_problems(design: Design) -> Iterator[Problem]:
+    """Warn of an auxiliary loss over unequal meshes.
+
+    A gate balances the tokens of its own copy of a mesh. The loss is not a sum over tokens: its mean over many small
+    groups differs from its mean over few large ones.
+    """
     moe, copies = design.model.moe, {mesh.dp: mesh.name for mesh in reversed(design.meshes)}
     if moe is None or not moe.aux_loss or len(copies) == 1:
         return
-    drawn = " and ".join(f"dp={dp} on {name}" for dp, name in sorted(copies.items()))
-    message = (
-        f"the auxiliary loss is a mean over the copies of each mesh, so that it is of other groups of tokens where dp "
-        f"differs ({drawn}): a run balances its experts a little otherwise than one of equal meshes; set aux_loss to 0 "
-        "to compare the two, or give all meshes the same dp"
-    )
-    yield Problem("model.moe.aux_loss", "aux_loss_groups", message, "warning")
+    where = "model.moe.aux_loss"
+    params = {"sizes": [f"dp={dp} on {name}" for dp, name in sorted(copies.items())]}
+    yield Problem(where, "unequal_token_groups", params, "warning", [set_value(where, 0.0)])
 
 
-# ---- load and homes ----
+# ---- load and placement ----
 
 
-def _load(design: Design) -> Iterator[Problem]:
+def _load_problems(design: Design) -> Iterator[Problem]:
     assert design.model.moe is not None
     for problem in load_problems(design.experts.load, design.model.moe.experts):
-        yield problem.replace(where=f"experts.{problem.where}")
+        yield problem.within("experts")
 
 
-def _homes(design: Design) -> Iterator[Problem]:
+def _placement_problems(design: Design) -> Iterator[Problem]:
     moe, placement = design.model.moe, design.experts.placement
     assert moe is not None
     if placement is None:
         return
     if len(placement) > design.cluster.devices:
-        message = (
-            f"there are experts for {len(placement)} devices, and the cluster has {design.cluster.devices}; "
-            "give one entry a device or null"
-        )
-        yield Problem("experts.placement", "placement_devices", message)
+        params = {"given": len(placement), "devices": design.cluster.devices}
+        yield _placement_problem("placement_devices", params)
         return
-    wrong = list(_held(placement, moe.experts))
-    missing = sorted(set(range(moe.experts)) - {expert for held in placement for expert in held})
+    wrong = list(_expert_number_problems(placement, moe.experts))
+    missing = sorted(set(range(moe.experts)) - {expert for experts in placement for expert in experts})
     if wrong:
         yield from wrong
     elif placement and missing:
-        yield Problem("experts.placement", "expert_missing", f"expert {missing[0]} is on no device; place it")
+        yield _placement_problem("unplaced_expert", {"expert": missing[0]})
     else:
-        yield from _places(design, placement)
+        yield from _place_problems(design, placement)
 
 
-def _held(placement: tuple[tuple[int, ...], ...], experts: int) -> Iterator[Problem]:
-    """Experts that there are not, and those that a device names twice."""
-    for device, held in enumerate(placement):
-        where = f"experts.placement[{device}]"
-        unknown = [expert for expert in held if expert >= experts]
-        twice = [expert for number, expert in enumerate(held) if expert in held[:number]]
+def _placement_problem(code: str, params: Mapping[str, Any], device: int | None = None) -> Problem:
+    where = PLACEMENT if device is None else f"{PLACEMENT}[{device}]"
+    return Problem(where, code, params, fixes=[EQUAL_BLOCKS])
+
+
+def _expert_number_problems(placement: tuple[tuple[int, ...], ...], count: int) -> Iterator[Problem]:
+    """Yield experts that do not exist, and those that a device lists twice."""
+    for device, experts in enumerate(placement):
+        unknown = [expert for expert in experts if expert >= count]
+        repeated = [expert for number, expert in enumerate(experts) if expert in experts[:number]]
         if unknown:
-            message = f"there is no expert {unknown[0]}; the model has experts 0 to {experts - 1}"
-            yield Problem(where, "placement_experts", message)
-        elif twice:
-            yield Problem(where, "placement_repeated", f"expert {twice[0]} is named twice; name it once")
+            yield _placement_problem("unknown_expert", {"expert": unknown[0], "last": count - 1}, device)
+        elif repeated:
+            once = set_value(f"{PLACEMENT}[{device}]", list(dict.fromkeys(experts)))
+            yield _placement_problem("repeated_expert", {"expert": repeated[0]}, device).replace(fixes=(once,))
 
 
-def _places(design: Design, placement: tuple[tuple[int, ...], ...]) -> Iterator[Problem]:
-    """As many homes as a group has devices, and the same ones for the devices that share their experts."""
-    mesh = next((mesh for mesh in design.meshes if len(placement) != _devices(design, mesh)), None)
+def _place_problems(design: Design, placement: tuple[tuple[int, ...], ...]) -> Iterator[Problem]:
+    """Yield a placement that has not one entry per device of a group, or different ones for shards of an expert."""
+    mesh = next((mesh for mesh in design.meshes if len(placement) != _group_devices(design, mesh)), None)
     if mesh is not None:
-        needed = _devices(design, mesh)
-        group = f"tp={mesh.tp} of mesh {mesh.name}" if folded(design) else _named(design)
-        message = (
-            f"there are experts for {len(placement)} devices, and a group of {group} has {needed}; give it "
-            f"{needed} {'entry' if needed == 1 else 'entries'} or null"
-        )
-        yield Problem("experts.placement", "placement_places", message)
+        sizes = f"ep={design.experts.ep} x esp={design.experts.esp}"
+        group = f"tp={mesh.tp} of mesh {mesh.name}" if folded(design) else sizes
+        params = {"given": len(placement), "group": f"a group of {group}", "expected": _group_devices(design, mesh)}
+        yield _placement_problem("placement_size", params)
         return
     esp = 1 if folded(design) else design.experts.esp
-    for device, held in enumerate(placement):
+    for device, experts in enumerate(placement):
         first = device // esp * esp
-        if set(held) != set(placement[first]):
-            message = (
-                f"device {device} shares its experts with device {first} (esp={esp}), so that both have the same; "
-                f"give it {list(placement[first])}"
-            )
-            yield Problem(f"experts.placement[{device}]", "placement_shards", message)
+        if set(experts) != set(placement[first]):
+            params = {"device": device, "first": first, "esp": esp, "experts": list(placement[first])}
+            same = set_value(f"{PLACEMENT}[{device}]", list(placement[first]))
+            yield _placement_problem("unequal_shards", params, device).replace(fixes=(same,))
 
 
-def _devices(design: Design, mesh: Mesh) -> int:
-    """Devices of one group of experts on a mesh, as the design has it."""
+def _group_devices(design: Design, mesh: Mesh) -> int:
+    """Return the devices of one group of experts on a mesh."""
     return mesh.tp if folded(design) else design.experts.ep * design.experts.esp
-
-
-def _named(design: Design) -> str:
-    return f"ep={design.experts.ep} x esp={design.experts.esp}"
 
 
 # ---- the schedule ----
 
 
-def _of_the_schedule(design: Design) -> Iterator[Problem]:
-    """Why the schedule cannot run the layer, and what is worth knowing where it can; once for meshes alike."""
-    told: set[str] = set()
-    for number, mesh in _cut(design):
+def _schedule_problems(design: Design) -> Iterator[Problem]:
+    """Yield why the schedule cannot run the layers, and warnings where it can; once for equal meshes."""
+    known: list[Problem] = []
+    for number, mesh in _valid_meshes(design):
         layer, schedule = expert_layer(design, mesh), expert_schedule(design)
         found = list(schedule.problems(layer))
         for problem in found:
-            where = FIELDS.get(problem.where, f"meshes[{number}].axes.tp")
-            if problem.message not in told:
-                yield problem.replace(where=where)
-        told |= {problem.message for problem in found}
+            if not any(problem == each for each in known):
+                yield _problem_of_design(design, number, problem)
+        known += found
         if found:
             continue
-        for problem in (*_rounded(layer), *_padded(layer, schedule.places), *_dropped(design, mesh)):
-            if problem.code not in told:
-                yield problem
-            told.add(problem.code)
+        warnings = (*_rounding_problems(layer), *_slot_problems(layer, schedule.places), *_gate_problems(design, mesh))
+        for warning in warnings:
+            if not any(warning.code == each.code for each in known):
+                yield warning
+            known.append(warning)
 
 
-def _rounded(layer: Layer) -> Iterator[Problem]:
-    message = rounding(layer)
-    if message and layer.capacity_factor is not None:
-        yield Problem("model.moe.capacity_factor", "capacity_rounded", message, "warning")
+def _problem_of_design(design: Design, number: int, problem: Problem) -> Problem:
+    """Return the problem of a layer on a mesh as one of the design."""
+    where = PATHS.get(problem.where, f"meshes[{number}].axes.tp")
+    fixes = (_fix_of_design(design, number, *edit) for fix in problem.fixes for edit in fix.edits)
+    return problem.replace(where=where, fixes=tuple(fix for fix in fixes if fix is not None))
 
 
-def rounding(layer: Layer) -> str:
-    """That slots were rounded up for the devices and chunks that share them; empty where they were not."""
+def _fix_of_design(design: Design, number: int, field: str, value: Any) -> Fix | None:
+    """Return the fix of a design that sets a field of a layer; None if there is none."""
+    mesh = design.meshes[number]
+    if field == "homes":
+        return EQUAL_BLOCKS
+    if field == "mp":
+        fits = len(mesh.devices) % value == 0 and design.model.can_be_cut(value)
+        return use_mesh_axes(number, mesh, value) if fits else None
+    if field == "tokens":
+        size = design.training.micro_batch_size
+        sizes = range(size + 1, size + mesh.tp * mesh.dp + 1)
+        share = design.model.sequence * design.meshes[0].dp
+        fitting = next((size for size in sizes if size * share % (mesh.dp * mesh.tp) == 0), None)
+        return None if fitting is None else set_value(PATHS[field], fitting)
+    return set_value(PATHS[field], value)
+
+
+def _rounding_problems(layer: Layer) -> Iterator[Problem]:
+    rounded = rounded_capacity(layer)
+    if rounded is not None and layer.capacity_factor is not None:
+        yield rounded
+
+
+def rounded_capacity(layer: Layer) -> Problem | None:
+    """Return the warning that slots are rounded up for the devices and chunks that share them."""
     if layer.slots_needed == layer.capacity:
-        return ""
-    by = f"mp={layer.mp}" + (f" x degree={layer.degree}" if layer.degree > 1 else "")
-    return f"an expert needs {layer.slots_needed:,} slots and gets {layer.capacity:,}, the next multiple of {by}"
+        return None
+    params = {"slots": layer.slots_needed, "capacity": layer.capacity, "mp": layer.mp, "degree": layer.degree}
+    return Problem(CAPACITY, "rounded_capacity", params, "warning")
 
 
 UNEVEN = 1.02
-"""Even shares of rows from which on a placement is said to make a layer slower."""
+"""Even shares of rows on the fullest device above which a placement is reported to make a layer slower."""
 
 
-def _padded(layer: Layer, places: str) -> Iterator[Problem]:
-    """Where slots are padded to a capacity a placement that follows the load can take longer than equal blocks."""
+def _slot_problems(layer: Layer, places: str) -> Iterator[Problem]:
+    """Warn of a placement that follows the load and takes longer than equal blocks, since slots are padded."""
     if layer.homes is None or layer.load is None or layer.capacity_factor is None:
         return
-    fullest, load = (float(of(layer, places).max()) for of in (device_rows, device_load))
-    if fullest > UNEVEN:
-        message = (
-            f"with a capacity experts compute all of their slots, whatever is in them: on this placement the fullest "
-            f"device computes {fullest:.3g} even shares of them, of the tokens {load:.3g}; set model.moe.capacity_factor "
-            "to null, so that tokens alone are computed"
-        )
-        if layer.experts % layer.ep == 0:
-            message += ", or balance the experts, which evens out slots first"
-        yield Problem("experts.placement", "placement_slots", message, "warning")
+    slots, tokens = (float(share(layer, places).max()) for share in (device_rows, device_load))
+    if slots > UNEVEN:
+        params = {"slots": slots, "tokens": tokens, "divisible": layer.experts % layer.ep == 0}
+        yield Problem(PLACEMENT, "unbalanced_slots", params, "warning", [set_value(CAPACITY, None)])
 
 
-def _dropped(design: Design, mesh: Mesh) -> Iterator[Problem]:
+def _gate_problems(design: Design, mesh: Mesh) -> Iterator[Problem]:
     name, layer, choice = resolved(design, mesh)
     if mesh.tp == 1 or not expert_schedules[name].gate_sees_part or not layer.may_drop:
         return
-    who = f"{design.experts.member} comes to {name} here, which" if choice else name
-    message = f"{who} {drops(layer)}; set model.moe.capacity_factor to null to drop none"
-    yield Problem("experts.schedule", "gate_drops", message, "warning")
+    params = {**gate_parts(name, layer), "chosen_by": design.experts.member if choice else None}
+    yield Problem("experts.schedule", "partial_gate", params, "warning", [set_value(CAPACITY, None)])
 
 
-def drops(layer: Layer) -> str:
-    """What S1 does where tokens are dropped."""
-    return (
-        f"chooses for each of {layer.mp} parts of the tokens apart, with {layer.capacity // layer.mp:,} slots each: where "
-        "tokens are dropped, they may be others than those of a gate that sees all"
-    )
+def gate_parts(schedule: str, layer: Layer) -> dict[str, Any]:
+    """Return the parameters of the message that a schedule's gate sees a part of the tokens only."""
+    return {"schedule": schedule, "mp": layer.mp, "slots": layer.capacity // layer.mp}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.experts import by_age
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.frozen import Part
 
 Share = Annotated[float, Field(ge=0, le=1e30)]
@@ -22,13 +22,14 @@ else:
 
 
 def load_problems(load: Load | None, experts: int) -> Iterator[Problem]:
-    """What is wrong with a list of loads for so many experts, at ``load``."""
-    if isinstance(load, tuple) and len(load) != experts:
-        message = f"the list of loads has {len(load)} for {experts} experts; give one an expert"
-        yield Problem("load", "load_experts", message)
-    elif isinstance(load, tuple) and not any(load):
-        message = 'no expert is chosen by a load of zeros; give some of them a share, or set it to "uniform"'
-        yield Problem("load", "load_nothing", message)
+    """Yield what is wrong with a list of loads for a number of experts, at ``load``."""
+    if not isinstance(load, tuple):
+        return
+    fixes = [set_value("load", "uniform")]
+    if len(load) != experts:
+        yield Problem("load", "load_size", {"given": len(load), "experts": experts}, fixes=fixes)
+    elif not any(load):
+        yield Problem("load", "zero_load", fixes=fixes)
 
 
 class Experts(Part):

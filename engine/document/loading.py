@@ -1,4 +1,4 @@
-"""The whole design, and how it is read and written."""
+"""Read and write designs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.design import Design, _refuse_many_meshes
-from meshwave.engine.document.problems import problems, problems_beside, told
+from meshwave.engine.document.cluster import MOST_DEVICES
+from meshwave.engine.document.design import Design
+from meshwave.engine.document.problems import limit_repetition, problems, problems_of_sound_parts
 from meshwave.engine.document.reading import read_json
 from meshwave.engine.document.upgrades import upgrade
-from meshwave.engine.document.validation_problems import from_validation
+from meshwave.engine.document.validation_problems import problems_of_validation
 from meshwave.engine.files import read_whole, write_whole
 from meshwave.engine.findings import DesignError, Problem
 
@@ -21,33 +22,42 @@ LARGEST_FILE_BYTES = 64_000_000
 
 
 def parse_design(document: Mapping[str, Any] | str | bytes, *, draft: bool = False) -> Design:
-    """Make a design of a document that was read from JSON, or of its text.
+    """Return the design of a document, given as its JSON text or as the value of that.
 
-    A draft has only to be sound part by part: its parts need not fit each other yet, as while
-    somebody is drawing; ask :func:`meshwave.engine.document.problems.problems` what is still wrong with it.
+    Each part of a draft is valid by itself, but parts need not fit each other;
+    :func:`meshwave.engine.document.problems.problems` finds what is wrong between them.
 
     Raises:
-        DesignError: with every problem that was found, each with its place.
+        DesignError: with every problem, each with its path.
     """
     if isinstance(document, (str, bytes)):
         document = read_json(document, "design")
     if not isinstance(document, Mapping):
-        raise DesignError([Problem("", "type", "a design is a JSON object with cluster, model, meshes and pipeline")])
-    _refuse_many_meshes(document)
+        parts = "cluster, model, meshes and pipeline"
+        raise DesignError([Problem("", "wrong_document", {"document": "design", "parts": parts})])
+    _check_mesh_count(document)
     try:
         current = upgrade(document)
         text = json.dumps(current)  # strict numbers, but lists where the design has tuples
     except (TypeError, ValueError, RecursionError) as error:
-        raise DesignError([Problem("", "json", f"the document is not plain JSON: {error}")]) from None
+        raise DesignError([Problem("", "unwritable_json", {"reason": str(error)})]) from None
     try:
         design = Design.model_validate_json(text)
     except ValidationError as error:
-        refused = from_validation(error, document, Design)
-        beside = [] if draft else problems_beside(current, refused)
-        raise DesignError(told([*refused, *_errors(beside)])) from None
+        refused = problems_of_validation(error, document, Design)
+        others = [] if draft else problems_of_sound_parts(current, refused)
+        raise DesignError(limit_repetition([*refused, *_errors(others)])) from None
     if not draft and (errors := _errors(problems(design))):
         raise DesignError(errors)
     return design
+
+
+def _check_mesh_count(document: Mapping[str, Any]) -> None:
+    """Refuse a list of meshes that is too long before each of them is validated."""
+    meshes = document.get("meshes")
+    if isinstance(meshes, list) and len(meshes) > MOST_DEVICES:
+        params = {"count": len(meshes), "maximum": MOST_DEVICES}
+        raise DesignError([Problem("meshes", "too_many_meshes", params)])
 
 
 def _errors(found: Iterable[Problem]) -> list[Problem]:
@@ -55,15 +65,15 @@ def _errors(found: Iterable[Problem]) -> list[Problem]:
 
 
 def load_design(path: Path | str, *, draft: bool = False) -> Design:
-    """Read a design from a file; a draft as :func:`parse_design` does.
+    """Read a design from a file, or a draft, as :func:`parse_design` defines it.
 
     Raises:
         InputError: the file cannot be read.
-        DesignError: what is in it is no design.
+        DesignError: its content is not a valid design.
     """
     return parse_design(read_whole(path, "design", LARGEST_FILE_BYTES), draft=draft)
 
 
 def save_design(design: Design, path: Path | str) -> None:
-    """Write a design; a crash leaves the old file or the new one, never half of one."""
+    """Write a design; a crash leaves either the old file or the new one."""
     write_whole(path, design.to_json().encode())

@@ -1,27 +1,27 @@
-"""Where the pipeline's ranks lie on the cluster."""
+"""Meshes: the devices of each pipeline rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import gcd, prod
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
-from pydantic_core import PydanticCustomError
 
 from meshwave.engine.document.cluster import MOST_DEVICES
 from meshwave.engine.errors import InputError, nearest
-from meshwave.engine.frozen import Part, Printable
+from meshwave.engine.findings import Fix
+from meshwave.engine.frozen import Part, Printable, invalid
 
 DeviceNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
-"""Whether the cluster has it is told where a whole design is looked at, with the numbers that there are."""
+"""A device; the checks of a whole design compare it with the devices of the cluster."""
 
 
 class Mesh(Part):
     """A rectangle of devices that holds one pipeline rank."""
 
     name: Annotated[str, Field(min_length=1, max_length=60), Printable]
-    """What people call it."""
+    """Name that is shown to people."""
     devices: Annotated[tuple[DeviceNumber, ...], Field(min_length=1, max_length=MOST_DEVICES)]
     """The devices, row-major over the axes."""
     axes: Mapping[Literal["dp", "tp"], PositiveInt] = Field(default_factory=dict, validate_default=True)
@@ -38,29 +38,26 @@ class Mesh(Part):
         return self.axes.get("tp", 1)
 
     @model_validator(mode="after")
-    def _axes_cover_the_devices(self) -> Self:
+    def _check_axes(self) -> Self:
         needed = prod(self.axes.values())
         if needed != len(self.devices):
-            raise PydanticCustomError(
-                "mesh_size",
-                "mesh {name} is drawn over {drawn} {noun}, but {axes} needs {needed}; "
-                "resize the mesh or change an axis",
-                {
-                    "name": self.name,
-                    "drawn": len(self.devices),
-                    "noun": "device" if len(self.devices) == 1 else "devices",
-                    "axes": " x ".join(f"{axis}={size}" for axis, size in self.axes.items()) or "no axis",
-                    "needed": needed,
-                },
-            )
+            count = len(self.devices)
+            params = {"mesh": self.name, "count": count, "axes": dict(self.axes), "product": needed}
+            raise invalid("devices", "mesh_size", params, use_axes(self.name, count, gcd(self.tp, count)))
         return self
 
 
-def mesh_called(meshes: Sequence[Mesh], wanted: str) -> int:
-    """The number of a mesh, by its name or its number.
+def use_axes(mesh: str, devices: int, tp: int) -> Fix:
+    """Return the fix that sets the tp of a mesh, and its dp to the rest of its devices."""
+    dp = devices // tp
+    return Fix("use_axes", {"mesh": mesh, "dp": dp, "tp": tp}, (("axes", {"dp": dp, "tp": tp}),))
+
+
+def find_mesh(meshes: Sequence[Mesh], wanted: str) -> int:
+    """Return the number of a mesh, given its name or its number.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such mesh.
     """
     names = [mesh.name for mesh in meshes]
     if wanted in names:

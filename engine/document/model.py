@@ -11,10 +11,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from meshwave.engine.document.members import Member, MemberOf
-from meshwave.engine.frozen import Part
+from meshwave.engine.findings import set_value
+from meshwave.engine.frozen import Part, invalid
 from meshwave.engine.registry import Registry
 
 Example = tuple[NDArray[Any], NDArray[Any]]
@@ -50,13 +50,10 @@ class MoE(Part):
         return tuple(range(self.every - 1, layers, self.every))
 
     @model_validator(mode="after")
-    def _a_token_has_enough_experts(self) -> Self:
+    def _check_top_k(self) -> Self:
         if self.top_k > self.experts:
-            raise PydanticCustomError(
-                "top_k",
-                "a token cannot visit {top_k} of {experts} experts; use a top_k of {experts} or less",
-                {"top_k": self.top_k, "experts": self.experts},
-            )
+            params = {"top_k": self.top_k, "experts": self.experts}
+            raise invalid("top_k", "top_k", params, set_value("top_k", self.experts))
         return self
 
 
@@ -210,14 +207,11 @@ class LanguageModel(Model):
         return resolve_name("meshwave.engine.runtime.models.transformer:Transformer")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Self:
+    def _check_heads(self) -> Self:
         if self.hidden % self.heads:
             near = self.heads * max(1, round(self.hidden / self.heads))
-            raise PydanticCustomError(
-                "heads",
-                "{heads} heads do not divide a hidden width of {hidden}; use a width of {near}",
-                {"heads": self.heads, "hidden": self.hidden, "near": near},
-            )
+            params = {"heads": self.heads, "hidden": self.hidden, "near": near, "suitable": []}
+            raise invalid("heads", "indivisible_width", params, set_value("hidden", near))
         return self
 
 

@@ -1,15 +1,15 @@
-"""Judge what is sound of a document while some of it is refused: the refused is stood in for."""
+"""Check the valid parts of a document whose other parts are refused, by valid values in their place."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Any
 
+from meshwave.engine.document.fixes import parse_path
 from meshwave.engine.document.upgrades import FORMAT
-from meshwave.engine.document.validation_problems import tensor_parallel
+from meshwave.engine.document.validation_problems import tensor_parallel_sizes
 from meshwave.engine.findings import Problem
 
 _LINK = {"latency_s": 0.0, "bandwidth": 1.0}
@@ -27,7 +27,7 @@ STAND_INS: Mapping[str, Any] = {
     "meshes": [{"name": "-", "devices": [0]}],
     "pipeline": {"schedule": "gpipe", "microbatches": 1},
 }
-"""The smallest sound document; the sections that are not here can be left out of any."""
+"""The smallest valid document; sections that it lacks are optional in every document."""
 
 SPARE: Mapping[str, tuple[str, ...]] = {
     "cluster": ("device", "intra_node", "inter_node", "nics_per_node", "node_bandwidth", "uplink"),
@@ -35,40 +35,40 @@ SPARE: Mapping[str, tuple[str, ...]] = {
     "pipeline": ("stages", "placement", "recompute"),
     "experts": ("schedule", "degree", "variant", "placement", "load"),
 }
-"""The keys without which their section can still be held against others."""
-
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+"""Keys without which their section can still be compared with others."""
 
 
-def stood_in(document: Mapping[str, Any], refused: Iterable[Problem]) -> tuple[dict[str, Any], frozenset[str]]:
-    """A document to judge in place of a refused one, and the sections of which nothing can be said."""
+def replace_refused_parts(
+    document: Mapping[str, Any], refused: Iterable[Problem]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return a valid document in place of a refused one, and the sections that cannot be checked in it."""
     copy: dict[str, Any] = json.loads(json.dumps(document))
-    torn: set[str] = set()
+    invalid: set[str] = set()
     for problem in refused:
-        place = [int(index) if index else name for name, index in _STEP.findall(problem.where)]
-        if not _put_aside(copy, place, problem.code):
-            torn.add(str(place[0]) if place else "")
-    for section in torn:
+        place = parse_path(problem.where)
+        if not _replace(copy, place, problem.code):
+            invalid.add(str(place[0]) if place else "")
+    for section in invalid:
         copy.pop(section, None)
-    return {**STAND_INS, **copy}, frozenset(torn)
+    return {**STAND_INS, **copy}, frozenset(invalid)
 
 
-def _put_aside(document: dict[str, Any], place: list[str | int], code: str) -> bool:
-    """Take what was refused out of its section; False where the section cannot be judged without it."""
+def _replace(document: dict[str, Any], place: list[str | int], code: str) -> bool:
+    """Replace a refused value in its section; return whether the section can be checked without it."""
     if len(place) < 2:
         return False
     section, key = place[:2]
     part = document.get(str(section))
-    if code == "mesh_size" and isinstance(part, list) and isinstance(key, int):  # its devices are sound
+    if code == "mesh_size" and isinstance(part, list) and isinstance(key, int):  # its devices are valid
         part[key]["axes"] = {"dp": len(part[key]["devices"])}
         return True
     if not isinstance(part, dict):
         return False
-    if code == "heads":  # what is said of them minds every tp already
-        part["heads"] = part["hidden"] = lcm(*tensor_parallel(document.get("meshes")))
+    if code == "indivisible_width":  # its suggestions consider every tp already
+        part["heads"] = part["hidden"] = lcm(*tensor_parallel_sizes(document.get("meshes")))
         return True
-    if code == "extra_forbidden":
-        return _removed(document, place)
+    if code in ("unknown_key", "unused_option"):
+        return _remove(document, place)
     if key not in SPARE.get(str(section), ()):
         return False
     part.pop(str(key), None)
@@ -77,7 +77,7 @@ def _put_aside(document: dict[str, Any], place: list[str | int], code: str) -> b
     return True
 
 
-def _removed(document: dict[str, Any], place: list[str | int]) -> bool:
+def _remove(document: dict[str, Any], place: list[str | int]) -> bool:
     here: Any = document
     try:
         for step in place[:-1]:

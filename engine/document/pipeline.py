@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
 from meshwave.engine.frozen import Part
-from meshwave.engine.schedules import Schedule, schedules
+from meshwave.engine.schedules import MOST_MICROBATCHES, Schedule, schedules
 
 
 class Section(Part):
@@ -21,7 +21,7 @@ class Section(Part):
 
     schedule: str
     """The rule that orders compute on every mesh."""
-    microbatches: Annotated[int, Field(ge=1, le=20_000)]
+    microbatches: Annotated[int, Field(ge=1, le=MOST_MICROBATCHES)]
     """Microbatches in one training step."""
     stages: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     """Layers of each stage; null: balanced by cost."""

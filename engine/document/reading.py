@@ -1,4 +1,4 @@
-"""From text to the parts of a document, as every document of ours is read: strictly, and refused in words."""
+"""Read documents: strict JSON, validated against a model, refused with problems."""
 
 from __future__ import annotations
 
@@ -9,56 +9,68 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from meshwave.engine.document.validation_problems import from_validation
+from meshwave.engine.document.validation_problems import problems_of_validation
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.frozen import Part
 
 P = TypeVar("P", bound=Part)
+MOST_DIGITS = 4300
+"""Digits of the longest number that Python reads from text."""
 
 
-def read_json(text: str | bytes, what: str) -> Any:
-    """
+def read_json(text: str | bytes, document: str) -> Any:
+    """Return the value of a text of JSON.
+
+    Args:
+        text: the text.
+        document: the kind of document that it should be, for messages.
+
     Raises:
-        DesignError: the text is no JSON, or says a key of an object twice.
+        DesignError: the text is not JSON, or an object repeats a key.
     """
     try:
         return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
-        message = f"line {error.lineno}, column {error.colno} is not JSON: {error.msg}"
-        raise DesignError([Problem("", "json", message)]) from None
+        params = {"line": error.lineno, "column": error.colno, "reason": error.msg}
+        raise _text_error("invalid_json", params) from None
     except RecursionError:
-        raise DesignError([Problem("", "json", f"the file nests its parts too deeply to be a {what}")]) from None
+        raise _text_error("nested_json", {"document": document}) from None
     except UnicodeDecodeError as error:
-        message = f"the file is not JSON text: byte {error.start + 1} is not {error.encoding.upper()}; save it as UTF-8"
-        raise DesignError([Problem("", "json", message)]) from None
+        params = {"byte": error.start + 1, "encoding": error.encoding.upper()}
+        raise _text_error("wrong_encoding", params) from None
     except ValueError:  # the only one that is left
-        message = "the file has a number of more than 4300 digits; write a shorter one"
-        raise DesignError([Problem("", "json", message)]) from None
+        raise _text_error("long_number", {"digits": MOST_DIGITS}) from None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; of a key that stands twice only one would be read, so it is refused."""
+    """Return an object of JSON; refuse a repeated key, of which only one value would be read."""
     found = dict(pairs)
     if len(found) < len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise DesignError([Problem("", "key_repeated", f"the key {repeated!r} stands twice in one object; keep one")])
+        raise _text_error("repeated_key", {"key": repeated})
     return found
 
 
-def read_part(text: str | bytes, root: type[P], what: str, parts: str) -> P:
-    """A document whose whole is one part.
+def _text_error(code: str, params: Mapping[str, Any]) -> DesignError:
+    return DesignError([Problem("", code, params)])
+
+
+def read_part(text: str | bytes, root: type[P], document: str, parts: str) -> P:
+    """Read a document whose model is one part.
 
     Args:
-        what: it is called, ``transfer``.
-        parts: what a reader finds in one, for the refusal of something else.
+        text: the JSON.
+        root: the model.
+        document: the kind of document, for messages: ``transfer``.
+        parts: its main keys, for the message about a document of another kind.
 
     Raises:
-        DesignError: with every problem of its form, each with its place.
+        DesignError: with every problem of its values, each with its path.
     """
-    document = read_json(text, what)
-    if not isinstance(document, Mapping):
-        raise DesignError([Problem("", "type", f"a {what} is a JSON object with {parts}")])
+    content = read_json(text, document)
+    if not isinstance(content, Mapping):
+        raise _text_error("wrong_document", {"document": document, "parts": parts})
     try:
-        return root.model_validate_json(json.dumps(document))
+        return root.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise DesignError(from_validation(error, document, root)) from None
+        raise DesignError(problems_of_validation(error, content, root)) from None

@@ -10,12 +10,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from meshwave.engine.document.cluster import MOST_DEVICES, Nics, Rate
 from meshwave.engine.document.reading import read_json, read_part
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Problem, set_value
 from meshwave.engine.frozen import Part, Printable
 from meshwave.engine.resharding import Link, Links, Load, Mesh, SpecError, Tensor, boxes
 
-MOST_CUTS = 100_000
-"""Of devices in the source times devices in the destination: each pair may share a slice."""
+MOST_SLICES = 100_000
+"""Tensors x source devices x destination devices of the largest transfer: each pair may share a slice."""
 Ranks = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=MOST_DEVICES)]
 
 Spec = Annotated[tuple[str, ...], Field(max_length=8)]
@@ -168,59 +168,59 @@ def spec_entries(spec: Sequence[str], partial: Sequence[int]) -> tuple[str, ...]
     return (*spec, *([f"P{''.join(map(str, partial))}"] if partial else []))
 
 
-def problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
-    """What is wrong with a transfer whose parts are sound by themselves."""
-    for find in (_both_meshes, _size_problems, _all_specs, _host_problems):  # each relies on those before it
+def transfer_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
+    """Yield what is wrong with a transfer whose keys are valid by themselves."""
+    for find in (_mesh_problems, _size_problems, _sharding_problems, _host_problems):  # each relies on those before it
         found = list(find(spec))
         yield from found
         if found:
             return
 
 
-def _both_meshes(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
+def _mesh_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
     for name in ("source", "destination"):
-        yield from _mesh_problems(name, getattr(spec, name))
+        yield from _problems_of_mesh(name, getattr(spec, name))
+
+
+def _problems_of_mesh(name: str, mesh: TransferMesh) -> Iterator[Problem]:
+    needed = prod(mesh.shape)
+    for key in ("ranks", "hosts"):
+        given = len(getattr(mesh, key))
+        if given != needed:
+            params = {"shape": list(mesh.shape), "needed": needed, "given": given, "key": key}
+            yield Problem(f"{name}.{key}", "mesh_rank_count", params)
+            return
+    seen: set[int] = set()
+    for number, rank in enumerate(mesh.ranks):
+        if rank in seen:
+            yield Problem(f"{name}.ranks[{number}]", "repeated_rank", {"rank": rank})
+        seen.add(rank)
 
 
 def _size_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
     count, source, destination = len(spec.loads), len(spec.source.ranks), len(spec.destination.ranks)
-    if count * source * destination > MOST_CUTS:
-        ranks = f"{f'{count} tensors on ' * (count > 1)}{source} x {destination} ranks"
-        message = f"{ranks} could share more slices than can be planned; the product may be {MOST_CUTS:,}"
-        yield Problem("destination.ranks", "too_large", message)
+    if count * source * destination > MOST_SLICES:
+        params = {"tensors": count, "source": source, "destination": destination, "maximum": MOST_SLICES}
+        yield Problem("destination.ranks", "transfer_size", params)
 
 
 def _host_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
-    first = dict(zip(spec.source.ranks, spec.source.hosts, strict=True))
+    hosts = dict(zip(spec.source.ranks, spec.source.hosts, strict=True))
     for number, (rank, host) in enumerate(zip(spec.destination.ranks, spec.destination.hosts, strict=True)):
-        if first.get(rank, host) != host:
-            message = f"rank {rank} is on host {first[rank]} in the source and on host {host} here; a rank has one host"
-            yield Problem(f"destination.hosts[{number}]", "two_hosts", message)
+        expected = hosts.get(rank, host)
+        if expected != host:
+            where, params = f"destination.hosts[{number}]", {"rank": rank, "source": expected, "destination": host}
+            yield Problem(where, "different_hosts", params, fixes=[set_value(where, expected)])
 
 
-def _mesh_problems(name: str, side: TransferMesh) -> Iterator[Problem]:
-    needed = prod(side.shape)
-    for key in ("ranks", "hosts"):
-        given = len(getattr(side, key))
-        if given != needed:
-            message = f"a mesh of {' x '.join(map(str, side.shape))} has {needed} ranks, and {given} {key} are given"
-            yield Problem(f"{name}.{key}", "mesh_size", message)
-            return
-    seen: set[int] = set()
-    for number, rank in enumerate(side.ranks):
-        if rank in seen:
-            yield Problem(f"{name}.ranks[{number}]", "rank_repeated", f"rank {rank} stands twice; name each rank once")
-        seen.add(rank)
-
-
-def _all_specs(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
+def _sharding_problems(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
     if isinstance(spec, TransferSpec):
         sides = {"source": spec.source, "destination": spec.destination}
         for name, side in sides.items():
             yield from _spec_problems(f"{name}.", side.mesh, side.spec, side.partial, spec.tensor.shape)
         if spec.destination.partial:
-            message = "the destination gets the sum, and cannot be partial itself; leave the key out"
-            yield Problem("destination.partial", "partial_destination", message)
+            where = "destination.partial"
+            yield Problem(where, "partial_destination", fixes=[set_value(where, [])])
         return
     source, destination = spec.source.mesh, spec.destination.mesh
     for number, each in enumerate(spec.tensors):
@@ -232,34 +232,36 @@ def _all_specs(spec: TransferSpec | TransferListSpec) -> Iterator[Problem]:
 def _spec_problems(
     where: str, mesh: Mesh, spec: Sequence[str], partial: Sequence[int], shape: Sequence[int]
 ) -> Iterator[Problem]:
-    """The problems of one end of a tensor; ``where`` stands before the keys of its spec and its partial axes."""
+    """Yield the problems of one end of a tensor; ``where`` is the prefix of the keys of its spec and partial axes."""
+    listed = next((dim for dim, entry in enumerate(spec) if entry.startswith("P")), None)
+    if listed is not None:
+        yield Problem(f"{where}spec", "partial_entry", {"entry": spec[listed]})
+        return
     try:
-        if any(entry.startswith("P") for entry in spec):
-            raise SpecError(None, "a spec has R or S with axes for each dim; name partial axes under the key 'partial'")
         boxes(mesh, spec_entries(spec, partial), shape)
     except SpecError as error:
         is_partial = error.dim is not None and error.dim >= len(spec)
         place = "" if error.dim is None else f"[{error.dim}]"
-        yield Problem(f"{where}partial" if is_partial else f"{where}spec{place}", "spec", str(error))
+        yield error.problem.replace(where=f"{where}partial" if is_partial else f"{where}spec{place}")
 
 
 def parse_transfer(text: str | bytes) -> TransferSpec:
-    """
+    """Read the document of a transfer of one tensor.
+
     Raises:
-        DesignError: with every problem that was found, each with its place.
+        DesignError: with every problem, each with its path.
     """
     spec = parse_transfers(text)
     if isinstance(spec, TransferListSpec):
-        message = "several tensors are planned by meshwave reshard; here a transfer has one tensor, under 'tensor'"
-        raise DesignError([Problem("tensors", "several_tensors", message)])
+        raise DesignError([Problem("tensors", "several_tensors")])
     return spec
 
 
 def parse_transfers(text: str | bytes) -> TransferSpec | TransferListSpec:
-    """Read a transfer of one tensor, or one of several where the document has the key ``tensors``.
+    """Read the document of a transfer of one tensor, or of several if it has the key ``tensors``.
 
     Raises:
-        DesignError: with every problem that was found, each with its place.
+        DesignError: with every problem, each with its path.
     """
     document = read_json(text, "transfer")
     spec: TransferSpec | TransferListSpec
@@ -267,6 +269,6 @@ def parse_transfers(text: str | bytes) -> TransferSpec | TransferListSpec:
         spec = read_part(text, TransferListSpec, "transfer", "tensors, source, destination and links")
     else:
         spec = read_part(text, TransferSpec, "transfer", "tensor, source, destination and links")
-    if found := list(problems(spec)):
+    if found := list(transfer_problems(spec)):
         raise DesignError(found)
     return spec

@@ -1,4 +1,4 @@
-"""What a sound design may ask for that can be planned and priced, but not run by this version."""
+"""What a valid design may ask for that can be planned and predicted, but not run by this version."""
 
 from __future__ import annotations
 
@@ -7,97 +7,103 @@ from math import gcd
 
 from meshwave.engine.document.design import Design
 from meshwave.engine.document.expert_layers import folded, group_sizes
+from meshwave.engine.document.expert_problems import split_expert_groups
 from meshwave.engine.document.model import LanguageModel
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Fix, Problem, set_value
 
 
-def runnable(design: Design) -> list[Problem]:
-    """Every reason why a sound design cannot run anywhere, at its place; empty where it can."""
+def run_problems(design: Design) -> list[Problem]:
+    """Return every reason why a valid design cannot be run."""
     return [
-        *_torn_experts(design),
-        *_torn_microbatches(design),
-        *_replicas_cut_otherwise(design),
-        *_batches_that_are_cut(design),
-        *_vocabulary(design),
-        *_copies_at_the_gate(design),
+        *_expert_group_problems(design),
+        *_micro_batch_problems(design),
+        *_replica_problems(design),
+        *_batched_transfer_problems(design),
+        *_vocabulary_problems(design),
+        *_gate_problems(design),
     ]
 
 
-def _torn_experts(design: Design) -> Iterator[Problem]:
-    asked = (design.experts.ep, design.experts.esp)
+def _expert_group_problems(design: Design) -> Iterator[Problem]:
     if design.model.moe is None or folded(design):
         return
     for mesh in design.meshes:
-        if group_sizes(design, mesh) != asked:
-            here = "ep={} x esp={}".format(*group_sizes(design, mesh))
-            message = f"groups of ep={asked[0]} x esp={asked[1]} devices would cross the border of mesh {mesh.name}; set {here}"
-            yield Problem("experts.ep", "experts_mesh", message)
+        if group_sizes(design, mesh) != (design.experts.ep, design.experts.esp):
+            yield split_expert_groups(design, mesh)
             return
 
 
-def _torn_microbatches(design: Design) -> Iterator[Problem]:
+def _micro_batch_problems(design: Design) -> Iterator[Problem]:
     """Copies of a mesh take the same number of sequences, so that the mean of their losses is the mean of all."""
-    rows = design.training.micro_batch_size * design.meshes[0].dp
+    first = design.meshes[0]
+    size = design.training.micro_batch_size
+    sequences = size * first.dp
     for number, mesh in enumerate(design.meshes):
-        if rows % mesh.dp:
-            more = mesh.dp // gcd(mesh.dp, design.meshes[0].dp)
-            message = (
-                f"a microbatch has {rows} sequences (micro_batch_size x dp of mesh {design.meshes[0].name}), which the "
-                f"dp={mesh.dp} copies of mesh {mesh.name} cannot share evenly; set training.micro_batch_size to a "
-                f"multiple of {more}, or change dp"
-            )
-            yield Problem(f"meshes[{number}].axes.dp", "torn_microbatches", message)
+        if sequences % mesh.dp:
+            multiple = mesh.dp // gcd(mesh.dp, first.dp)
+            params = {
+                "sequences": sequences,
+                "first": first.name,
+                "dp": mesh.dp,
+                "mesh": mesh.name,
+                "multiple": multiple,
+            }
+            fixes = [set_value("training.micro_batch_size", -(-size // multiple) * multiple)]
+            yield Problem(f"meshes[{number}].axes.dp", "indivisible_micro_batch", params, fixes=fixes)
 
 
-def _replicas_cut_otherwise(design: Design) -> Iterator[Problem]:
-    """Replicas of a stage add up their gradients cut by cut."""
-    pipeline = design.pipeline
-    if len(pipeline.routes(design.pipe)) > 1 and len({mesh.tp for mesh in design.meshes}) > 1:
-        drawn = ", ".join(f"tp={mesh.tp} on {mesh.name}" for mesh in design.meshes)
-        message = f"{pipeline.schedule} keeps stages on several meshes, which must cut them alike ({drawn}); give all the same tp"
-        yield Problem("meshes", "unequal_replicas", message)
+def _replica_problems(design: Design) -> Iterator[Problem]:
+    """Copies of a stage reduce their gradients shard by shard."""
+    sizes = {mesh.tp for mesh in design.meshes}
+    if len(design.pipeline.routes(design.pipe)) > 1 and len(sizes) > 1:
+        tp = gcd(*sizes)
+        edits = tuple(
+            (f"meshes[{number}].axes", {"dp": len(mesh.devices) // tp, "tp": tp})
+            for number, mesh in enumerate(design.meshes)
+        )
+        params = {"schedule": design.pipeline.schedule, "axes": {mesh.name: {"tp": mesh.tp} for mesh in design.meshes}}
+        fixes = [Fix("use_axes_everywhere", {"tp": tp}, edits)]
+        yield Problem("meshes", "unequal_replicas", params, fixes=fixes)
 
 
-def _batches_that_are_cut(design: Design) -> Iterator[Problem]:
-    """A batch is one message each way between two processes; what is cut anew on its way is more than that."""
+def _batched_transfer_problems(design: Design) -> Iterator[Problem]:
+    """A batch is one message each way between two processes; resharding needs more."""
     first, *others = design.meshes
     if design.transfer.batched and (first.tp > 1 or any((mesh.dp, mesh.tp) != (first.dp, 1) for mesh in others)):
-        drawn = ", ".join(f"dp={mesh.dp} tp={mesh.tp} on {mesh.name}" for mesh in design.meshes)
-        message = (
-            f"transfers can be batched only between meshes with tp=1 and equal dp ({drawn}); "
-            "change the axes, or set transfer.batched to false"
-        )
-        yield Problem("transfer.batched", "batched_resharding", message)
+        params = {"axes": {mesh.name: {"dp": mesh.dp, "tp": mesh.tp} for mesh in design.meshes}}
+        where = "transfer.batched"
+        yield Problem(where, "batched_resharding", params, fixes=[set_value(where, False)])
 
 
-def rehearsable(design: Design) -> list[Problem]:
-    """Every reason why a design can run but not be played by a dry run."""
-    if design.transfer.batched:
-        message = "a dry run cannot wait for batched transfers; set transfer.batched to false, or run the design itself"
-        return [Problem("transfer.batched", "batched_dry_run", message)]
-    if design.cost.transfer_model in ("batched", "half-duplex"):
-        message = (
-            f"a dry run cannot wait as the transfer model {design.cost.transfer_model} does; "
-            "set cost.transfer_model to latency, sender-blocking or link-serial"
-        )
-        return [Problem("cost.transfer_model", "transfer_model_dry_run", message)]
-    return []
-
-
-def _copies_at_the_gate(design: Design) -> Iterator[Problem]:
-    """A gate behind the gather sees an input as often as devices hold it, and drops of the later copies more."""
+def _gate_problems(design: Design) -> Iterator[Problem]:
+    """A gate behind a gather sees an input once per device that holds it, and drops more of the later copies."""
     moe, esp = design.model.moe, design.experts.esp
-    copied = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
-    if moe is not None and moe.capacity_factor is not None and copied:
-        message = (
-            "gathering before the gate brings together copies of one input, of which others are dropped than of "
-            "the first; set model.moe.capacity_factor to null, or the variant to paper"
-        )
-        yield Problem("experts.variant", "pregate_copies", message)
+    has_copies = design.experts.member == "deepspeed-pregate" and esp > 1 and any(mesh.tp > 1 for mesh in design.meshes)
+    if moe is not None and moe.capacity_factor is not None and has_copies:
+        fixes = [set_value("model.moe.capacity_factor", None), set_value("experts.variant", "paper")]
+        yield Problem("experts.variant", "gathered_copies", fixes=fixes)
 
 
-def _vocabulary(design: Design) -> Iterator[Problem]:
+def _vocabulary_problems(design: Design) -> Iterator[Problem]:
     model = design.model
-    if isinstance(model, LanguageModel) and model.vocab < (least := model.smallest_vocab):
-        message = f"a {model.kind} reads text as bytes and needs at least {least} tokens, not {model.vocab}; set vocab to {least} or more"
-        yield Problem("model.vocab", "vocabulary", message)
+    if isinstance(model, LanguageModel) and model.vocab < model.smallest_vocab:
+        params = {"model": model.kind, "minimum": model.smallest_vocab, "vocab": model.vocab}
+        yield Problem("model.vocab", "vocabulary", params, fixes=[set_value("model.vocab", model.smallest_vocab)])
+
+
+DRY_RUN_TRANSFER_MODELS = ("latency", "sender-blocking", "link-serial")
+"""Transfer models that a dry run is offered in place of one that it cannot simulate."""
+
+
+def dry_run_problems(design: Design) -> list[Problem]:
+    """Return every reason why a design that can be run cannot be run as a dry run."""
+    if design.transfer.batched:
+        where = "transfer.batched"
+        return [Problem(where, "batched_dry_run", fixes=[set_value(where, False)])]
+    if design.cost.transfer_model in ("batched", "half-duplex"):
+        where, supported = "cost.transfer_model", list(DRY_RUN_TRANSFER_MODELS)
+        params = {"transfer_model": design.cost.transfer_model, "supported": supported}
+        return [
+            Problem(where, "transfer_model_dry_run", params, fixes=[set_value(where, model) for model in supported])
+        ]
+    return []

@@ -1,4 +1,4 @@
-"""Bring a document of an older version up to date; refuse one of a newer version politely."""
+"""Upgrade a document of an older format version; refuse one of a newer version."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from meshwave.engine.document.validation_problems import quoted
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.document.validation_problems import quote
+from meshwave.engine.findings import DesignError, Fix, Problem, set_value
 
 FORMAT: Literal["meshwave/1"] = "meshwave/1"
 VERSION = 1
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From a version to the next one: ``UPGRADES[1]`` makes a version 2 of a version 1."""
+"""Upgrades by the version that they start from: ``UPGRADES[1]`` makes a document of version 2 from one of version 1."""
 
 
 def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document in today's version.
+    """Return a document in the current version.
 
     Raises:
         DesignError: the format is missing, unknown or newer than this Meshwave.
     """
-    stated = document.get("format")
-    if stated is None:
-        raise _wrong(f'the document does not say its format; add "format": "{FORMAT}"')
-    found = re.fullmatch(r"meshwave/([1-9][0-9]{0,8})", str(stated))
+    given = document.get("format")
+    if given is None:
+        raise _format_error("missing_format", {"format": FORMAT}, set_value("format", FORMAT))
+    found = re.fullmatch(r"meshwave/([1-9][0-9]{0,8})", str(given))
     if not found:
-        raise _wrong(f'{quoted(stated)} is no format of a design; it should be "{FORMAT}"')
-    number = int(found[1])
-    if number > VERSION:
-        raise _wrong(
-            f"this design is of version {number}, and this Meshwave reads up to {VERSION}; update Meshwave to open it"
-        )
+        params = {"value": quote(given), "format": FORMAT}
+        raise _format_error("unknown_format", params, set_value("format", FORMAT))
+    version = int(found[1])
+    if version > VERSION:
+        raise _format_error("newer_format", {"version": version, "supported": VERSION})
     current = dict(document)
-    for version in range(number, VERSION):
-        current = UPGRADES[version](current)
+    for number in range(version, VERSION):
+        current = UPGRADES[number](current)
     return {**current, "format": FORMAT}
 
 
-def _wrong(message: str) -> DesignError:
-    return DesignError([Problem("format", "format", message)])
+def _format_error(code: str, params: Mapping[str, Any], *fixes: Fix) -> DesignError:
+    return DesignError([Problem("format", code, params, fixes=fixes)])

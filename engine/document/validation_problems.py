@@ -1,102 +1,129 @@
-"""What pydantic refuses of a document, in words: where, what, what to do."""
+"""Problems of single values and keys of a document: what pydantic refuses, as findings."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from meshwave.engine.errors import nearest, printable
-from meshwave.engine.findings import Problem
+from meshwave.engine.document.fixes import remove_key, rename_key
+from meshwave.engine.errors import closest, printable
+from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.schedules import schedules
 
 Place = tuple[str | int, ...]
-"""Where in a document: ``("meshes", 2, "devices")``."""
+"""A location in a document: ``("meshes", 2, "devices")``."""
 
+LONGEST_VALUE = 40
+"""Characters of a refused value that its message repeats."""
 MOST_ERRORS = 100_000
 """Errors of a file that are looked at one by one; pydantic takes a second to list so many."""
-MOST_READ = 2_000
-"""Errors of one kind that are put into words; a file that is wrong throughout has millions."""
+MOST_OF_A_KIND = 2_000
+"""Errors of one kind that become problems; a file that is wrong throughout has millions."""
 
 
-def from_validation(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
-    """Every error of a validation as a problem of the document, which is a ``root``."""
+class _Error(NamedTuple):
+    """An error of pydantic, with its place in the document."""
+
+    detail: ErrorDetails
+    place: Place
+    document: Mapping[str, Any]
+    root: type[BaseModel]
+
+    @property
+    def where(self) -> str:
+        return format_path(self.place)
+
+    def path(self, key: str) -> str:
+        """Return the path of a key in the refused section."""
+        return format_path((*self.place, key))
+
+    @property
+    def given(self) -> Any:
+        return self.detail["input"]
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        return self.detail.get("ctx", {})
+
+    def problem(self, code: str, params: Mapping[str, Any], *fixes: Fix, key: str = "") -> Problem:
+        """Return a problem of the place, or of a ``key`` in it."""
+        return Problem(format_path((*self.place, *([key] if key else []))), code, params, fixes=fixes)
+
+
+def problems_of_validation(error: ValidationError, document: Mapping[str, Any], root: type[BaseModel]) -> list[Problem]:
+    """Return every error of a validation as a problem of the document, whose model is ``root``."""
     if error.error_count() > MOST_ERRORS:
-        return [
-            Problem("", "too_many", f"{error.error_count():,} values are wrong; check that the file is the right one")
-        ]
+        return [Problem("", "too_many_errors", {"count": error.error_count()})]
     kinds: Counter[str] = Counter()
     details = []
     for detail in error.errors(include_url=False):
         kinds[detail["type"]] += 1
-        if kinds[detail["type"]] <= MOST_READ:
+        if kinds[detail["type"]] <= MOST_OF_A_KIND:
             details.append(detail)
     places = [_without_tags(detail["loc"], document) for detail in details]
     found = [
-        _in_words(detail, place, document, root)
+        _problem(_Error(detail, place, document, root))
         for detail, place in zip(details, places, strict=True)
-        if not _follows(detail, place, places)
+        if not _is_consequence(detail, place, places)
     ]
     first: dict[str, Problem] = {}
-    for problem in found:  # a union complains once a member
+    for problem in found:  # a union has an error for each of its members
         first[problem.where] = _either(first[problem.where], problem) if problem.where in first else problem
     return list(first.values())
 
 
-def _follows(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
-    """A list whose members were refused is also refused as too short, or as no word: that says nothing new."""
-    no_word = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
-    too_short = detail["type"] == "too_short" and len(detail["input"]) > 0
-    return (no_word or too_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
+def _is_consequence(detail: ErrorDetails, place: Place, places: list[Place]) -> bool:
+    """Return whether a list is refused, as too short or as no name, because its entries are refused."""
+    is_name = detail["type"] == "literal_error" and isinstance(detail["input"], (list, tuple))
+    is_short = detail["type"] == "too_short" and len(detail["input"]) > 0
+    return (is_name or is_short) and any(len(other) > len(place) and other[: len(place)] == place for other in places)
 
 
 def _either(problem: Problem, other: Problem) -> Problem:
-    """Say of a value that no member of a union takes what each would: "3 should be none, full or a list"."""
-    start, _, wish = other.message.partition(" should be ")
-    if wish and problem.message.startswith(f"{start} should be "):
-        return problem.replace(params=f"{problem.message} or {wish}")
-    if wish and problem.code == "literal_error":
-        return problem.replace(params=f"{problem.message.removesuffix('.')}; or {wish}.")
+    """Merge the problems that two members of a union have with one value: "3 should be none, full or a list"."""
+    expected = other.params.get("expected", [])
+    if problem.code == "wrong_type" and expected:
+        return problem.replace(params={**problem.params, "expected": [*problem.params["expected"], *expected]})
+    if problem.code == "unknown_name" and expected:
+        return problem.replace(params={**problem.params, "other": expected})
     return problem
 
 
-def _in_words(detail: ErrorDetails, location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> Problem:
-    say = _WORDS.get(detail["type"])
-    if detail["type"] == "extra_forbidden":
-        message = _unknown_key(detail, location, document, root)
-    else:
-        message = say(detail, location, document) if say else _plain(detail)
-    field = _FIELD_OF.get(detail["type"], ())
-    if detail["type"].startswith("union_tag"):
-        field = (_tag_of(detail),)
-    return Problem(path((*location, *field)), detail["type"], message)
+def _problem(error: _Error) -> Problem:
+    kind = error.detail["type"]
+    if kind in _PROBLEMS:
+        return _PROBLEMS[kind](error)
+    if "problem" in error.context:  # raised by a validator of the part
+        problem: Problem = error.context["problem"]
+        return problem.within(error.where)
+    reason = error.detail["msg"]
+    return error.problem("invalid_value", {"reason": reason[:1].lower() + reason[1:]})
 
 
-def _tag_of(detail: ErrorDetails) -> str:
-    """The key that says which member of a union is meant."""
-    return str(detail["ctx"]["discriminator"]).strip("'")
+# ---- places ----
 
 
-def path(location: Place) -> str:
-    """``("meshes", 2, "devices")`` as ``meshes[2].devices``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{printable(step)}" for step in location).lstrip(".")
+def format_path(place: Place) -> str:
+    """Return ``meshes[2].devices`` for ``("meshes", 2, "devices")``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{printable(step)}" for step in place).lstrip(".")
 
 
 def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
-    """Leave out what pydantic adds to a place: the member of a union that it tried, and ``[key]``."""
+    """Leave out what pydantic adds to a location: the member of a union that it tried, and ``[key]``."""
     kept: list[str | int] = []
     here: Any = document
     for number, step in enumerate(location):
-        last = number == len(location) - 1
+        is_last = number == len(location) - 1
         if isinstance(here, Mapping):
-            tag = step in (here.get("kind"), here.get("schedule"))
-            known = step in here or (last and isinstance(step, str) and step.isidentifier() and not tag)
+            is_tag = step in (here.get("kind"), here.get("schedule"))
+            known = step in here or (is_last and isinstance(step, str) and step.isidentifier() and not is_tag)
         else:
             known = isinstance(here, (list, tuple)) and isinstance(step, int)
         if not known:
@@ -109,25 +136,25 @@ def _without_tags(location: Place, document: Mapping[str, Any]) -> Place:
     return tuple(kept)
 
 
-def _part_at(location: Place, document: Mapping[str, Any]) -> Any:
+def _value_at(place: Place, document: Mapping[str, Any]) -> Any:
     here: Any = document
-    for step in location:
+    for step in place:
         here = here[step]
     return here
 
 
-def _keys_known_at(location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    """The keys that the part which holds this place knows, read off the JSON Schema."""
+def _known_keys(place: Place, document: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
+    """Return the keys of the section around a place, from the JSON Schema."""
     schema = _schema(root)
     node: Any = schema
     walked: list[str | int] = []
-    for step in location[:-1]:
+    for step in place[:-1]:
         walked.append(step)
-        node = _resolve(node, schema, _part_at(tuple(walked[:-1]), document))
-        inside = node.get("additionalProperties") or {}  # of a table: what every key of it holds
-        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, inside)
-    node = _resolve(node, schema, _part_at(location[:-1], document))
-    return list(node.get("properties", {}))
+        node = _resolve(node, schema, _value_at(tuple(walked[:-1]), document))
+        table = node.get("additionalProperties") or {}  # the values of a table with free keys
+        node = node.get("items", {}) if isinstance(step, int) else node.get("properties", {}).get(step, table)
+    node = _resolve(node, schema, _value_at(place[:-1], document))
+    return sorted(node.get("properties", {}))
 
 
 @cache
@@ -150,55 +177,82 @@ def _resolve(node: Any, schema: Any, part: Any) -> Any:
             return node
 
 
-def _unknown_key(detail: ErrorDetails, location: Place, document: Mapping[str, Any], root: type[BaseModel]) -> str:
-    key = str(detail["loc"][-1])
-    known = _keys_known_at(location, document, root)
-    section = _part_at(location[:-1], document)
-    if location[0] == "pipeline" and isinstance(section, Mapping):
+# ---- keys and names ----
+
+
+def _unknown_key(error: _Error) -> Problem:
+    key = str(error.detail["loc"][-1])
+    section = _value_at(error.place[:-1], error.document)
+    if error.place[0] == "pipeline" and isinstance(section, Mapping):
         owners = [name for name, member in schedules.items() if key in member.model_fields]
         if owners:
-            return f"{key!r} is an option of {' and '.join(owners)}, not of {section.get('schedule')}; remove it"
-    return f"there is no key {key!r} here. {nearest(key, known)}"
+            params = {"key": key, "schedules": owners, "schedule": section.get("schedule")}
+            return error.problem("unused_option", params, remove_key(error.where))
+    known = _known_keys(error.place, error.document, error.root)
+    suggestion = closest(key, known)
+    params = {"key": key, "known": known, "suggestion": suggestion}
+    return error.problem("unknown_key", params, *_rename(error, suggestion), remove_key(error.where))
 
 
-def _unknown_name(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    expected = str(detail.get("ctx", {}).get("expected", ""))
-    known = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-    if not isinstance(detail["input"], str):
-        return f"{_shown(detail['input'])} should be {'one of ' if len(known) > 1 else ''}{', '.join(known)}"
-    return f"{detail['input']!r} is not known here. {nearest(str(detail['input']), known)}"
+def _rename(error: _Error, name: str | None) -> list[Fix]:
+    """Return the fix that renames the refused key, unless the section has a key of that name."""
+    section = _value_at(error.place[:-1], error.document)
+    is_free = name is not None and name not in section
+    return [rename_key(error.where, section[error.place[-1]], name)] if name and is_free else []
 
 
-def _unknown_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    context = detail["ctx"]
-    known = [word.strip(" '") for word in str(context["expected_tags"]).split(",")]
-    what = _TAGGED.get(location[-1:], _tag_of(detail))
-    return (
-        f"there is no {what} called {quoted(detail['input'][_tag_of(detail)])}. {nearest(str(context['tag']), known)}"
-    )
+def _unknown_name(error: _Error) -> Problem:
+    expected = str(error.context.get("expected", ""))
+    known = sorted(word.strip(" '") for word in expected.replace(" or ", ", ").split(","))
+    if not isinstance(error.given, str):
+        return error.problem("wrong_type", {"value": show_value(error.given), "expected": known})
+    suggestion = closest(error.given, known)
+    params = {"value": error.given[:LONGEST_VALUE], "known": known, "suggestion": suggestion}
+    if "[key]" in error.detail["loc"]:
+        return error.problem("unknown_name", params, *_rename(error, suggestion))
+    return error.problem("unknown_name", params, *([set_value(error.where, suggestion)] if suggestion else []))
 
 
-_TAGGED: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
-"""What a union is, where its tag does not say it."""
+def _unknown_kind(error: _Error) -> Problem:
+    key = _tag_key(error)
+    known = sorted(word.strip(" '") for word in str(error.context["expected_tags"]).split(","))
+    suggestion = closest(str(error.context["tag"]), known)
+    noun = _NOUNS.get(error.place[-1:], key)
+    params = {"noun": noun, "name": quote(error.given[key]), "known": known, "suggestion": suggestion}
+    fixes = [set_value(error.path(key), suggestion)] if suggestion else []
+    return error.problem("unknown_kind", params, *fixes, key=key)
 
 
-def _missing(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    return f"{detail['loc'][-1]!r} is missing; add it"
+_NOUNS: dict[Place, str] = {("cost",): "cost model", ("model",): "model"}
+"""What a tagged union is called where its tag does not tell."""
 
 
-def _missing_tag(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    return f"{_tag_of(detail)!r} is missing; it says which kind this is"
+def _tag_key(error: _Error) -> str:
+    """Return the key that selects the member of a union."""
+    return str(error.context["discriminator"]).strip("'")
 
 
-def _wrong_type(noun: str) -> Any:
-    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-        return f"{_shown(detail['input'])} should be {noun}"
-
-    return say
+def _missing_key(error: _Error) -> Problem:
+    return error.problem("missing_key", {"key": error.detail["loc"][-1]})
 
 
-def _no_list(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    return f"{_shown(detail['input'])} should be {_LISTS.get(location[-1:], 'a list')}"
+def _missing_kind(error: _Error) -> Problem:
+    key = _tag_key(error)
+    return error.problem("missing_kind", {"key": key}, key=key)
+
+
+# ---- values ----
+
+
+def _wrong_type(noun: str) -> Callable[[_Error], Problem]:
+    def problem(error: _Error) -> Problem:
+        return error.problem("wrong_type", {"value": show_value(error.given), "expected": [noun]})
+
+    return problem
+
+
+def _wrong_list(error: _Error) -> Problem:
+    return _wrong_type(_LISTS.get(error.place[-1:], "a list"))(error)
 
 
 _LISTS: dict[Place, str] = {
@@ -207,75 +261,69 @@ _LISTS: dict[Place, str] = {
 }
 
 
-def _heads(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-    """The numbers of heads next to the one given that suit the width, and every tp where there is one."""
-    given, width = detail["ctx"]["heads"], detail["ctx"]["hidden"]
-    suit = heads_beside(given, width, tensor_parallel(document.get("meshes")))
-    advice = f"{' or '.join(map(str, suit))} heads, or " if suit else ""
-    return f"{given} heads do not divide a hidden width of {width}; use {advice}a width of {detail['ctx']['near']}"
+def _out_of_range(relation: str, key: str) -> Callable[[_Error], Problem]:
+    def problem(error: _Error) -> Problem:
+        limit, bound = error.context[key], relation
+        if key == "gt" and limit == 0 and isinstance(limit, int):
+            limit, bound = 1, "minimum"
+        is_setting = bound == "minimum" and isinstance(limit, int) and isinstance(error.place[-1], str)
+        fixes = [set_value(error.where, limit)] if is_setting else []
+        return error.problem("out_of_range", {"value": show_value(error.given), bound: limit}, *fixes)
+
+    return problem
 
 
-def heads_beside(given: int, width: int, tp: set[int]) -> list[int]:
-    """The nearest numbers of heads below and above ``given`` that divide ``width`` and that every ``tp`` divides."""
+def _long_list(error: _Error) -> Problem:
+    return error.problem("long_list", {"maximum": error.context["max_length"]})
+
+
+def _long_text(error: _Error) -> Problem:
+    return error.problem("long_text", {"length": len(error.given), "maximum": error.context["max_length"]})
+
+
+def _indivisible_width(error: _Error) -> Problem:
+    """Suggest numbers of heads that divide the width and that every tp divides."""
+    problem: Problem = error.context["problem"]
+    heads, hidden = problem.params["heads"], problem.params["hidden"]
+    suitable = nearest_head_counts(heads, hidden, tensor_parallel_sizes(error.document.get("meshes")))
+    fixes = (*(set_value("heads", count) for count in suitable), *problem.fixes)
+    return problem.replace(params={**problem.params, "suitable": suitable}, fixes=fixes).within(error.where)
+
+
+def nearest_head_counts(given: int, width: int, tp: Iterable[int]) -> list[int]:
+    """Return the nearest numbers of heads below and above ``given`` that divide ``width`` and that every tp divides."""
     small = [number for number in range(1, isqrt(width) + 1) if width % number == 0]
-    suit = sorted({d for number in small for d in (number, width // number) if all(d % size == 0 for size in tp)})
-    return [*[d for d in suit if d < given][-1:], *[d for d in suit if d > given][:1]]
+    suitable = sorted({d for number in small for d in (number, width // number) if all(d % size == 0 for size in tp)})
+    return [*[d for d in suitable if d < given][-1:], *[d for d in suitable if d > given][:1]]
 
 
-def tensor_parallel(meshes: Any) -> set[int]:
-    """The tp sizes in a document that may be wrong anywhere."""
+def tensor_parallel_sizes(meshes: Any) -> set[int]:
+    """Return the tp sizes of a document that may be wrong anywhere."""
     axes = [mesh.get("axes") for mesh in meshes if isinstance(mesh, Mapping)] if isinstance(meshes, list) else []
     sizes = [each.get("tp") for each in axes if isinstance(each, Mapping)]
     return {size for size in sizes if type(size) is int and size > 0}
 
 
-def _bound(words: str, key: str) -> Any:
-    def say(detail: ErrorDetails, location: Place, document: Mapping[str, Any]) -> str:
-        limit = detail["ctx"][key]
-        if key == "gt" and limit == 0 and isinstance(limit, int):
-            return f"{_shown(detail['input'])} should be at least 1"
-        return f"{_shown(detail['input'])} should be {words} {limit:,.16g}"
-
-    return say
+def quote(value: Any) -> str:
+    """Return a value that should be a name: in quotes if it is text."""
+    return repr(value[:LONGEST_VALUE]) if isinstance(value, str) else show_value(value)
 
 
-def quoted(value: Any) -> str:
-    """Return a value that should be a name: in quotes where it is text."""
-    return repr(value[:40]) if isinstance(value, str) else _shown(value)
-
-
-def _shown(value: Any) -> str:
-    """A value as it stands in the document, cut short."""
+def show_value(value: Any) -> str:
+    """Return a value as the document has it, cut to a readable length."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = f"this {type(value).__name__}"
-    return printable(text if len(text) <= 40 else f"{text[:37]}...")
+    return printable(text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}...")
 
 
-def _plain(detail: ErrorDetails) -> str:
-    message = detail["msg"]
-    return message[:1].lower() + message[1:]
-
-
-_FIELD_OF = {
-    "mesh_size": ("devices",),
-    "cluster_size": ("nodes",),
-    "heads": ("heads",),
-    "top_k": ("top_k",),
-    "skips_with_experts": ("moe",),
-    "weight": ("weight",),
-    "image_size": ("image_size",),
-    "attention_resolutions": ("attention_resolutions",),
-    "attention_heads": ("heads",),
-}
-"""The field to point at where a whole part was refused."""
-
-_WORDS: dict[str, Any] = {
+_PROBLEMS: Mapping[str, Callable[[_Error], Problem]] = {
+    "extra_forbidden": _unknown_key,
     "literal_error": _unknown_name,
-    "union_tag_invalid": _unknown_tag,
-    "union_tag_not_found": _missing_tag,
-    "missing": _missing,
+    "union_tag_invalid": _unknown_kind,
+    "union_tag_not_found": _missing_kind,
+    "missing": _missing_key,
     "int_type": _wrong_type("a whole number"),
     "int_from_float": _wrong_type("a whole number"),
     "int_parsing": _wrong_type("a whole number"),
@@ -283,22 +331,19 @@ _WORDS: dict[str, Any] = {
     "finite_number": _wrong_type("a finite number"),
     "string_type": _wrong_type("text"),
     "string_pattern_mismatch": _wrong_type("a plain file name, without folders"),
-    "tuple_type": _no_list,
-    "heads": _heads,
+    "tuple_type": _wrong_list,
     "mapping_type": _wrong_type("an object"),
     "dict_type": _wrong_type("an object"),
     "model_type": _wrong_type("an object with keys"),
     "model_attributes_type": _wrong_type("an object with keys"),
-    "greater_than": _bound("more than", "gt"),
-    "greater_than_equal": _bound("at least", "ge"),
-    "less_than": _bound("less than", "lt"),
-    "less_than_equal": _bound("at most", "le"),
-    "too_short": lambda detail, location, document: "the list is empty; give at least one",
-    "too_long": lambda detail, location, document: (
-        f"the list has at most {detail['ctx']['max_length']:,} entries; shorten it"
-    ),
-    "string_too_short": lambda detail, location, document: "the text is empty; give it a name",
-    "string_too_long": lambda detail, location, document: (
-        f"the text has {len(detail['input'])} characters; use at most {detail['ctx']['max_length']}"
-    ),
+    "greater_than": _out_of_range("above", "gt"),
+    "greater_than_equal": _out_of_range("minimum", "ge"),
+    "less_than": _out_of_range("below", "lt"),
+    "less_than_equal": _out_of_range("maximum", "le"),
+    "too_short": lambda error: error.problem("empty_list", {}),
+    "too_long": _long_list,
+    "string_too_short": lambda error: error.problem("empty_text", {}),
+    "string_too_long": _long_text,
+    "indivisible_width": _indivisible_width,
 }
+"""The problem of each type of pydantic's errors."""

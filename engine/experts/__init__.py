@@ -8,14 +8,13 @@ from meshwave.engine.experts._base import (
     exchange,
     expert_schedules,
     gate,
-    in_titles,
     order,
     restore,
     whole_experts,
 )
 from meshwave.engine.experts._collectives import Collective, Costed, Fit, Line, Links, traffic
 from meshwave.engine.experts._dropped_tokens import dropped
-from meshwave.engine.experts._layer import Homes, Layer, contiguous, shares
+from meshwave.engine.experts._layer import Homes, Layer, contiguous, indivisible_experts, shares
 from meshwave.engine.experts._placement import balance, copy_load, crossing, device_load, device_rows
 from meshwave.engine.experts._price import NO_COMPUTE, Price, Rates, chosen, held, price
 from meshwave.engine.experts._steps import Step, StepOp, backward
@@ -53,7 +52,7 @@ __all__ = [
     "expert_schedules",
     "gate",
     "held",
-    "in_titles",
+    "indivisible_experts",
     "order",
     "play",
     "price",

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import cleandoc
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
 from meshwave.engine.findings import Problem
+from meshwave.engine.messages import render
 from meshwave.engine.registry import Registry
 
 
 class Choice(NamedTuple):
-    """What an automatic schedule chose."""
+    """What an automatic schedule chose, and why as a message of the catalogue."""
 
     name: str
-    reason: str  # a sentence
+    code: str
+    params: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        """Why, with schedules by their names in a document."""
+        return render(self.code, self.params)
+
+    @property
+    def titled_reason(self) -> str:
+        """Why, with schedules by the titles that the page shows."""
+        titles = {name: schedule.title for name, schedule in expert_schedules.items()}
+        return render(self.code, {**self.params, "titles": titles})
 
 
 class Costs(NamedTuple):
@@ -74,12 +86,6 @@ def by_age(*, option: bool = True) -> list[str]:
         (name for name, schedule in known if schedule.option or not option),
         key=lambda name: (expert_schedules[name].published, expert_schedules[name].title),
     )
-
-
-def in_titles(sentence: str) -> str:
-    """``sentence`` with schedules called as people are offered them: by their titles."""
-    names = "|".join(map(re.escape, sorted(by_age(), key=len, reverse=True)))
-    return re.sub(rf"(?<![\w-])({names})(?![\w-])", lambda found: expert_schedules[found[1]].title, sentence)
 
 
 # ---- steps with their sizes, in the words of the papers ----

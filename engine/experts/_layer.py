@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, nearest_divisors, set_value
 
 Floats = NDArray[np.float64]
 Load = Literal["uniform", "zipf"] | Sequence[float] | None
@@ -199,35 +199,43 @@ class Layer:
     def _nodes_of(self, place: int) -> set[int]:
         return {self.node(device) for device in range(place * self.esp, (place + 1) * self.esp)}
 
-    # ---- what cannot be ----
+    # ---- problems ----
 
     def problems(self) -> Iterator[Problem]:
-        """What no schedule can do; each at the field that it is about."""
+        """Yield what no schedule can run, at the field that is wrong."""
         if self.devices % self.mp:
-            message = f"mp={self.mp} does not divide the {self.devices} devices of ep={self.ep} x esp={self.esp}; use a divisor"
-            yield Problem("mp", "mp_devices", message)
+            params = {"mp": self.mp, "devices": self.devices, "ep": self.ep, "esp": self.esp}
+            fixes = [set_value("mp", size) for size in nearest_divisors(self.devices, self.mp)]
+            yield Problem("mp", "indivisible_devices", params, fixes=fixes)
         if self.homes is None and self.experts % self.ep:
-            message = f"ep={self.ep} does not divide {self.experts} experts; use a divisor"
-            yield Problem("ep", "ep_experts", message)
+            yield indivisible_experts(self.experts, self.ep)
         if self.ffn_hidden % self.esp:
-            message = f"esp={self.esp} does not divide the experts' width of {self.ffn_hidden}; use a divisor"
-            yield Problem("esp", "esp_width", message)
+            supported = nearest_divisors(self.ffn_hidden, self.esp)
+            sizes = {"esp": self.esp, "width": self.ffn_hidden}
+            fixes = [set_value("esp", size) for size in supported]
+            yield Problem("esp", "indivisible_expert_width", {**sizes, "supported": supported}, fixes=fixes)
         if self.top_k > self.experts:
-            message = (
-                f"a token cannot visit {self.top_k} of {self.experts} experts; use a top_k of {self.experts} or less"
-            )
-            yield Problem("top_k", "top_k", message)
-        yield from self._homes_problems()
+            params = {"top_k": self.top_k, "experts": self.experts}
+            yield Problem("top_k", "top_k", params, fixes=[set_value("top_k", self.experts)])
+        yield from self._placement_problems()
 
-    def _homes_problems(self) -> Iterator[Problem]:
+    def _placement_problems(self) -> Iterator[Problem]:
         if self.homes is None:
             return
+        fixes = [set_value("homes", None)]
         if len(self.homes) != self.ep:
-            message = f"there are homes for {len(self.homes)} places, and ep={self.ep} has {self.ep}"
-            yield Problem("homes", "homes_places", message)
+            params = {"given": len(self.homes), "group": f"ep={self.ep}", "expected": self.ep}
+            yield Problem("homes", "placement_size", params, fixes=fixes)
         for expert, holders in enumerate(_holders(self.homes, self.experts)):
             if not holders:
-                yield Problem("homes", "expert_missing", f"expert {expert} is on no device; place it")
+                yield Problem("homes", "unplaced_expert", {"expert": expert}, fixes=fixes)
+
+
+def indivisible_experts(experts: int, ep: int) -> Problem:
+    """Return the problem of an ``ep`` that does not divide the experts."""
+    supported = nearest_divisors(experts, ep)
+    params = {"ep": ep, "experts": experts, "supported": supported}
+    return Problem("ep", "indivisible_experts", params, fixes=[set_value("ep", size) for size in supported])
 
 
 @lru_cache(maxsize=64)  # asked for several times by every price

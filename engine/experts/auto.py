@@ -1,25 +1,28 @@
-"""The automatic choice among all expert schedules, by what the model of cost says of this layer."""
+"""Automatic choice among all expert schedules, by the cost model's times for the layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, by_age, expert_schedules
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
+from meshwave.engine.findings import Problem
 from meshwave.engine.units import quantity
 
-ALIKE = 1 + 1e-9
-"""Times that differ by less are one: of these the older schedule is taken, whatever the rounding of the sums."""
+EQUAL = 1 + 1e-9
+"""Times whose ratio is smaller count as equal, so that the rounding of sums does not decide."""
 
 
 @expert_schedules.register("auto")
 class Auto(ExpertSchedule):
-    """Whichever of all schedules takes the least time, forward and backward, experts included.
+    """Use the schedule with the shortest forward and backward, experts included.
 
-    It chooses among those that can run the experts where they lie, in the groups that are drawn, and that
-    train to the same result. Parm's own rule, between its two schedules alone, is ``parm-auto``.
+    It chooses among those that can run the given placement and groups and that train to the same result. Parm's own
+    rule, which compares its two schedules only, is ``parm-auto``.
     """
 
     title: ClassVar = "Automatic"
@@ -29,46 +32,73 @@ class Auto(ExpertSchedule):
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
-        """The fastest of those that are left, or of equals the oldest; why the others are left out."""
-        out = dict(left_out(layer))
-        took = {name: costs.whole(name) for name in _stepped() if name not in out}
-        name = next(each for each in took if took[each] <= min(took.values()) * ALIKE)
-        return Choice(
-            name, f"{name} takes {quantity(took[name], 's')} a forward and a backward{_others(took, name, out)}"
-        )
+        """Choose the fastest of the schedules that are not excluded; of equally fast ones the oldest."""
+        excluded = dict(exclusions(layer))
+        seconds = {name: costs.whole(name) for name in _candidates() if name not in excluded}
+        name = next(each for each in seconds if seconds[each] <= min(seconds.values()) * EQUAL)
+        slower = {other: taken for other, taken in seconds.items() if taken > seconds[name] * EQUAL}
+        params = {
+            "name": name,
+            "seconds": seconds[name],
+            "equal": [other for other in seconds if other not in slower and other != name],
+            "runner_up": sorted(slower.items(), key=lambda each: each[1])[:1],
+            "excluded": [[other, problem.code, dict(problem.params)] for other, problem in excluded.items()],
+        }
+        return Choice(name, "fastest_expert_schedule", params)
 
 
-def left_out(layer: Layer) -> Iterator[tuple[str, str]]:
-    """The schedules that would need other places for the experts, or that would train to another result, and why."""
-    for name in _stepped():
+def exclusions(layer: Layer) -> Iterator[tuple[str, Problem]]:
+    """Yield the schedules that need another placement of the experts, or that train to another result, and why."""
+    for name in _candidates():
         schedule = expert_schedules[name]()
         problem = next(schedule.problems(layer), None)
         if schedule.places == "mp" and not _is_one_input(layer):
-            group = f"the {layer.mp} device{'s' * (layer.mp > 1)} of a tensor-parallel group"
-            yield name, f"it keeps whole experts on {group}, and they lie on ep={layer.ep} x esp={layer.esp}"
+            yield name, Problem("mp", "other_expert_placement", {"mp": layer.mp, "ep": layer.ep, "esp": layer.esp})
         elif problem is not None:
-            yield name, problem.message.partition(";")[0]
+            yield name, problem
         elif schedule.gate_sees_part and layer.mp > 1 and layer.may_drop:
-            yield name, "it may drop other tokens than a gate that sees all, and so train to another result"
+            yield name, Problem("capacity_factor", "other_dropped_tokens")
 
 
-def _stepped() -> list[str]:
-    """The schedules to choose among, as the field came to know them."""
+def _candidates() -> list[str]:
+    """Return the schedules to choose among, in the order of their publication."""
     return [name for name in by_age() if not expert_schedules[name].chooses]
 
 
 def _is_one_input(layer: Layer) -> bool:
-    """Whether the devices of the layer are one tensor-parallel group that holds whole experts: then a place
-    is a device, with the same experts under all schedules."""
+    """Return whether the devices of the layer are one tensor-parallel group that holds whole experts.
+
+    A place is then a device, with the same experts under all schedules.
+    """
     return layer.esp == 1 and layer.ep == layer.mp
 
 
-def _others(took: dict[str, float], name: str, out: dict[str, str]) -> str:
-    """Of a sentence what is said of those that were not chosen."""
-    slower = {other: seconds for other, seconds in took.items() if seconds > took[name] * ALIKE}
-    alike = [other for other in took if other not in slower and other != name]
-    words = f", as {', '.join(alike)} would" if alike else ""
-    following = min(slower, key=slower.__getitem__, default=None)
-    if following:
-        words += f", {following} {quantity(slower[following], 's')}"
-    return words + "".join(f"; {other} is left out: {why}" for other, why in out.items())
+def _fastest(
+    name: str,
+    seconds: float,
+    equal: Sequence[str],
+    runner_up: Sequence[tuple[str, float]],
+    excluded: Sequence[tuple[str, str, Mapping[str, Any]]],
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    def title(each: str) -> str:
+        return titles.get(each, each)
+
+    text = f"{title(name)} takes {quantity(seconds, 's')} for a forward and a backward"
+    if equal:
+        text += f", as fast as {', '.join(map(title, equal))}"
+    for other, longer in runner_up:
+        text += f"; {title(other)} takes {quantity(longer, 's')}"
+    for other, code, params in excluded:
+        text += f"; {title(other)} is excluded ({messages.render(code, params)})"
+    return text
+
+
+messages.add(
+    fastest_expert_schedule=_fastest,
+    other_expert_placement=(
+        "it keeps whole experts on the {mp} {mp:plural|device|devices} of a tensor-parallel group, and they are on "
+        "ep={ep} x esp={esp}"
+    ),
+    other_dropped_tokens="it may drop other tokens than a gate that sees all, and so train to another result",
+)

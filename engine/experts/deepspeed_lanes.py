@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, set_value
+
+messages.add(
+    unequal_lanes=(
+        "lanes need the devices that share an expert (esp={esp}) to be those that hold the same tokens (mp={mp}); "
+        "set esp to {mp}"
+    )
+)
 
 
 @expert_schedules.register("deepspeed-lanes")
@@ -36,8 +44,5 @@ class Lanes(ExpertSchedule):
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from layer.problems()
         if layer.mp != layer.esp:
-            message = (
-                f"lanes need the devices that share an expert, esp={layer.esp}, to be those that hold the same tokens, "
-                f"mp={layer.mp}; set esp to {layer.mp}"
-            )
-            yield Problem("esp", "lanes", message)
+            params = {"esp": layer.esp, "mp": layer.mp}
+            yield Problem("esp", "unequal_lanes", params, fixes=[set_value("esp", layer.mp)])

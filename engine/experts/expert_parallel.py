@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import (
     ExpertSchedule,
     exchange,
@@ -16,7 +17,11 @@ from meshwave.engine.experts._base import (
 )
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, set_value
+
+messages.add(
+    sharded_experts="{title} keeps each expert on one device, not sharded over esp={esp} devices; set esp to 1"
+)
 
 
 @expert_schedules.register("expert-parallel")
@@ -44,8 +49,8 @@ class ExpertParallel(ExpertSchedule):
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from layer.problems()
         if layer.esp > 1:
-            message = f"expert-parallel keeps each expert whole on one device, not cut in {layer.esp}; set esp to 1"
-            yield Problem("esp", "whole_experts", message)
+            params = {"title": self.title, "esp": layer.esp}
+            yield Problem("esp", "sharded_experts", params, fixes=[set_value("esp", 1)])
 
     def seen(self, layer: Layer) -> int:
         return layer.mp

@@ -1,30 +1,23 @@
-"""Parm's automatic choice between S1 and S2, by what the model of cost says of this layer."""
+"""Parm's automatic choice between S1 and S2, by the cost model's times for the layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import Choice, Costs, ExpertSchedule, expert_schedules
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step
 from meshwave.engine.findings import Problem
 from meshwave.engine.units import quantity
 
-WHY = {
-    ("parm-s1", False): "nothing can hide on one node",
-    ("parm-s1", True): "too little of S2's gather hides between nodes",
-    ("parm-s2", False): "its gather is the smaller one",
-    ("parm-s2", True): "its gather hides under the exchange between nodes",
-}
-"""Why a schedule is the faster one, by whether there are several nodes."""
-
 
 @expert_schedules.register("parm-auto")
 class ParmAuto(ExpertSchedule):
-    """Whichever of Parm's two schedules takes less time on the links that the layer lies on.
+    """Use the faster one of Parm's two schedules on the links of the layer.
 
-    Both compute the same as long as no token is dropped; where tokens are, S1 may drop others.
+    Both compute the same as long as no token is dropped; S1 may drop other tokens than S2.
     """
 
     title: ClassVar = "Parm, automatic"
@@ -35,27 +28,53 @@ class ParmAuto(ExpertSchedule):
         raise TypeError("an automatic schedule has no steps of its own; price it to know what it chooses")
 
     def choose(self, layer: Layer, costs: Costs) -> Choice:
-        """S1 where it takes no longer than S2 (the selection rule of Parm, forwards)."""
+        """Choose S1 if it takes no longer than S2 (Parm's rule, for the forward)."""
         problem = next(expert_schedules["parm-s1"]().problems(layer), None)
         if problem:
-            return Choice("parm-s2", f"S2: {problem.message}, which S1 would need")
+            return Choice("parm-s2", "parm_s2_only", {"code": problem.code, "params": dict(problem.params)})
         if layer.mp == 1:
-            return Choice("parm-s1", "S1: no two devices hold the same tokens, so that both are the same")
+            return Choice("parm-s1", "parm_schedules_equal", {})
         s1, s2 = costs.sent("parm-s1"), costs.sent("parm-s2")
-        nodes = len({layer.node(device) for device in range(layer.devices)})
-        name, took, instead = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
-        return Choice(
-            name,
-            f"S{name[-1]}: D (slots) is {layer.slots_bytes / layer.input_bytes:.3g} times X (tokens) and {WHY[name, nodes > 1]} "
-            f"({quantity(took, 's')} against {quantity(instead, 's')} a forward){_assumed(layer)}",
-        )
+        name, seconds, other_s = ("parm-s1", s1, s2) if s1 <= s2 else ("parm-s2", s2, s1)
+        params = {
+            "schedule": f"S{name[-1]}",
+            "ratio": layer.slots_bytes / layer.input_bytes,
+            "seconds": seconds,
+            "other_s": other_s,
+            "several_nodes": len({layer.node(device) for device in range(layer.devices)}) > 1,
+            "may_drop": layer.may_drop,
+        }
+        return Choice(name, "parm_schedule_faster", params)
 
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from expert_schedules["parm-s2"]().problems(layer)
 
 
-def _assumed(layer: Layer) -> str:
-    """What the two are compared on that a training may not keep to."""
-    if not layer.may_drop:
-        return ""
-    return "; assumed that no token is dropped, of which the two would drop different ones"
+def _only(code: str, params: Mapping[str, Any], **_: Any) -> str:
+    return f"S2: S1 cannot run this layer ({messages.render(code, params)})"
+
+
+_REASONS = {
+    ("S1", False): "nothing can hide on one node",
+    ("S1", True): "too little of S2's gather hides between nodes",
+    ("S2", False): "its gather is the smaller one",
+    ("S2", True): "its gather hides under the exchange between nodes",
+}
+"""Why a schedule is faster, by whether the layer extends over several nodes."""
+
+
+def _faster(
+    schedule: str, ratio: float, seconds: float, other_s: float, several_nodes: bool, may_drop: bool, **_: Any
+) -> str:
+    assumption = "; assuming that no token is dropped: the two would drop different ones" if may_drop else ""
+    return (
+        f"{schedule}: D (slots) is {ratio:.3g} times X (tokens) and {_REASONS[schedule, several_nodes]} "
+        f"({quantity(seconds, 's')} against {quantity(other_s, 's')} for a forward){assumption}"
+    )
+
+
+messages.add(
+    parm_s2_only=_only,
+    parm_schedules_equal="S1: no two devices hold the same tokens, so both schedules are the same",
+    parm_schedule_faster=_faster,
+)

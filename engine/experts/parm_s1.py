@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import ExpertSchedule, exchange, expert_schedules, experts, gate, order, restore
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, set_value
+
+messages.add(indivisible_tokens="{mp} devices cannot share {tokens} tokens evenly; use a multiple of {mp}")
 
 
 @expert_schedules.register("parm-s1")
@@ -43,5 +46,6 @@ class ParmS1(ExpertSchedule):
     def problems(self, layer: Layer) -> Iterator[Problem]:
         yield from layer.problems()
         if layer.tokens % layer.mp:
-            message = f"{layer.tokens} tokens cannot be shared by {layer.mp} devices; use a multiple of {layer.mp}"
-            yield Problem("tokens", "tokens_mp", message)
+            tokens = -(-layer.tokens // layer.mp) * layer.mp
+            params = {"tokens": layer.tokens, "mp": layer.mp}
+            yield Problem("tokens", "indivisible_tokens", params, fixes=[set_value("tokens", tokens)])

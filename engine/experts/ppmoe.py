@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine import messages
 from meshwave.engine.experts._base import ExpertSchedule, expert_schedules, gate, order, restore, whole_experts
 from meshwave.engine.experts._layer import Layer
 from meshwave.engine.experts._steps import Step, StepOp
-from meshwave.engine.findings import Problem
+from meshwave.engine.findings import Problem, nearest_divisors, set_value
+
+messages.add(
+    indivisible_experts_of_group=(
+        "{title} spreads {experts} experts evenly over {mp} tensor-parallel devices, which do not divide them; "
+        "use tp={supported:or}"
+    )
+)
 
 
 @expert_schedules.register("ppmoe")
@@ -36,9 +44,15 @@ class PPMoE(ExpertSchedule):
 
     def problems(self, layer: Layer) -> Iterator[Problem]:
         if layer.homes is None and layer.experts % layer.mp:
-            message = f"{layer.mp} tensor-parallel devices do not divide {layer.experts} experts; use a divisor"
-            yield Problem("mp", "ppmoe_experts", message)
+            supported = nearest_divisors(layer.experts, layer.mp)
+            params = {"title": self.title, "mp": layer.mp, "experts": layer.experts, "supported": supported}
+            fixes = [set_value("mp", size) for size in supported]
+            yield Problem("mp", "indivisible_experts_of_group", params, fixes=fixes)
         if layer.homes is not None and len(layer.homes) != layer.mp:
-            message = f"there are homes for {len(layer.homes)} places, and the tensor-parallel group has {layer.mp}"
-            yield Problem("homes", "homes_places", message)
-        yield from (problem for problem in layer.problems() if problem.code in ("top_k", "expert_missing"))
+            params = {
+                "given": len(layer.homes),
+                "group": f"the tensor-parallel group of {layer.mp}",
+                "expected": layer.mp,
+            }
+            yield Problem("homes", "placement_size", params, fixes=[set_value("homes", None)])
+        yield from (problem for problem in layer.problems() if problem.code in ("top_k", "unplaced_expert"))

@@ -20,7 +20,6 @@ from meshwave.engine.experts import (
     device_load,
     dropped,
     expert_schedules,
-    in_titles,
     play,
 )
 from meshwave.engine.exports._markup import escape
@@ -122,7 +121,7 @@ def _why(design: Design, price: Price) -> str:
     """The schedule of the design, what it came to and why."""
     member = expert_schedules[design.experts.member]
     if price.choice is not None:
-        return f"{member.title} chose {expert_schedules[price.name].title}: {in_titles(price.choice.reason)}."
+        return f"{member.title} chose {expert_schedules[price.name].title}: {price.choice.titled_reason}."
     first, *_ = member.help().split("\n\n")
     return f"{member.title}, as the design says. {' '.join(first.split())}"
 

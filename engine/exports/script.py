@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.exports._base import Export, exports
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import to_json
@@ -38,7 +38,7 @@ class Script(Export):
         """
         drawn, program = prediction.design, prediction.program
         design = drawn.model_copy(update={"cost": drawn.cost.portable()})
-        if found := runnable(design):
+        if found := run_problems(design):
             raise DesignError(found)
         whole = json.dumps({**to_json(program), "layers": list(prediction.costs.layers)}, separators=(",", ":"))
         packed = base64.b85encode(zlib.compress(whole.encode(), 9)).decode()

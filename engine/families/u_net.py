@@ -16,13 +16,15 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
+from meshwave.engine import messages
 from meshwave.engine.costs.block_models import BlockModel
 from meshwave.engine.costs.operators import Operator, Workload
 from meshwave.engine.document.model import Example, Size, model_families, nested_skips
 from meshwave.engine.families._images import draw_image
 from meshwave.engine.families._u_net_blocks import IMAGE_ITEM, Block, block_operators, embedding, head, numbers_of
+from meshwave.engine.findings import set_value
+from meshwave.engine.frozen import invalid
 
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Channels = Annotated[int, Field(ge=1, le=65_536)]
@@ -149,47 +151,49 @@ class UNet(BlockModel):
         return resolve_name("meshwave.engine.runtime.models.u_net:DiffusionUNet")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")
-    def _the_resolution_can_be_halved(self) -> Self:
-        factor = 2 ** (len(self.channel_multipliers) - 1)
+    def _check_image_size(self) -> Self:
+        levels = len(self.channel_multipliers)
+        factor = 2 ** (levels - 1)
         if self.image_size % factor:
-            raise PydanticCustomError(
-                "image_size",
-                "images of {size} x {size} cannot be halved {times} times, once between {levels} channel_multipliers; "
-                "use a multiple of {factor}, or fewer multipliers",
-                {
-                    "size": self.image_size,
-                    "times": len(self.channel_multipliers) - 1,
-                    "levels": len(self.channel_multipliers),
-                    "factor": factor,
-                },
-            )
+            params = {"size": self.image_size, "halvings": levels - 1, "levels": levels, "factor": factor}
+            nearest = max(1, round(self.image_size / factor)) * factor
+            raise invalid("image_size", "indivisible_image_size", params, set_value("image_size", nearest))
         return self
 
     @model_validator(mode="after")
-    def _attention_is_at_resolutions_that_it_has(self) -> Self:
+    def _check_attention_resolutions(self) -> Self:
         sides = [self.image_size >> level for level in range(len(self.channel_multipliers))]
-        strange = sorted(set(self.attention_resolutions) - set(sides))
-        if strange:
-            raise PydanticCustomError(
-                "attention_resolutions",
-                "the model has no resolution of {strange}; it has {sides}",
-                {"strange": ", ".join(map(str, strange)), "sides": ", ".join(map(str, sides))},
-            )
+        unknown = sorted(set(self.attention_resolutions) - set(sides))
+        if unknown:
+            known = [side for side in self.attention_resolutions if side in sides]
+            params = {"unknown": unknown, "resolutions": sides}
+            fix = set_value("attention_resolutions", known)
+            raise invalid("attention_resolutions", "unknown_resolution", params, fix)
         return self
 
     @model_validator(mode="after")
-    def _heads_divide_the_channels(self) -> Self:
+    def _check_heads(self) -> Self:
         levels = enumerate(self.channel_multipliers)
         attending = [m for level, m in levels if self.image_size >> level in self.attention_resolutions]
-        for multiplier in (*attending, self.channel_multipliers[-1]):
-            channels = self.base_channels * multiplier
+        widths = [self.base_channels * multiplier for multiplier in (*attending, self.channel_multipliers[-1])]
+        for channels in widths:
             if channels % self.heads:
-                raise PydanticCustomError(
-                    "attention_heads",
-                    "{heads} heads do not divide the {channels} channels of a block with attention; use {near} heads",
-                    {"heads": self.heads, "channels": channels, "near": gcd(self.heads, channels)},
-                )
+                near = gcd(self.heads, *widths)
+                params = {"heads": self.heads, "channels": channels, "near": near}
+                raise invalid("heads", "indivisible_channels", params, set_value("heads", near))
         return self
+
+
+messages.add(
+    indivisible_channels=(
+        "{heads} heads do not divide the {channels} channels of a block with attention; use {near} heads"
+    ),
+    indivisible_image_size=(
+        "images of {size} x {size} cannot be halved {halvings} times, once between {levels} channel_multipliers; "
+        "use a multiple of {factor}, or fewer multipliers"
+    ),
+    unknown_resolution="the model has no resolution {unknown:list}; its resolutions are {resolutions:list}",
+)
 
 
 def _image_left(progress: float) -> float:

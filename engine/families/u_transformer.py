@@ -10,10 +10,12 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
+from meshwave.engine import messages
 from meshwave.engine.document.model import model_families, nested_skips
 from meshwave.engine.families.bert import MaskedModel
+from meshwave.engine.findings import set_value
+from meshwave.engine.frozen import invalid
 
 
 @model_families.register("u-transformer")
@@ -35,10 +37,12 @@ class UTransformer(MaskedModel):
         return resolve_name("meshwave.engine.runtime.models.skip_connections:SkippingTransformer")  # type: ignore[no-any-return]
 
     @model_validator(mode="after")
-    def _skips_and_experts_are_of_different_models(self) -> Self:
+    def _check_experts(self) -> Self:
         if self.moe is not None:
-            raise PydanticCustomError(
-                "skips_with_experts",
-                "a u-transformer has no experts in this version; set moe to null, or kind to bert",
-            )
+            raise invalid("moe", "unsupported_experts", {}, set_value("moe", None), set_value("kind", "bert"))
         return self
+
+
+messages.add(
+    unsupported_experts="a u-transformer cannot have experts in this version; set moe to null, or kind to bert"
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwave.engine.document import Design
 from meshwave.engine.document.pipeline import Pipeline
-from meshwave.engine.document.problems import renaming
+from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.lowering.program_problems import as_problems
 from meshwave.engine.lowering.schedule_prices import findings, priced_pipe
@@ -77,7 +77,7 @@ def _on_meshes(program: Program, placement: tuple[int, ...] | None) -> Program:
     """Assign the ranks of the schedule's own placement to the meshes that the user chose."""
     if placement is None:
         return program
-    names = renaming(program.placement[0].tolist(), placement)
+    names = meshes_by_rank(program.placement[0].tolist(), placement)
     assert names is not None, "checked with the document"
     mesh = np.array([names[rank] for rank in range(program.ranks)], np.int32)
     order = np.argsort(mesh)

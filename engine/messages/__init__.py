@@ -113,10 +113,10 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) else len(value)
 
 
-def enumerated(items: Sequence[Any], conjunction: str) -> str:
-    """Return "0, 1 and 3"; of a long list the first :data:`LONGEST_LIST` items, then "..."."""
+def enumerated(items: Sequence[Any], conjunction: str, longest: int = LONGEST_LIST) -> str:
+    """Return "0, 1 and 3"; of a list of more than ``longest`` items the first ones, then "..."."""
     words = [str(item) for item in items]
-    if len(words) > LONGEST_LIST:
-        return f"{', '.join(words[:LONGEST_LIST])}, ..."
+    if len(words) > longest:
+        return f"{', '.join(words[:longest])}, ..."
     *others, last = words or [""]
     return f"{', '.join(others)} {conjunction} {last}" if others else last

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from meshwave.engine.costs.boundary_transfers import crossing, most_chunks
 from meshwave.engine.document import Design
-from meshwave.engine.document.meshes import mesh_called
+from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.document.transfer_document import (
     TransferLink,
     TransferLinks,
@@ -61,7 +61,7 @@ def _parse_ends(design: Design, wanted: str, there_are: str) -> tuple[int, int]:
     halves = [(wanted[:at], wanted[at + 1 :]) for at in cuts]
     names = {mesh.name for mesh in design.meshes}
     source, destination = next((pair for pair in halves if names.issuperset(pair)), halves[0])
-    return mesh_called(design.meshes, source), mesh_called(design.meshes, destination)
+    return find_mesh(design.meshes, source), find_mesh(design.meshes, destination)
 
 
 def boundary_transfer_spec(design: Design, source: int, destination: int, tensors: int = 1) -> TransferSpec:

@@ -11,14 +11,15 @@ from meshwave.engine.costs.cost_model import layers_per_stage
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layer_document import FORMAT, ExpertLayerSpec
 from meshwave.engine.document.expert_layers import expert_layer, mesh_links, priced_layer, resolved
-from meshwave.engine.document.expert_problems import drops, rounding
-from meshwave.engine.document.meshes import mesh_called
+from meshwave.engine.document.expert_problems import gate_parts, rounded_capacity
+from meshwave.engine.document.meshes import find_mesh
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import Collective, Layer, Links, Price, by_age, dropped, expert_schedules, play, price
-from meshwave.engine.experts.auto import left_out
+from meshwave.engine.experts.auto import exclusions
 from meshwave.engine.lowering.lower import lower
+from meshwave.engine.messages import render
 
-WHOLE_EXPERTS_CODE = "whole_experts"
+WHOLE_EXPERTS_CODE = "sharded_experts"
 """Problem code of plain expert parallelism for a layout with expert shards (``esp`` above 1).
 
 A stand-alone layer is priced despite it: each of the ``esp`` devices then holds whole experts and exchanges tokens for
@@ -125,7 +126,7 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
     having = sorted({rank for stage in stages for rank in program.ranks_of(stage)})
     if not having:
         raise InputError(f"no block has experts: model.moe.every is {moe.every}, the model has {design.model.layers}")
-    rank = having[0] if wanted is None else mesh_called(design.meshes, wanted)
+    rank = having[0] if wanted is None else find_mesh(design.meshes, wanted)
     if rank not in having:
         names = ", ".join(design.meshes[each].name for each in having)
         raise InputError(f"no stage on mesh {design.meshes[rank].name} has experts; those on {names} have")
@@ -135,6 +136,7 @@ def find_expert_mesh(design: Design, wanted: str | None = None) -> int:
 def _comparison_data(layer: Layer, found: ScheduleComparison, notes: list[str]) -> dict[str, Any]:
     rule, auto = found.prices["parm-auto"].choice, found.prices["auto"].choice
     assert rule is not None and auto is not None
+    excluded = {name: problem.message for name, problem in exclusions(layer)}
     return {
         "format": FORMAT,
         "capacity": layer.capacity,
@@ -144,7 +146,7 @@ def _comparison_data(layer: Layer, found: ScheduleComparison, notes: list[str]) 
         "refused": dict(found.refused),
         "choice": rule.name,
         "reason": rule.reason,
-        "auto": {"choice": auto.name, "reason": auto.reason, "left_out": dict(left_out(layer))},
+        "auto": {"choice": auto.name, "reason": auto.reason, "left_out": excluded},
         "notes": notes,
     }
 
@@ -195,13 +197,13 @@ def _design_notes(design: Design) -> Iterator[str]:
 
 def _common_notes(layer: Layer, links: Links) -> Iterator[str]:
     """Yield the assumptions made for any layer."""
-    if rounding(layer):
-        yield rounding(layer)
+    if rounded := rounded_capacity(layer):
+        yield rounded.message
     crossing = [kind for kind in ("mp", "esp") if _crosses_nodes(layer, kind)]
     if crossing:
         yield f"groups of {' and '.join(crossing)} span nodes; their ring collectives use the links between nodes"
     if layer.may_drop and layer.mp > 1:
-        yield f"parm-s1 {drops(layer)}"
+        yield render("partial_gate", gate_parts("parm-s1", layer))
     if layer.load and not layer.homes and layer.capacity_factor is not None:
         yield "experts compute all slots of their capacity: the load changes dropped tokens, not the time"
     if layer.load and layer.capacity_factor is None:

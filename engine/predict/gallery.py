@@ -14,9 +14,11 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 from pydantic import ValidationError
 
+from meshwave.engine import messages
 from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.pipeline_problems import schedule_refusal
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError
+from meshwave.engine.findings import DesignError, Problem
 from meshwave.engine.predict.prediction import Prediction, predict
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.simulation import simulate
@@ -47,7 +49,7 @@ class Variant:
     pipeline: Pipeline  # section of the document that chooses it
     stages: int
     microbatches: int
-    refusal: str | None  # sentence that says why it cannot be chosen
+    refusal: Problem | None  # why it cannot be chosen
     is_present: bool  # it is the design's own
 
     @property
@@ -220,7 +222,7 @@ def _stage_count(design: Design, name: str, options: Mapping[str, Any]) -> int |
 def _stage_routes(design: Design, name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], ...] | None:
     """Return the rank of each stage for every replica; None where the schedule cannot run."""
     made = _make_schedule(name, options)
-    if made is None or made.stage_count(design.ranks) > design.model.layers or made.refuses(design.pipe):
+    if made is None or made.stage_count(design.ranks) > design.model.layers or made.refusal(design.pipe):
         return None
     return tuple(tuple(route) for route in made.routes(design.pipe))
 
@@ -239,14 +241,19 @@ def _pipeline_of_variant(design: Design, name: str, options: Mapping[str, Any]) 
     return chosen
 
 
-def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> str | None:
+def _refusal(design: Design, name: str, options: Mapping[str, Any]) -> Problem | None:
     made = _make_schedule(name, options)
     if made is None:
-        return f"{schedules[name].title} has no such options"
-    if refused := made.refuses(design.pipe):
-        return refused
-    stages, layers = made.stage_count(design.ranks), design.model.layers
-    return f"{stages} stages need {stages} layers; the model has {layers}" if stages > layers else None
+        return Problem("pipeline", "unknown_schedule_options", {"title": schedules[name].title})
+    return schedule_refusal(design, made)
+
+
+messages.add(
+    unknown_schedule_options="{title} does not have these options; choose others",
+    large_variant=(
+        "{computations:,} computations are more than the gallery simulates ({maximum:,}); choose it to see its timeline"
+    ),
+)
 
 
 def _title(name: str, options: Mapping[str, Any]) -> str:
@@ -290,10 +297,10 @@ def searched_pipeline(design: Design) -> Pipeline | None:
 def judge_variant(design: Design, variant: Variant) -> Entry | RefusedVariant:
     """Lower, price and simulate the design with the variant in place of its own schedule."""
     if variant.refusal:
-        return RefusedVariant(variant, variant.refusal)
+        return RefusedVariant(variant, variant.refusal.message)
     if variant.is_too_large:
-        limit = f"{variant.computations:,} computations are more than the gallery simulates ({LARGEST_STEP:,})"
-        return RefusedVariant(variant, f"{limit}; choose it to simulate it")
+        params = {"computations": variant.computations, "maximum": LARGEST_STEP}
+        return RefusedVariant(variant, messages.render("large_variant", params))
     try:
         return _entry(variant, predict(apply_variant(design, variant)))
     except DesignError as error:

@@ -24,10 +24,10 @@ from meshwave.engine.costs import (
 from meshwave.engine.document import Design
 from meshwave.engine.document.expert_layers import resolved
 from meshwave.engine.document.problems import problems
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.experts import dropped
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import Problem, problems_of
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.lowering.schedule_prices import findings
 from meshwave.engine.predict.link_flows import LinkFlows, find_flows
@@ -184,10 +184,8 @@ def check_design(design: Design) -> list[Problem]:
             return [*found, *predict(design).warnings]
         if design.pipeline.schedule == "custom" and not any(where.startswith(_ORDER_SECTIONS) for where in wrong):
             lower(design)  # problems of other sections do not hide those of a hand-drawn order
-    except DesignError as error:
-        return [*found, *error.problems]
     except InputError as error:
-        return [*found, Problem("", "cost", {"reason": str(error)})]
+        return [*found, *problems_of(error)]
     return found
 
 
@@ -233,4 +231,4 @@ def _design_warnings(design: Design) -> Iterator[Problem]:
     idle = design.cluster.devices - len(used)
     if idle:
         yield Problem("meshes", "unused_devices", {"idle": idle, "devices": design.cluster.devices}, "warning")
-    yield from (problem.replace(severity="warning") for problem in runnable(design))
+    yield from (problem.replace(severity="warning") for problem in run_problems(design))

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
+
+from meshwave.engine.findings import Problem
 
 Box = tuple[tuple[int, int], ...]
 """``[dims]`` start and stop of an index rectangle; empty where a start is its stop."""
@@ -15,11 +18,11 @@ _PARTIAL = re.compile(r"P\d+")
 
 
 class SpecError(ValueError):
-    """A spec that cannot be: the tensor dim that is wrong, and why."""
+    """An invalid sharding spec: the tensor dim that is wrong, or None for the whole spec, and the problem."""
 
-    def __init__(self, dim: int | None, message: str) -> None:
-        super().__init__(message)
-        self.dim = dim
+    def __init__(self, dim: int | None, code: str, **params: Any) -> None:
+        self.dim, self.problem = dim, Problem("", code, params)
+        super().__init__(self.problem.message)
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,12 @@ def axes_of(spec: Sequence[str], mesh: Mesh, shape: Sequence[int]) -> list[tuple
     """
     entries, partial = split_spec(spec)
     if len(entries) != len(shape):
-        message = f"the tensor has {len(shape)} dims and the spec {len(entries)} entries; give one a dim"
-        raise SpecError(None, message)
+        raise SpecError(None, "spec_length", dims=len(shape), entries=len(entries))
     seen: dict[int, int] = {}
     found = []
     for dim, entry in enumerate(entries):
         if not _ENTRY.fullmatch(entry):
-            raise SpecError(dim, f"{entry!r} is no sharding; use R, or S with mesh axes such as S0 or S01")
+            raise SpecError(dim, "invalid_sharding", entry=entry)
         axes = tuple(map(int, entry[1:]))
         _check_axes(dim, entry, axes, mesh, seen)
         found.append(axes)
@@ -79,13 +81,13 @@ def _check_axes(dim: int, entry: str, axes: Sequence[int], mesh: Mesh, seen: dic
     """
     for axis in axes:
         if axis >= len(mesh.shape):
-            raise SpecError(dim, f"{entry} names axis {axis}, and the mesh has axes 0 to {len(mesh.shape) - 1}")
-        if axis in seen and entry[0] == "P":
-            again = "stands twice" if seen[axis] == dim else f"cuts dim {seen[axis]} already"
-            raise SpecError(dim, f"axis {axis} {again}; a tensor is partial over an axis that cuts nothing, named once")
+            raise SpecError(dim, "unknown_axis", entry=entry, axis=axis, last=len(mesh.shape) - 1)
         if axis in seen:
-            again = "twice" if seen[axis] == dim else f"dims {seen[axis]} and {dim}"
-            raise SpecError(dim, f"axis {axis} cuts {again}; an axis cuts one dim once")
+            repeats = seen[axis] == dim
+            code = "repeated_partial_axis" if repeats else "sharded_partial_axis"
+            if entry[0] != "P":
+                code = "repeated_axis" if repeats else "reused_axis"
+            raise SpecError(dim, code, axis=axis, first=seen[axis], second=dim)
         seen[axis] = dim
 
 

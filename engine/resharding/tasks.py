@@ -150,10 +150,7 @@ def check_load(load: Load) -> None:
     """
     _ = load.owned, load.needed  # made once, and refused where a spec does not fit
     if split_spec(load.destination[1])[1]:
-        raise SpecError(
-            len(load.tensor.shape),
-            "the destination gets the sum, and cannot be partial itself; leave the partial axes out",
-        )
+        raise SpecError(len(load.tensor.shape), "partial_destination")
 
 
 def cut(load: Load, held: Holders, needed: Needers, number: int = 0) -> list[UnitTask]:

@@ -1,5 +1,13 @@
 """Pipeline schedules, one file each; being in the folder is being registered."""
 
-from meshwave.engine.schedules._base import Pipe, Prices, Schedule, by_age, schedules
+from meshwave.engine.schedules._base import (
+    MOST_MICROBATCHES,
+    Pipe,
+    Prices,
+    Schedule,
+    by_age,
+    schedules,
+    use_microbatches,
+)
 
-__all__ = ["Pipe", "Prices", "Schedule", "by_age", "schedules"]
+__all__ = ["MOST_MICROBATCHES", "Pipe", "Prices", "Schedule", "by_age", "schedules", "use_microbatches"]

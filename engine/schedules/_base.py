@@ -11,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Fix, Problem
 from meshwave.engine.frozen import Part
 from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program, as_columns, from_columns
 from meshwave.engine.registry import Registry
 
+MOST_MICROBATCHES = 20_000
+"""Microbatches of the largest training step."""
 Count = Annotated[int, Field(ge=1, le=4096)]
 """An option that multiplies what a schedule orders; far above what any paper draws."""
 
@@ -72,8 +76,11 @@ class Schedule(Part):
         """``[microbatches]``: the replica that each microbatch goes through."""
         return [0] * pipe.microbatches
 
-    def refuses(self, pipe: Pipe) -> str | None:
-        """Why this pipeline cannot be scheduled, in a sentence with a way out; None if it can."""
+    def refusal(self, pipe: Pipe) -> Problem | None:
+        """Return why this schedule cannot order a pipeline, at a key beside its options; None if it can.
+
+        A schedule that needs another number of meshes gives its problem the supported ones as ``mesh_counts``.
+        """
         return None
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
@@ -116,13 +123,44 @@ def by_age() -> list[str]:
     return sorted(schedules, key=lambda name: (schedules[name].published, name))
 
 
-def too_few(title: str, needed: int, pipe: Pipe) -> str | None:
-    """The refusal of a schedule that needs so many microbatches to fill its pipeline."""
+def use_microbatches(*counts: int) -> list[Fix]:
+    """Return a fix for each number of microbatches that a document can have."""
+    supported = [count for count in counts if 0 < count <= MOST_MICROBATCHES]
+    return [Fix("use_microbatches", {"microbatches": count}, (("microbatches", count),)) for count in supported]
+
+
+def too_few_microbatches(title: str, needed: int, pipe: Pipe) -> Problem | None:
+    """Return the refusal of a schedule that needs a number of microbatches to fill its pipeline."""
     if pipe.microbatches >= needed:
         return None
-    return (
-        f"{title} fills {pipe.ranks} meshes with {needed} microbatches or more, not {pipe.microbatches}; use {needed}"
-    )
+    params = {"title": title, "ranks": pipe.ranks, "needed": needed, "microbatches": pipe.microbatches}
+    return Problem("microbatches", "too_few_microbatches", params, fixes=use_microbatches(needed))
+
+
+def indivisible_microbatches(title: str, group: int, pipe: Pipe) -> Problem:
+    """Return the refusal of a schedule that orders microbatches in groups; it suggests the nearest multiples."""
+    fewer = pipe.microbatches // group * group
+    supported = [count for count in (fewer, fewer + group) if count]
+    params = {"title": title, "group": group, "microbatches": pipe.microbatches, "supported": supported}
+    return Problem("microbatches", "indivisible_microbatches", params, fixes=use_microbatches(*supported))
+
+
+def odd_mesh_count(title: str, pipe: Pipe) -> Problem | None:
+    """Return the refusal of a schedule that needs an even number of meshes."""
+    if pipe.ranks % 2 == 0:
+        return None
+    counts = [count for count in (pipe.ranks - 1, pipe.ranks + 1) if count]
+    return Problem("schedule", "odd_mesh_count", {"title": title, "ranks": pipe.ranks, "mesh_counts": counts})
+
+
+messages.add(
+    too_few_microbatches=(
+        "{title} needs at least {needed} microbatches for {ranks} {ranks:plural|mesh|meshes}, not {microbatches}; "
+        "use {needed}"
+    ),
+    indivisible_microbatches="{title} orders microbatches in groups of {group}, not {microbatches}; use {supported:or}",
+    odd_mesh_count="{title} needs an even number of meshes, not {ranks}; use {mesh_counts:or}",
+)
 
 
 def folded(ranks: int, times: int = 1) -> list[int]:

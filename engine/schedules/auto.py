@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Fix, Problem, set_value
 from meshwave.engine.program.program import Program, build, from_columns
 from meshwave.engine.progress import tell
 from meshwave.engine.schedules._base import Count, Pipe, Prices, Schedule, folded, schedules
@@ -48,6 +50,11 @@ CLIMBS = 2_000
 TOLD = 5  # named schedules are told of, the best first
 IMPROVED = 2
 """So many of the best orders are improved, and simulated with all that a step has beside its stages."""
+
+messages.add(
+    mesh_without_stage="mesh {mesh} has no stage; place one on it, or remove the mesh",
+    odd_chunk_count="a path down and back up needs an even number of chunks, not {chunks}; use {needed}",
+)
 
 
 class Candidate(NamedTuple):
@@ -103,12 +110,15 @@ class Auto(Schedule):
             return [folded(pipe.ranks, self.chunks // 2)]
         return [list(range(pipe.ranks)) * self.chunks]
 
-    def refuses(self, pipe: Pipe) -> str | None:
+    def refusal(self, pipe: Pipe) -> Problem | None:
         if self._given:
             idle = sorted(set(range(pipe.ranks)) - set(self._given))
-            return f"mesh {idle[0]} has no stage; place one on it, or take it away" if idle else None
+            fixes = [Fix("default_placement", {}, (("placement", None),))]
+            return Problem("placement", "mesh_without_stage", {"mesh": idle[0]}, fixes=fixes) if idle else None
         if self.path == "wave" and self.chunks % 2:
-            return f"a path down and back up needs an even number of chunks, not {self.chunks}; use {self.chunks + 1}"
+            chunks = self.chunks + 1
+            params = {"chunks": self.chunks, "needed": chunks}
+            return Problem("chunks", "odd_chunk_count", params, fixes=[set_value("chunks", chunks)])
         return None
 
     def orders(self, pipe: Pipe) -> list[NDArray[np.int32]]:
@@ -316,7 +326,7 @@ def _named(pipe: Pipe, route: tuple[int, ...]) -> Iterator[tuple[str, Schedule]]
 
 def _lies_on(schedule: Schedule, pipe: Pipe, route: tuple[int, ...]) -> bool:
     """Whether a schedule can order this pipeline, and lays its stages on this route."""
-    if schedule.stage_count(pipe.ranks) != len(route) or schedule.refuses(pipe) is not None:
+    if schedule.stage_count(pipe.ranks) != len(route) or schedule.refusal(pipe) is not None:
         return False
     return [tuple(each) for each in schedule.routes(pipe)] == [route]
 

@@ -6,8 +6,24 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.program.action import Op
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, by_slot, schedules
+from meshwave.engine.schedules._base import (
+    Count,
+    Pipe,
+    Schedule,
+    by_slot,
+    indivisible_microbatches,
+    odd_mesh_count,
+    schedules,
+)
+
+messages.add(
+    indivisible_replicas=(
+        "Chimera spreads pairs of replicas evenly over {ranks} meshes, not {replicas} replicas; use {supported:or}"
+    )
+)
 
 
 @schedules.register("chimera")
@@ -41,19 +57,16 @@ class Chimera(Schedule):
         group = self._group(pipe)
         return [mb % group * self.replicas // group for mb in range(pipe.microbatches)]
 
-    def refuses(self, pipe: Pipe) -> str | None:
+    def refusal(self, pipe: Pipe) -> Problem | None:
         if pipe.ranks % 2:
-            return f"Chimera pairs meshes from both ends and needs an even number of them, not {pipe.ranks}; use {pipe.ranks + 1}"
+            return odd_mesh_count(self.title, pipe)
         if pipe.ranks % self.replicas or self.replicas % 2:
-            fitting = " or ".join(str(count) for count in range(2, pipe.ranks + 1, 2) if pipe.ranks % count == 0)
-            words = f"Chimera spreads pairs of replicas evenly over {pipe.ranks} meshes, which {self.replicas} replicas do not allow"
-            return f"{words}; use {fitting}"
-        rest = pipe.microbatches % self._group(pipe)
-        if rest and self.concatenation != "direct":
-            more = pipe.microbatches - rest + self._group(pipe)
-            fewer = f"{pipe.microbatches - rest} or " if pipe.microbatches > rest else ""
-            words = f"{self.concatenation} takes microbatches {self._group(pipe)} at a time, not {pipe.microbatches}"
-            return f"{words}; use {fewer}{more}"
+            supported = [count for count in range(2, pipe.ranks + 1, 2) if pipe.ranks % count == 0]
+            params = {"replicas": self.replicas, "ranks": pipe.ranks, "supported": supported}
+            fixes = [set_value("replicas", count) for count in supported]
+            return Problem("replicas", "indivisible_replicas", params, fixes=fixes)
+        if pipe.microbatches % self._group(pipe) and self.concatenation != "direct":
+            return indivisible_microbatches(f"{self.title} ({self.concatenation})", self._group(pipe), pipe)
         return None
 
     @property

@@ -3,9 +3,20 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action
-from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.schedules._base import (
+    Pipe,
+    Schedule,
+    odd_mesh_count,
+    schedules,
+    too_few_microbatches,
+    use_microbatches,
+)
 from meshwave.engine.schedules.dualpipe_v import Chunk, both_ways
+
+messages.add(odd_microbatches="{title} needs an even number of microbatches, not {microbatches}; use {needed}")
 
 
 @schedules.register("dualpipe")
@@ -23,11 +34,12 @@ class DualPipe(Schedule):
         """The first half goes down, the second up."""
         return [int(mb >= pipe.microbatches // 2) for mb in range(pipe.microbatches)]
 
-    def refuses(self, pipe: Pipe) -> str | None:
-        for count, what in ((pipe.ranks, "meshes"), (pipe.microbatches, "microbatches")):
-            if count % 2:
-                return f"DualPipe takes an even number of {what}, and {count} is odd; use {count + 1}"
-        return too_few(self.title, 2 * pipe.ranks, pipe)
+    def refusal(self, pipe: Pipe) -> Problem | None:
+        if pipe.microbatches % 2 and pipe.ranks % 2 == 0:
+            needed = max(pipe.microbatches + 1, 2 * pipe.ranks)
+            params = {"title": self.title, "microbatches": pipe.microbatches, "needed": needed}
+            return Problem("microbatches", "odd_microbatches", params, fixes=use_microbatches(needed))
+        return odd_mesh_count(self.title, pipe) or too_few_microbatches(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """The rank of DualPipeV on half the ranks that has as many ranks outside of it."""

@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, backward, forward, input_gradient, overlapped, weight_gradient
-from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules, too_few
+from meshwave.engine.schedules._base import Pipe, Schedule, folded, schedules, too_few_microbatches
 
 
 @schedules.register("dualpipe-v")
@@ -22,8 +23,8 @@ class DualPipeV(Schedule):
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [folded(pipe.ranks)]
 
-    def refuses(self, pipe: Pipe) -> str | None:
-        return too_few(self.title, 2 * pipe.ranks, pipe)
+    def refusal(self, pipe: Pipe) -> Problem | None:
+        return too_few_microbatches(self.title, 2 * pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         up = 2 * pipe.ranks - 1 - rank

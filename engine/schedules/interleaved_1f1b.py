@@ -3,8 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Problem, set_value
 from meshwave.engine.program.action import Action, backward, forward
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, indivisible_microbatches, schedules
+
+messages.add(
+    small_microbatch_group="a group of {group} microbatches cannot fill {ranks} meshes; use a group of {ranks} or more"
+)
 
 
 @schedules.register("interleaved-1f1b")
@@ -26,15 +32,14 @@ class Interleaved1F1B(Schedule):
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [[stage % pipe.ranks for stage in range(self.stage_count(pipe.ranks))]]
 
-    def refuses(self, pipe: Pipe) -> str | None:
+    def refusal(self, pipe: Pipe) -> Problem | None:
         group = self.group or pipe.ranks
         if group < pipe.ranks:
-            return f"a group of {group} cannot fill {pipe.ranks} meshes; use one of {pipe.ranks} or more"
+            params = {"group": group, "ranks": pipe.ranks}
+            return Problem("group", "small_microbatch_group", params, fixes=[set_value("group", pipe.ranks)])
         rest = pipe.microbatches % group
         if rest and rest < pipe.ranks or pipe.microbatches < pipe.ranks:
-            more = pipe.microbatches - rest + group
-            fewer = f"{pipe.microbatches - rest} or " if pipe.microbatches > group else ""
-            return f"Interleaved 1F1B takes microbatches {group} at a time, not {pipe.microbatches}; use {fewer}{more}"
+            return indivisible_microbatches(self.title, group, pipe)
         return None
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:

@@ -4,8 +4,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar
 
+from meshwave.engine import messages
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules
+from meshwave.engine.schedules._base import Count, Pipe, Schedule, schedules, use_microbatches
+
+messages.add(
+    unequal_rounds="{title} orders microbatches in {rounds} equal rounds, not {microbatches}; use {supported:or}"
+)
 
 
 @schedules.register("interleaved-zb")
@@ -25,15 +31,15 @@ class InterleavedZeroBubble(Schedule):
     def routes(self, pipe: Pipe) -> Sequence[Sequence[int]]:
         return [[*range(pipe.ranks)] * self.chunks]
 
-    def refuses(self, pipe: Pipe) -> str | None:
+    def refusal(self, pipe: Pipe) -> Problem | None:
         rounds = _rounds(pipe)
         rest = pipe.microbatches % rounds
         if not rest:
             return None
         fewer = pipe.microbatches - rest
-        more = min(fewer + rounds, (rounds + 1) * pipe.ranks)
-        words = f"Interleaved zero bubble takes microbatches in {rounds} rounds of one size"
-        return f"{words}, not {pipe.microbatches}; use {fewer} or {more}"
+        supported = [fewer, min(fewer + rounds, (rounds + 1) * pipe.ranks)]
+        params = {"title": self.title, "rounds": rounds, "microbatches": pipe.microbatches, "supported": supported}
+        return Problem("microbatches", "unequal_rounds", params, fixes=use_microbatches(*supported))
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         """The order of torch's ``ScheduleInterleavedZeroBubble``: the warm-up is shorter by half than that of

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import ClassVar
 
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action, forward, input_gradient, weight_gradient
-from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_microbatches
 
 
 @schedules.register("zb-h1")
@@ -16,8 +17,8 @@ class ZeroBubbleH1(Schedule):
     title: ClassVar = "ZB-H1"
     published: ClassVar = "2024-01"
 
-    def refuses(self, pipe: Pipe) -> str | None:
-        return too_few(self.title, pipe.ranks, pipe)
+    def refusal(self, pipe: Pipe) -> Problem | None:
+        return too_few_microbatches(self.title, pipe.ranks, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         return split_1f1b(rank, pipe.microbatches, ahead=pipe.ranks - rank, held_back=rank)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
+from meshwave.engine.findings import Problem
 from meshwave.engine.program.action import Action
-from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few
+from meshwave.engine.schedules._base import Pipe, Schedule, schedules, too_few_microbatches
 from meshwave.engine.schedules.zb_h1 import split_1f1b
 
 
@@ -16,8 +17,8 @@ class ZeroBubbleH2(Schedule):
     title: ClassVar = "ZB-H2"
     published: ClassVar = "2024-01"
 
-    def refuses(self, pipe: Pipe) -> str | None:
-        return too_few(self.title, 2 * pipe.ranks - 1, pipe)
+    def refusal(self, pipe: Pipe) -> Problem | None:
+        return too_few_microbatches(self.title, 2 * pipe.ranks - 1, pipe)
 
     def rank_actions(self, pipe: Pipe, rank: int) -> Iterator[Action]:
         return split_1f1b(rank, pipe.microbatches, ahead=2 * (pipe.ranks - rank) - 1, held_back=2 * rank)

@@ -242,17 +242,19 @@ export class Experts extends Drawing {
   }
 
   drawUnfit() {
-    const { reason } = this.picture;
+    const { reason, fixes } = this.picture;
     this.settings.drawControls();
     this.forget();
-    const blocks = button("Put them in equal blocks", { onclick: () => this.send("blocks") });
+    const buttons = fixes.map((label) =>
+      button(label, { kind: "mw-fix", onclick: () => this.send("fix", { fix: label }) }),
+    );
     this.board.replaceChildren(
       h(
         "div",
         { class: "mw-xempty" },
         h("h3", {}, "These experts cannot be laid out"),
         h("p", { role: "alert" }, `${reason}.`),
-        /equal blocks/.test(reason) ? blocks : null,
+        ...buttons,
       ),
     );
   }

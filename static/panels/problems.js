@@ -1,4 +1,5 @@
-// The list of problems, errors first; a press on one leads to its field. Below it what a search found.
+// The list of problems, errors first. A problem leads to its field, and its fixes are buttons below it. Then the
+// results of a search for a better order.
 
 import { button, followTheme, h, send } from "../kit/canvas.js";
 import { icon } from "../kit/shell.js";
@@ -32,7 +33,7 @@ export function render({ model }) {
   const draw = () => {
     const { problems } = model;
     const at = root.getRootNode().activeElement?.dataset?.place;
-    list.replaceChildren(...problems.map((problem, place) => h("li", {}, line(model, problem, place))));
+    list.replaceChildren(...problems.map((problem, place) => h("li", {}, ...line(model, problem, place))));
     list.hidden = !problems.length;
     none.hidden = problems.length > 0;
     if (at !== undefined) list.querySelector(`[data-place="${Math.min(at, problems.length - 1)}"]`)?.focus();
@@ -81,7 +82,7 @@ export function render({ model }) {
   return root;
 }
 
-function line(model, { severity, where, message }, place) {
+function line(model, { severity, where, code, message, fixes }, place) {
   const go = () => send(model, { type: "focus", where });
   const head = h(
     "span",
@@ -98,12 +99,14 @@ function line(model, { severity, where, message }, place) {
     onclick: go,
     onkeydown: step,
   };
-  return h(
+  const problem = h(
     "button",
     attributes,
     icon(GLYPHS[severity] ?? severity),
     h("span", { class: "mw-problem-body" }, head, h("span", {}, message)),
   );
+  const apply = (fix) => button(fix, { kind: "mw-fix", onclick: () => send(model, { type: "fix", where, code, fix }) });
+  return fixes.length ? [problem, h("div", { class: "mw-fixes" }, ...fixes.map(apply))] : [problem];
 }
 
 /** Arrows go from line to line. */

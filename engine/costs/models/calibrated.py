@@ -2,7 +2,7 @@
 
 What a profile holds takes the place of what the data sheet promises: blocks are priced by the lines through
 what was measured of their kind, messages and reductions on measured links, the update by its own line. What
-it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` says which parts of a design that is.
+it lacks is priced as :mod:`meshwave.engine.costs.models.roofline` does, and :func:`outside` lists these parts of a design.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshwave.engine.document import Design, Mesh
 from meshwave.engine.document.cost import cost_models
 from meshwave.engine.document.model import LanguageModel
 from meshwave.engine.errors import InputError
-from meshwave.engine.findings import DesignError, Problem
+from meshwave.engine.findings import DesignError, Fix, Problem, Refusal, set_value
 from meshwave.engine.frozen import FileName
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
@@ -91,20 +91,24 @@ class CalibratedCost(OperatorCost):
         return list(dict.fromkeys((*profiles(), self.profile))) if key == "profile" else []
 
     def load(self) -> Profile:
-        """Read the profile, without its links and collectives where those of the cluster are meant.
+        """Read the profile, without its links and collectives if those of the cluster are used.
 
         Raises:
-            DesignError: it is not kept here, or is none, at its place in the document.
+            DesignError: the profile is missing or invalid, at its place in the document.
         """
+        where, fixes = "cost.profile", [Fix("use_roofline", {}, (("cost", {"kind": "roofline"}),))]
         try:
             found = load_named(self.profile)
+        except Refusal as error:
+            suggestion = error.problem.params.get("suggestion")
+            near = [set_value(where, suggestion)] if suggestion else []
+            raise DesignError([error.problem.replace(where=where, fixes=(*near, *fixes))]) from None
         except DesignError as error:
-            where = error.problems[0]
-            message = f"{self.profile} is no profile ({where}); measure this machine anew: meshwave calibrate"
-            raise DesignError([Problem("cost.profile", "profile_wrong", message)]) from None
+            params = {"name": self.profile, "problem": str(error.problems[0])}
+            raise DesignError([Problem(where, "invalid_profile", params, fixes=fixes)]) from None
         except InputError as error:
-            message = f"{str(error).removesuffix('.')}; or use cost kind roofline"
-            raise DesignError([Problem("cost.profile", "profile_missing", message)]) from None
+            params = {"name": self.profile, "reason": str(error)}
+            raise DesignError([Problem(where, "unreadable_profile", params, fixes=fixes)]) from None
         return _without_links(found) if self.links_are_drawn else found
 
     # ---- prices ----
@@ -209,6 +213,6 @@ def _kept_ratio(design: Design, layers: Sequence[int], stage: int, ratios: Mappi
 
 
 def _without_links(profile: Profile) -> Profile:
-    """What it knows of single devices."""
+    """Return what the profile measured of single devices."""
     own = tuple(line for line in profile.links if line.pair == "same_device")
     return profile.model_copy(update={"links": own, "collectives": (), "contention": ()})

@@ -30,7 +30,7 @@ from meshwave.engine.costs.stage_balance import balanced_split, block_split, une
 from meshwave.engine.costs.stage_prices import MeshPrices, Seconds
 from meshwave.engine.document import Cluster, Design, Mesh
 from meshwave.engine.document.cost import cost_models
-from meshwave.engine.document.problems import renaming
+from meshwave.engine.document.pipeline_problems import meshes_by_rank
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
@@ -176,7 +176,7 @@ def _holders(design: Design) -> list[list[int]]:
     """[stages] the ranks that hold a copy of each stage, before there is a program."""
     pipeline = design.pipeline
     routes = [list(route) for route in pipeline.routes(design.pipe)]
-    names = renaming(routes[0], pipeline.placement) if pipeline.placement else None
+    names = meshes_by_rank(routes[0], pipeline.placement) if pipeline.placement else None
     if names:
         routes = [[names.get(rank, rank) for rank in route] for route in routes]
     return [list(ranks) for ranks in zip(*routes, strict=True)]

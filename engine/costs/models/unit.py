@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
+from meshwave.engine import messages
 from meshwave.engine.costs.cost_model import CostModel, Floats, Slots
 from meshwave.engine.costs.device_sizes import Sizes
 from meshwave.engine.costs.distinct_actions import Kinds
@@ -24,13 +24,18 @@ from meshwave.engine.costs.network import serial_network
 from meshwave.engine.costs.stage_balance import equal_split
 from meshwave.engine.document import Design
 from meshwave.engine.document.cost import Unit, cost_models
-from meshwave.engine.findings import Fix, Problem
+from meshwave.engine.findings import Fix, Problem, set_value
+from meshwave.engine.frozen import invalid
 from meshwave.engine.program.action import Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.shared_links import Network
 from meshwave.engine.program.simulation import UnitTransferModel
 
 Units = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+messages.add(
+    weight_gradient="the weight gradient ({weight:g}) is a part of backward ({backward:g}); use {backward:g} or less",
+)
 
 
 @cost_models.register("unit")
@@ -56,13 +61,10 @@ class UnitCost(CostModel):
     """latency: no transfer disturbs another; sender-blocking: a transfer occupies its sender; link-serial: a NIC carries one transfer at a time; half-duplex: both directions between two meshes share their rate; batched: a send and a receive that stand next to each other between two meshes hold both up until both are done."""
 
     @model_validator(mode="after")
-    def _the_weight_gradient_is_a_part_of_backward(self) -> Self:
+    def _check_weight(self) -> Self:
         if self.weight is not None and self.weight > self.backward:
-            raise PydanticCustomError(
-                "weight",
-                "the weight gradient ({weight}) is a part of backward ({backward}); use {backward} or less",
-                {"weight": f"{self.weight:g}", "backward": f"{self.backward:g}"},
-            )
+            params = {"weight": self.weight, "backward": self.backward}
+            raise invalid("weight", "weight_gradient", params, set_value("weight", self.backward))
         return self
 
     def layers_per_stage(self, design: Design) -> tuple[int, ...]:

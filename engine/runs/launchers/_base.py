@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from meshwave.engine.costs import PeakMemory
 from meshwave.engine.document import Design
-from meshwave.engine.document.unsupported import rehearsable, runnable
+from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError, MeshwaveError, RunError
 from meshwave.engine.findings import DesignError, Problem, RunRefusal
 from meshwave.engine.predict.prediction import Prediction, predict
@@ -105,7 +105,7 @@ class Launcher(ABC):
         ``memory`` is what its devices are predicted to hold, if that is to be asked too; ``data``
         is the text that was given for it.
         """
-        return [*_too_many(design, self.probe().most_processes), *runnable(design), *_text(design, data)]
+        return [*_too_many(design, self.probe().most_processes), *run_problems(design), *_text(design, data)]
 
     def refusals(
         self, design: Design, options: Options, memory: PeakMemory | None = None, data: Path | None = None
@@ -113,8 +113,8 @@ class Launcher(ABC):
         """The same for a run that differs from plain training: a rehearsal holds no weights and reads no text."""
         if options.rehearse is None:
             return self.problems(design, memory, data)
-        torn = [problem for problem in runnable(design) if problem.code in ASKED]
-        return [*_too_many(design, self.probe().most_processes), *torn, *rehearsable(design)]
+        torn = [problem for problem in run_problems(design) if problem.code in ASKED]
+        return [*_too_many(design, self.probe().most_processes), *torn, *dry_run_problems(design)]
 
     def submit(self, spec: RunSpec, *, data: Path | None = None, key: str | None = None) -> Run:
         """Launch a run, which is in the record before anything of it exists.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from meshwave.engine.costs import Costs, PeakMemory
 from meshwave.engine.document import Design
-from meshwave.engine.document.unsupported import rehearsable
+from meshwave.engine.document.unsupported import dry_run_problems
 from meshwave.engine.findings import Problem
 from meshwave.engine.runs.dry_run import Lengths, Waits, in_words
 from meshwave.engine.runs.dry_run_threads import play
@@ -50,7 +50,7 @@ class ThreadsLauncher(ThreadedLauncher):
             return self.problems(design, memory, data)
         if options.hosts is not None:
             return [Problem("", "no_network", {})]
-        return rehearsable(design)
+        return dry_run_problems(design)
 
     def see_through(self, bundle: Bundle, stop: threading.Event) -> Verdict:
         _rehearse(bundle, stop)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwave.engine.document import Design, parse_design
-from meshwave.engine.document.unsupported import rehearsable, runnable
+from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.findings import DesignError
 from meshwave.engine.program.program import Program, ProgramFile
@@ -88,6 +88,6 @@ def _check_supported(design: Design, program: Program, codes: Collection[str] | 
     """Check that this version runs a design; a dry run is limited by problems of some ``codes`` only."""
     if len(design.meshes) != program.ranks:
         raise InputError(f"the program has {program.ranks} ranks, but the design has {len(design.meshes)} meshes")
-    found = [problem for problem in runnable(design) if codes is None or problem.code in codes]
-    if found := [*found, *([] if codes is None else rehearsable(design))]:
+    found = [problem for problem in run_problems(design) if codes is None or problem.code in codes]
+    if found := [*found, *([] if codes is None else dry_run_problems(design))]:
         raise DesignError(found)

@@ -75,7 +75,7 @@ def compared(choice: str, measured: dict[str, float], predicted: dict[str, float
     def times(seconds: dict[str, float]) -> dict[str, Times]:
         return {name: Times(both / 3, 2 * both / 3, both) for name, both in seconds.items()}
 
-    return Compared(layer(2, 1), Choice(choice, "because"), times(measured), times(predicted))
+    return Compared(layer(2, 1), Choice(choice, "parm_schedules_equal", {}), times(measured), times(predicted))
 
 
 def test_a_claim_holds_where_the_figures_say_so(found: Bench) -> None:

@@ -87,7 +87,7 @@ def test_contention_comes_back_from_its_file_and_takes_a_line_per_link() -> None
         ({"pair": "same_device"}, r"contention\[0\].pair"),
         ({"alone_s": 0.0}, r"contention\[0\].alone_s"),
         ({"shared_rate": {"median": 1.0, "samples": []}}, r"contention\[0\].shared_rate.samples"),
-        ({"rate": 1.0}, r"contention\[0\].rate: .*no key 'rate'"),
+        ({"rate": 1.0}, r"contention\[0\].rate: .*unknown key 'rate'"),
     ],
 )
 def test_wrong_contention_is_refused_at_its_place(change: dict[str, Any], where: str) -> None:

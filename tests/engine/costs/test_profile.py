@@ -197,7 +197,7 @@ def test_residuals_are_shares_of_the_line() -> None:
     ("change", "said"),
     [
         ({"format": "meshwave-profile/2"}, "format"),
-        ({"machines": {}}, "there is no key 'machines' here. Did you mean 'machine'"),
+        ({"machines": {}}, "unknown key 'machines'. Did you mean 'machine'"),
         ({"collectives": [{**MEASURED, "alpha": 0.0}]}, r"collectives\[0\].alpha: .* Did you mean 'alpha_s'"),
         ({"machine": {"ranks": "8", "ranks_per_node": 4}}, "machine.ranks"),
         ({"collectives": [{**MEASURED, "collective": "all_to_one"}]}, r"collectives\[0\].collective"),

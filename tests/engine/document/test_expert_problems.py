@@ -1,4 +1,4 @@
-"""What is wrong with the experts of a design is said at its place, with a way out."""
+"""Problems of the experts of a design: their place, their numbers, their fixes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshwave.engine.document.expert_layers import expert_layer, group_sizes, pr
 from meshwave.engine.document.problems import problems
 from meshwave.engine.experts import expert_schedules
 from meshwave.engine.findings import DesignError
+from tests._findings import check_fixes, find_problems
 
 BASE: dict[str, Any] = {
     "format": "meshwave/1",
@@ -35,9 +36,11 @@ BASE: dict[str, Any] = {
 }
 
 
-def found(dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any) -> list[tuple[str, str, str]]:
+def found(
+    dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any
+) -> list[tuple[str, str, dict[str, Any]]]:
     design = made(dp, tp, moe, **experts)
-    return [(problem.where, problem.code, problem.message) for problem in problems(design)]
+    return [(problem.where, problem.code, dict(problem.params)) for problem in problems(design)]
 
 
 def made(dp: int = 4, tp: int = 2, moe: dict[str, Any] | None = None, **experts: Any) -> Any:
@@ -55,27 +58,40 @@ def test_a_layer_that_fits_has_no_problems() -> None:
     assert found(schedule="deepspeed", ep=2, esp=2, variant="lanes") == []
 
 
-@pytest.mark.parametrize(
-    ("experts", "where", "told"),
-    [
-        ({"ep": 3}, "experts.ep", "ep=3 does not divide 8 experts; use a divisor"),
-        ({"ep": 1}, "experts.ep", "hold the same tokens, so that groups of experts take them whole, and ep=1 x esp=1 does not; set ep to 2"),
-        ({"ep": 1, "esp": 3, "schedule": "parm-s2"}, "experts.ep", "planned with ep=1 x esp=1 there and cannot run"),
-        ({"schedule": "expert-parallel", "ep": 4, "esp": 2}, "experts.esp", "keeps each expert whole on one device, not cut in 2; set esp to 1"),
-        ({"schedule": "deepspeed", "variant": "lanes", "ep": 4, "esp": 1}, "experts.esp", "set esp to 2"),
-        ({"ep": 4, "placement": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "experts.placement", "there are experts for 2 devices, and a group of ep=4 x esp=1 has 4; give it 4 entries or null"),
-        ({"ep": 4, "placement": [[0, 1], [2, 3], [4, 5], [6, 6, 7]]}, "experts.placement[3]", "expert 6 is named twice; name it once"),
-        ({"ep": 4, "placement": [[0, 1], [2, 3], [4, 5], [6]]}, "experts.placement", "expert 7 is on no device; place it"),
-        (
-            {"ep": 2, "esp": 2, "placement": [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6]]},
-            "experts.placement[3]",
-            "device 3 shares its experts with device 2 (esp=2), so that both have the same; give it [4, 5, 6, 7]",
-        ),
-        ({"schedule": "ppmoe", "placement": [[0], [1], [2], [3, 4, 5, 6, 7]]}, "experts.placement", "a group of tp=2 of mesh A has 2"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_said_at_its_place(experts: dict[str, Any], where: str, told: str) -> None:
-    assert any(each[0] == where and told in each[2] for each in found(**experts)), found(**experts)
+MISTAKES = [
+    ({"ep": 3}, "experts.ep", "indivisible_experts", {"supported": [2, 4]}),
+    ({"ep": 1}, "experts.ep", "split_tensor_parallel_groups", {"ep": 1, "esp": 1, "tp": 2, "advice": "set ep to 2"}),
+    ({"ep": 1, "esp": 3, "schedule": "parm-s2"}, "experts.ep", "split_expert_groups", {"fitting_ep": 1, "fitting_esp": 1}),
+    ({"schedule": "expert-parallel", "ep": 4, "esp": 2}, "experts.esp", "sharded_experts", {"esp": 2}),
+    ({"schedule": "deepspeed", "variant": "lanes", "ep": 4, "esp": 1}, "experts.esp", "unequal_lanes", {"mp": 2}),
+    ({"ep": 4, "placement": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "experts.placement", "placement_size", {"given": 2, "expected": 4}),
+    ({"ep": 4, "placement": [[0, 1], [2, 3], [4, 5], [6, 6, 7]]}, "experts.placement[3]", "repeated_expert", {"expert": 6}),
+    ({"ep": 4, "placement": [[0, 1], [2, 3], [4, 5], [6]]}, "experts.placement", "unplaced_expert", {"expert": 7}),
+    (
+        {"ep": 2, "esp": 2, "placement": [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5, 6]]},
+        "experts.placement[3]",
+        "unequal_shards",
+        {"device": 3, "first": 2, "esp": 2, "experts": [4, 5, 6, 7]},
+    ),
+    ({"schedule": "ppmoe", "placement": [[0], [1], [2], [3, 4, 5, 6, 7]]}, "experts.placement", "placement_size", {"expected": 2}),
+]  # fmt: skip
+every_mistake = pytest.mark.parametrize(("experts", "where", "code", "params"), MISTAKES)
+
+
+@every_mistake
+def test_a_mistake_is_a_problem_at_its_place(
+    experts: dict[str, Any], where: str, code: str, params: dict[str, Any]
+) -> None:
+    known = [each for each in found(**experts) if each[:2] == (where, code)]
+
+    assert any(params.items() <= each[2].items() for each in known), found(**experts)
+
+
+@every_mistake
+def test_each_fix_removes_its_problem(experts: dict[str, Any], where: str, code: str, params: dict[str, Any]) -> None:
+    document = made(**experts).model_dump(mode="json")
+
+    check_fixes(document, find_problems(document))
 
 
 def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
@@ -85,9 +101,9 @@ def test_devices_that_share_an_expert_have_equal_parts_of_its_width() -> None:
 
     def told(**experts: Any) -> list[tuple[str, str]]:
         design = parse_design({**document, "experts": {"schedule": "parm-s2", **experts}}, draft=True)
-        return [(problem.where, problem.message) for problem in problems(design) if problem.severity == "error"]
+        return [(problem.where, problem.code) for problem in problems(design) if problem.severity == "error"]
 
-    assert told(ep=2, esp=4) == [("experts.esp", "esp=4 does not divide the experts' width of 30; use a divisor")]
+    assert told(ep=2, esp=4) == [("experts.esp", "indivisible_expert_width")]
     assert told(ep=4, esp=2) == told(ep=8, esp=1) == told(schedule="ppmoe", ep=1) == []
 
 
@@ -106,27 +122,27 @@ def test_uneven_homes_need_no_divisor() -> None:
 def test_a_placement_that_follows_the_load_where_slots_are_padded_is_said_to_be_slower() -> None:
     hot = {"schedule": "expert-parallel", "ep": 4, "load": [3, 1, 1, 1, 1, 1, 1, 1]}
     homes = [[0], [1, 2], [3, 4, 0], [5, 6, 7]]
-    ((where, code, message),) = found(dp=4, tp=1, **hot, placement=homes)
+    ((where, code, params),) = found(dp=4, tp=1, **hot, placement=homes)
 
-    assert (where, code) == ("experts.placement", "placement_slots")
-    assert "computes 1.5 even shares of them, of the tokens 1.4;" in message
+    assert (where, code) == ("experts.placement", "unbalanced_slots")
+    assert (params["slots"], params["tokens"]) == (pytest.approx(1.5), pytest.approx(1.4))
     assert found(dp=4, tp=1, **hot, placement=homes, moe={"capacity_factor": None}) == []
     assert found(dp=4, tp=1, **hot, placement=[[0, 2], [1, 3], [4, 5], [6, 7]]) == []
 
 
 def test_where_experts_are_folded_ep_plays_no_part() -> None:
-    ((where, code, message),) = found(schedule="ppmoe", ep=4)
+    ((where, code, params),) = found(schedule="ppmoe", ep=4)
 
-    assert (where, code) == ("experts.ep", "experts_folded")
-    assert "set it to 1" in message
+    assert (where, code) == ("experts.ep", "unused_group_size")
+    assert params["value"] == 4
     assert found(dp=1, tp=4, moe={"experts": 6, "top_k": 1}, schedule="ppmoe")[0][0] == "meshes[0].axes.tp"
 
 
 def test_slots_that_are_rounded_up_are_told() -> None:
-    ((where, code, message),) = found(**QUIET, moe={"experts": 8, "capacity_factor": 1.2, "top_k": 1}, degree=4)
+    ((where, code, params),) = found(**QUIET, moe={"experts": 8, "capacity_factor": 1.2, "top_k": 1}, degree=4)
 
-    assert (where, code) == ("model.moe.capacity_factor", "capacity_rounded")
-    assert message == "an expert needs 10 slots and gets 16, the next multiple of mp=2 x degree=4"
+    assert (where, code) == ("model.moe.capacity_factor", "rounded_capacity")
+    assert params == {"slots": 10, "capacity": 16, "mp": 2, "degree": 4}
     assert found(**QUIET, moe={"capacity_factor": None}) == []
 
 
@@ -135,7 +151,7 @@ def test_where_s1_may_drop_other_tokens_it_is_said(schedule: str) -> None:
     told = found(schedule=schedule, ep=4)
     chosen = resolved(made(schedule=schedule, ep=4), made().meshes[0]).schedule
 
-    assert [each[:2] for each in told] == ([("experts.schedule", "gate_drops")] if chosen == "parm-s1" else [])
+    assert [each[:2] for each in told] == ([("experts.schedule", "partial_gate")] if chosen == "parm-s1" else [])
     assert found(schedule="parm-s1", ep=4, moe={"capacity_factor": None}) == []
     assert found(schedule="parm-s1", ep=4, moe={"capacity_factor": 4.0}) == []  # room for every token
     assert found(dp=4, tp=1, schedule="parm-s1", ep=4) == []
@@ -151,7 +167,7 @@ def test_tokens_that_cannot_be_shared_are_refused_for_s1_alone() -> None:
         assert errors == (["training.micro_batch_size"] if refused else [])
         if schedule == "parm-auto":
             choice = resolved(design, design.meshes[0]).choice
-            assert choice is not None and choice.name == "parm-s2" and "63 tokens" in choice.reason
+            assert choice is not None and choice.name == "parm-s2" and choice.code == "parm_s2_only"
 
 
 # ---- what is left open ----
@@ -198,15 +214,14 @@ def test_a_new_schedule_is_one_file() -> None:
 def test_a_loss_over_other_groups_of_tokens_is_told() -> None:
     """Once a number of copies; where no loss is taken of the balance, or all meshes have as many, there is nothing to say."""
 
-    def told(dps: list[int], aux_loss: float) -> list[str]:
+    def told(dps: list[int], aux_loss: float) -> list[Any]:
         meshes, at = [], 0
         for name, dp in zip("ABC", dps, strict=False):
             meshes.append({"name": name, "devices": list(range(at, at := at + dp)), "axes": {"dp": dp}})
         model = {**BASE["model"], "moe": {**BASE["model"]["moe"], "aux_loss": aux_loss}}
         training = {"micro_batch_size": 4}
         found = problems(parse_design({**BASE, "model": model, "meshes": meshes, "training": training}, draft=True))
-        return [problem.message for problem in found if problem.code == "aux_loss_groups"]
+        return [problem.params["sizes"] for problem in found if problem.code == "unequal_token_groups"]
 
-    (message,) = told([1, 2, 2], 0.01)
-    assert "(dp=1 on A and dp=2 on B)" in message and "set aux_loss to 0" in message
+    assert told([1, 2, 2], 0.01) == [["dp=1 on A", "dp=2 on B"]]
     assert told([1, 2], 0.0) == told([2, 2], 0.01) == []

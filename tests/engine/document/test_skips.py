@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.unsupported import runnable
-from meshwave.engine.findings import DesignError
+from meshwave.engine.document.unsupported import run_problems
+from tests._findings import check_fixes, refusal
 from tests._strategies import GPT, document
 
 Document = dict[str, Any]
@@ -25,15 +23,15 @@ def test_its_blocks_skip_to_their_mirror_images() -> None:
 
 
 def test_it_has_no_experts() -> None:
-    with pytest.raises(DesignError) as refused:
-        parse_design(drawn(moe={"experts": 4}))
+    document = drawn(moe={"experts": 4})
 
-    (problem,) = refused.value.problems
-    assert problem.where == "model.moe"
-    assert "a u-transformer has no experts in this version; set moe to null, or kind to bert" in problem.message
+    problem = refusal(lambda: parse_design(document))
+
+    assert (problem.where, problem.code) == ("model.moe", "unsupported_experts")
+    check_fixes(document, [problem])
 
 
 def test_it_needs_the_mask_beside_the_bytes() -> None:
-    (problem,) = runnable(parse_design(drawn(vocab=256)))
-    assert (problem.where, "needs at least 257 tokens" in problem.message) == ("model.vocab", True)
-    assert runnable(parse_design(drawn(vocab=257))) == []
+    (problem,) = run_problems(parse_design(drawn(vocab=256)))
+    assert (problem.where, problem.params["minimum"]) == ("model.vocab", 257)
+    assert run_problems(parse_design(drawn(vocab=257))) == []

@@ -8,13 +8,13 @@ import pytest
 
 from meshwave.engine.costs.boundary_transfers import tensor_of
 from meshwave.engine.document import parse_design
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError
 from meshwave.engine.exports.torchtitan import files
 from meshwave.engine.files import example
-from meshwave.engine.findings import DesignError
 from meshwave.engine.lowering.lower import lower
 from meshwave.engine.program.program import from_json, to_json
+from tests._findings import check_fixes, find_problems, refusal
 
 Document = dict[str, Any]
 LINK = {"latency_s": 1e-5, "bandwidth": 1e9}
@@ -50,46 +50,53 @@ def test_its_layers_are_its_blocks_and_mirror_images_are_linked() -> None:
 def test_it_is_sound_and_can_run() -> None:
     design = parse_design(drawn(attention_resolutions=[8, 4]))
 
-    assert runnable(design) == []
+    assert run_problems(design) == []
     assert parse_design(design.to_json()) == design
 
 
 @pytest.mark.parametrize(
-    ("changes", "where", "words"),
+    ("changes", "where", "code"),
     [
-        ({"image_size": 10}, "model.image_size", "cannot be halved 2 times"),
-        ({"attention_resolutions": [8, 5]}, "model.attention_resolutions", "no resolution of 5; it has 16, 8, 4"),
-        ({"heads": 3}, "model.heads", "3 heads do not divide the 16 channels"),
-        ({"hidden": 64}, "model.hidden", "there is no key 'hidden' here"),
-        ({"kind": "unet"}, "model.kind", "there is no model called 'unet'. Did you mean 'u-net'?"),
-        ({"channel_multipliers": []}, "model.channel_multipliers", ""),
+        ({"image_size": 10}, "model.image_size", "indivisible_image_size"),
+        ({"attention_resolutions": [8, 5]}, "model.attention_resolutions", "unknown_resolution"),
+        ({"heads": 3}, "model.heads", "indivisible_channels"),
+        ({"hidden": 64}, "model.hidden", "unknown_key"),
+        ({"kind": "unet"}, "model.kind", "unknown_kind"),
+        ({"channel_multipliers": []}, "model.channel_multipliers", "empty_list"),
     ],
 )
-def test_a_model_that_cannot_be_is_refused_at_its_place(changes: Document, where: str, words: str) -> None:
-    with pytest.raises(DesignError) as refused:
-        parse_design(drawn(**changes))
+def test_an_invalid_model_is_refused_at_its_place(changes: Document, where: str, code: str) -> None:
+    document = drawn(**changes)
 
-    assert [problem.where for problem in refused.value.problems] == [where]
-    assert words in refused.value.problems[0].message
+    problem = refusal(lambda: parse_design(document))
+
+    assert (problem.where, problem.code) == (where, code)
+    check_fixes(document, [problem])
 
 
 def test_tensor_parallelism_is_refused() -> None:
-    with pytest.raises(DesignError, match="a u-net does not support tensor parallelism") as refused:
-        parse_design(drawn(tp=2))
+    document = drawn(tp=2)
 
-    assert [problem.where for problem in refused.value.problems] == ["meshes[0].axes.tp", "meshes[1].axes.tp"]
+    found = find_problems(document)
+
+    code = "unsupported_tensor_parallelism"
+    assert [(each.where, each.code) for each in found] == [("meshes[0].axes.tp", code), ("meshes[1].axes.tp", code)]
+    check_fixes(document, found)
 
 
 def test_a_text_to_train_on_is_refused() -> None:
-    with pytest.raises(DesignError, match="set training.data to null") as refused:
-        parse_design(drawn(training={"data": "book.txt"}))
+    problem = refusal(lambda: parse_design(drawn(training={"data": "book.txt"})))
 
-    assert [problem.where for problem in refused.value.problems] == ["training.data"]
+    assert (problem.where, problem.code) == ("training.data", "unused_data")
 
 
 def test_more_stages_than_blocks_are_refused() -> None:
-    with pytest.raises(DesignError, match="8 stages need at least 8 layers, and the model has 7"):
-        parse_design(drawn(pipeline={"schedule": "interleaved-1f1b", "chunks": 4, "microbatches": 4}))
+    pipeline = {"schedule": "interleaved-1f1b", "chunks": 4, "microbatches": 4}
+
+    problem = refusal(lambda: parse_design(drawn(pipeline=pipeline)))
+
+    assert (problem.code, problem.params) == ("too_few_layers", {"stages": 8, "layers": 7})
+    assert problem.fixes == (), "the layers of a U-Net follow from its levels"
 
 
 def test_its_program_keeps_the_sizes_of_its_messages_in_a_run_folder() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwave.engine.document import Design, load_design, parse_design
-from meshwave.engine.document.unsupported import rehearsable, runnable
+from meshwave.engine.document.unsupported import dry_run_problems, run_problems
 from meshwave.engine.files import example, examples
 
 
@@ -18,30 +18,30 @@ def changed(part: str, experts: dict[str, int] | None = None, **values: object) 
 
 @pytest.mark.parametrize("name", examples())
 def test_every_example_can_run(name: str) -> None:
-    assert runnable(load_design(example(name))) == []
+    assert run_problems(load_design(example(name))) == []
 
 
 @pytest.mark.parametrize(
     ("design", "where", "code"),
     [
-        (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "experts_mesh"),
+        (changed("model", moe={"experts": 4}, experts={"ep": 4}), "experts.ep", "split_expert_groups"),
         (changed("model", vocab=255), "model.vocab", "vocabulary"),
         (changed("model", kind="bert", vocab=256), "model.vocab", "vocabulary"),
     ],
     ids=["experts", "bytes", "bytes and a mask"],
 )
 def test_what_cannot_run_is_an_error_at_its_place(design: Design, where: str, code: str) -> None:
-    assert [(found.where, found.code, found.severity) for found in runnable(design)] == [(where, code, "error")]
+    assert [(found.where, found.code, found.severity) for found in run_problems(design)] == [(where, code, "error")]
 
 
 def test_batches_ask_for_meshes_that_hand_tensors_over_as_they_are() -> None:
     document = load_design(example("14-tensor-parallel")).model_dump(mode="json")
-    assert runnable(parse_design(document)) == []
+    assert run_problems(parse_design(document)) == []
 
-    (found,) = runnable(parse_design({**document, "transfer": {"batched": True}}))
+    (found,) = run_problems(parse_design({**document, "transfer": {"batched": True}}))
 
     assert (found.where, found.code) == ("transfer.batched", "batched_resharding")
-    assert found.message.endswith("change the axes, or set transfer.batched to false")
+    assert [fix.label for fix in found.fixes] == ["set batched to false"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_a_dry_run_refuses_what_it_cannot_wait_for(change: dict[str, object], wh
     document = load_design(example("03-gpt-on-two-cores")).model_dump(mode="json")
     design = parse_design({**document, **change})
 
-    assert [found.where for found in rehearsable(design)] == [where]
-    assert runnable(design) == []
-    assert rehearsable(parse_design({**document, "cost": {"kind": "unit", "transfer_model": "link-serial"}})) == []
+    assert [found.where for found in dry_run_problems(design)] == [where]
+    assert run_problems(design) == []
+    assert dry_run_problems(parse_design({**document, "cost": {"kind": "unit", "transfer_model": "link-serial"}})) == []

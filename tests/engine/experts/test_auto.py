@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwave.engine.document import parse_design
 from meshwave.engine.document.expert_layers import priced_layer, resolved
 from meshwave.engine.experts import Layer, Line, Links, Rates, by_age, expert_schedules, play, price
-from meshwave.engine.experts.auto import left_out
+from meshwave.engine.experts.auto import exclusions
 from tests.engine.experts.test_price import COMPUTES, LINKS, layer, layers
 
 STEPPED = [name for name in by_age() if not expert_schedules[name].chooses]
@@ -27,28 +27,28 @@ def took(name: str, of: Layer, links: Links = LINKS, rates: Rates = COMPUTES) ->
 @given(of=layers(), dropless=st.booleans())
 def test_it_is_the_fastest_of_all_that_are_not_left_out(of: Layer, dropless: bool) -> None:
     of = replace(of, capacity_factor=None) if dropless else of
-    out = dict(left_out(of))
+    out = dict(exclusions(of))
 
     auto = price("auto", of, LINKS, COMPUTES)
 
     assert auto.choice is not None and auto.name == auto.choice.name in STEPPED
     assert auto.name not in out and "a2a-allgather" not in out
     assert took("auto", of) == pytest.approx(min(took(name, of) for name in STEPPED if name not in out))
-    assert auto.choice.reason.startswith(f"{auto.name} takes ")
-    assert all(f"; {name} is left out: " in auto.choice.reason for name in out)
+    assert auto.choice.params["name"] == auto.name
+    assert [name for name, *_ in auto.choice.params["excluded"]] == list(out)
     assert price("auto", of, LINKS, COMPUTES).choice == auto.choice
 
 
 @given(of=layers())
 def test_what_is_left_out_could_not_run_the_experts_where_they_lie_or_would_train_to_another_result(of: Layer) -> None:
-    out = dict(left_out(of))
+    out = dict(exclusions(of))
 
     assert ("expert-parallel" in out) == (of.esp > 1)
     assert ("ppmoe" in out) == (of.esp > 1 or of.ep != of.mp)
     may_differ = of.mp > 1 and of.may_drop
     assert ("parm-s1" in out) == (may_differ or of.tokens % of.mp > 0)
     assert not {"deepspeed", "a2a-allgather", "parm-s2"} & set(out)
-    assert "parm-s1" not in dict(left_out(replace(of, capacity_factor=None)))
+    assert "parm-s1" not in dict(exclusions(replace(of, capacity_factor=None)))
 
 
 def test_schedules_that_are_one_are_named_by_the_oldest() -> None:
@@ -58,14 +58,16 @@ def test_schedules_that_are_one_are_named_by_the_oldest() -> None:
 
     assert choice is not None
     assert choice.name == "expert-parallel"
-    assert ", as deepspeed, a2a-allgather, parm-s1, parm-s2 would; ppmoe is left out: " in choice.reason
+    assert choice.params["equal"] == ["deepspeed", "a2a-allgather", "parm-s1", "parm-s2"]
+    assert [name for name, *_ in choice.params["excluded"]] == ["ppmoe"]
+    assert "Expert parallel takes" in choice.titled_reason and "PPMoE is excluded" in choice.titled_reason
 
 
 def test_experts_in_one_tensor_parallel_group_may_be_folded_into_it() -> None:
     """A place is then a device, whatever exchanges: the same experts, and replicas, under all schedules."""
     of = layer(mp=4, esp=1, ep=4, homes=((0, 1, 2, 7), (3, 4), (5, 6), (7,)), tokens=4096)
 
-    assert set(dict(left_out(of))) == {"parm-s1"}
+    assert set(dict(exclusions(of))) == {"parm-s1"}
     slow = Links(Line(1e-5, 1e-8), Line(1e-5, 1e-8))
     assert price("auto", of, slow, COMPUTES).name == min(
         (name for name in STEPPED if name != "parm-s1"), key=lambda name: took(name, of, slow)
@@ -110,4 +112,4 @@ def test_a_design_gets_the_fastest_with_the_chunks_that_it_leaves_open(degree: i
     name, of, choice = resolved(design, design.meshes[0])
 
     assert choice is not None and choice.name == name
-    assert seconds("auto") == pytest.approx(min(seconds(each) for each in STEPPED if each not in dict(left_out(of))))
+    assert seconds("auto") == pytest.approx(min(seconds(each) for each in STEPPED if each not in dict(exclusions(of))))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwave.engine.document import Design, parse_design
 from meshwave.engine.document.problems import problems
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.experts import by_age
 from meshwave.engine.predict.prediction import predict
 
@@ -110,4 +110,4 @@ def test_what_check_accepts_is_lowered_priced_and_simulated(document: Document) 
     assert np.isfinite(found.costs.seconds).all() and (found.costs.seconds >= 0).all()
     assert found.timeline.makespan > 0
     assert found.numbers["peak_memory_bytes"]
-    runnable(design)
+    run_problems(design)

@@ -196,9 +196,9 @@ def test_copies_that_cannot_share_a_microbatch_evenly_are_predicted_with_a_warni
     design["training"] = {**design.get("training", {}), "micro_batch_size": 1}
 
     told = {problem.code: problem for problem in check_design(parse_design(design))}
-    assert set(told) == {"unused_devices", "torn_microbatches"}
-    assert told["torn_microbatches"].where == "meshes[1].axes.dp"
-    assert told["torn_microbatches"].message == (
+    assert set(told) == {"unused_devices", "indivisible_micro_batch"}
+    assert told["indivisible_micro_batch"].where == "meshes[1].axes.dp"
+    assert told["indivisible_micro_batch"].message == (
         "a microbatch has 3 sequences (micro_batch_size x dp of mesh m0), which the dp=2 copies of mesh m1 cannot share "
         "evenly; set training.micro_batch_size to a multiple of 2, or change dp"
     )

@@ -141,11 +141,11 @@ def test_a_list_of_one_is_planned_as_that_one() -> None:
     ("changes", "words"),
     [
         ({"tensors": []}, "tensors: "),
-        ({"tensor": {"shape": [1]}}, "tensor: there is no key 'tensor' here"),
-        ({"tensors": [{**SPEC["tensors"][0], "source_spec": ["S0", "S0"]}]}, "tensors[0].source_spec[1]: axis 0 cuts dims"),
+        ({"tensor": {"shape": [1]}}, "tensor: unknown key 'tensor'"),
+        ({"tensors": [{**SPEC["tensors"][0], "source_spec": ["S0", "S0"]}]}, "tensors[0].source_spec[1]: axis 0 shards dims"),
         ({"tensors": [SPEC["tensors"][0], {**SPEC["tensors"][2], "source_partial": [0]}]}, "tensors[1].source_partial: axis 0"),
         ({"tensors": [{**SPEC["tensors"][0], "destination_spec": ["S2", "R"]}]}, "tensors[0].destination_spec[0]: S2 names"),
-        ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks could share more slices than can be planned"),
+        ({"tensors": SPEC["tensors"] * 3000}, "9000 tensors on 4 x 4 ranks exceed what can be planned"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_at_its_place(changes: dict[str, Any], words: str) -> None:
@@ -155,5 +155,5 @@ def test_what_is_wrong_is_told_at_its_place(changes: dict[str, Any], words: str)
 
 
 def test_where_one_tensor_is_shown_several_are_refused_in_words() -> None:
-    with pytest.raises(DesignError, match="several tensors are planned by meshwave reshard"):
+    with pytest.raises(DesignError, match="plan several with meshwave reshard"):
         parse_transfer(json.dumps(SPEC))

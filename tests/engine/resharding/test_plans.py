@@ -237,10 +237,10 @@ def test_people_are_told_what_travels_and_what_stays(tmp_path: Path, capsys: pyt
     [
         ({"chunks": 0}, "chunks: 0 should be at least 1"),
         ({"source": {**SPEC["source"], "hosts": [0]}}, "source.hosts: a mesh of 2 x 2 has 4 ranks, and 1 hosts"),  # type: ignore[dict-item]
-        ({"source": {**SPEC["source"], "ranks": [0, 0, 1, 2]}}, "source.ranks[1]: rank 0 stands twice"),  # type: ignore[dict-item]
-        ({"source": {**SPEC["source"], "spec": ["S0", "S0"]}}, "source.spec[1]: axis 0 cuts dims 0 and 1"),  # type: ignore[dict-item]
-        ({"format": "meshwave-transfer/9"}, "format: 'meshwave-transfer/9' is not known"),
-        ({"extra": 1}, "extra: there is no key 'extra' here. Known: chunks, destination, format"),
+        ({"source": {**SPEC["source"], "ranks": [0, 0, 1, 2]}}, "source.ranks[1]: rank 0 is listed twice"),  # type: ignore[dict-item]
+        ({"source": {**SPEC["source"], "spec": ["S0", "S0"]}}, "source.spec[1]: axis 0 shards dims 0 and 1"),  # type: ignore[dict-item]
+        ({"format": "meshwave-transfer/9"}, "format: unknown value 'meshwave-transfer/9'"),
+        ({"extra": 1}, "extra: unknown key 'extra'. Known: chunks, destination, format"),
     ],
 )
 def test_what_is_wrong_with_a_transfer_is_said_at_its_place(

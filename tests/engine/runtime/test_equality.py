@@ -66,7 +66,7 @@ def taken(name: str, options: Document) -> list[tuple[Document, int, int]]:
     return [
         ({"schedule": name, **options, "microbatches": mb}, pp, dp)
         for pp, dp, mb in ((4, 1, 8), (2, 2, 4), (3, 1, 6))
-        if schedule.refuses(Pipe(pp, mb)) is None
+        if schedule.refusal(Pipe(pp, mb)) is None
     ]
 
 

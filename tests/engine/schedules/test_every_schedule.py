@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal, get_origin
 
 import numpy as np
 import pytest
@@ -20,7 +16,8 @@ from meshwave.engine.program.action import Action, Op
 from meshwave.engine.program.program import Program
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.program.verification import verify
-from meshwave.engine.schedules import Pipe, Schedule, schedules
+from meshwave.engine.schedules import Pipe, schedules
+from tests._findings import check_fixes, find_problems
 from tests._strategies import Drawn, document, option, pipelines
 from tests.engine.program.walk import left_over, other_end
 from tests.engine.schedules.play import makespan, program
@@ -116,37 +113,23 @@ def test_orders_the_same_program_every_time(name: str, data: st.DataObject) -> N
 @pytest.mark.parametrize("name", automatic)
 @drawn
 @given(data=st.data(), ranks=st.integers(1, 6), microbatches=st.integers(1, 9))
-def test_refuses_what_it_cannot_do_in_a_sentence_with_a_way_out(
+def test_orders_what_it_does_not_refuse_and_fixes_what_it_does(
     name: str, data: st.DataObject, ranks: int, microbatches: int
 ) -> None:
-    """And what it does not refuse, it can do."""
     member = schedules[name]
     options = {field: data.draw(option(info.annotation)) for field, info in member.model_fields.items()}
     pipeline = Drawn({"schedule": name, "microbatches": microbatches, **options}, ranks)
 
-    reason = member(**options).refuses(Pipe(ranks, microbatches))
+    refusal = member(**options).refusal(Pipe(ranks, microbatches))
 
-    if reason is None:
+    if refusal is None:
         assert verify(lower(pipeline.design())) == []
         return
-    assert "; use " in reason
-    with pytest.raises(DesignError) as refused:
-        pipeline.design()
-    assert [problem.message for problem in refused.value.problems] == [reason]
-    answers = [
-        changed.refuses(pipe) for changed, pipe in ways_out(reason, member(**options), Pipe(ranks, microbatches))
-    ]
-    assert any(answer != reason for answer in answers), "to take the advice changes something"
-
-
-def ways_out(reason: str, schedule: Schedule, pipe: Pipe) -> Iterator[tuple[Schedule, Pipe]]:
-    """Each number after "use", in place of whatever the sentence can be about."""
-    for word in re.findall(r"\d+", reason.rsplit("; use ", 1)[1]):
-        yield schedule, replace(pipe, ranks=int(word))
-        yield schedule, replace(pipe, microbatches=int(word))
-        for key, field in type(schedule).model_fields.items():
-            if get_origin(field.annotation) is not Literal:
-                yield schedule.model_copy(update={key: int(word)}), pipe
+    document = pipeline.document()
+    (problem,) = find_problems(document)
+    assert (problem.where, problem.code) == (f"pipeline.{refusal.where}", refusal.code)
+    assert problem.fixes or ranks == 1, "a cluster of one device has no room for a second mesh"
+    check_fixes(document, [problem])
 
 
 @pytest.mark.parametrize("name", automatic)
@@ -159,7 +142,7 @@ def test_says_what_it_is_good_for(name: str) -> None:
 @pytest.mark.parametrize("microbatches", [4, 8])
 def test_costs_nothing_where_there_is_one_rank_to_wait_for(name: str, microbatches: int) -> None:
     """On one rank there is no bubble; schedules that go both ways need two and then have none either."""
-    ranks = 1 if schedules[name]().refuses(Pipe(1, microbatches)) is None else 2
+    ranks = 1 if schedules[name]().refusal(Pipe(1, microbatches)) is None else 2
 
     assert makespan(name, ranks, microbatches, 1.0, 1.0) == 2 * microbatches * program(name, ranks, 4).stages / ranks
 

@@ -34,7 +34,7 @@ def of_torch(name: str, ranks: int, chunks: int, microbatches: int) -> list[list
 
 def ours(name: str, ranks: int, microbatches: int, **options: Any) -> list[list[str]]:
     schedule, pipe = schedules[name](**options), Pipe(ranks, microbatches)
-    assert schedule.refuses(pipe) is None
+    assert schedule.refusal(pipe) is None
     return format_program(schedule.program(pipe))
 
 
@@ -55,7 +55,7 @@ def test_interleaved_1f1b_with_a_multiple_of_the_ranks(p: int, v: int, times: in
 @given(p=P, v=V, m=M)
 def test_interleaved_zero_bubble(p: int, v: int, m: int) -> None:
     """What torch refuses is refused."""
-    if schedules["interleaved-zb"](chunks=v).refuses(Pipe(p, m)):
+    if schedules["interleaved-zb"](chunks=v).refusal(Pipe(p, m)):
         with pytest.raises(ValueError, match="multiple of the number of rounds"):
             of_torch("ScheduleInterleavedZeroBubble", p, v, m)
     else:

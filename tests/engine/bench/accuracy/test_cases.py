@@ -9,7 +9,7 @@ from meshwave.engine.bench.accuracy.cases import Case
 from meshwave.engine.bench.papers.hanayo_bars import BASELINES, MEASURED
 from meshwave.engine.bench.papers.hanayo_fit import TRANSFERS, fit
 from meshwave.engine.document import Design
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.predict.prediction import predict
 from meshwave.engine.program.simulation import simulate
 from meshwave.engine.schedules import schedules
@@ -29,7 +29,7 @@ def rehearsed(drawn: list[tuple[Case, Design]]) -> list[Design]:
 
 def test_each_has_its_own_name_and_can_run(drawn: list[tuple[Case, Design]]) -> None:
     assert len({case.name for case, _ in drawn}) == len(drawn)
-    assert [(case.name, problem) for case, design in drawn for problem in runnable(design)] == []
+    assert [(case.name, problem) for case, design in drawn for problem in run_problems(design)] == []
 
 
 def test_there_are_more_than_forty_with_every_schedule(rehearsed: list[Design]) -> None:

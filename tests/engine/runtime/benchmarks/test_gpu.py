@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwave.engine.document.unsupported import runnable
+from meshwave.engine.document.unsupported import run_problems
 from meshwave.engine.errors import InputError, RunError
 from meshwave.engine.runtime.benchmarks.gpu import (
     CASES,
@@ -40,7 +40,7 @@ def test_a_machine_without_a_gpu_is_rejected() -> None:
 
 
 def test_every_case_is_a_valid_design_and_the_large_one_has_1_3_billion_parameters() -> None:
-    assert [found for case in CASES for found in runnable(case.design)] == []
+    assert [found for case in CASES for found in run_problems(case.design)] == []
     model = CASES[0].design.model
     blocks, vocabulary = 12 * model.layers * model.hidden**2, 2 * model.vocab * model.hidden
     assert LARGE in CASES[0].name

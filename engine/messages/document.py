@@ -1,0 +1,197 @@
+"""Messages about documents: their text, their keys and values, and the parts of a design beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from meshwave.engine.errors import suggest
+from meshwave.engine.messages import Message, enumerated, fill
+
+
+def _unknown_key(key: str, known: Sequence[str], suggestion: str | None) -> str:
+    return f"unknown key {key!r}. {suggest(known, suggestion)}"
+
+
+def _unknown_name(value: str, known: Sequence[str], suggestion: str | None, other: Sequence[str] = ()) -> str:
+    return f"unknown value {value!r}. {suggest(known, suggestion, other)}"
+
+
+def _unknown_kind(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
+    return f"unknown {noun} {name}. {suggest(known, suggestion)}"
+
+
+def _wrong_type(value: str, expected: Sequence[str]) -> str:
+    return f"{value} should be {enumerated(expected, 'or', len(expected))}"
+
+
+_BOUNDS = {"minimum": "at least", "maximum": "at most", "above": "more than", "below": "less than"}
+
+
+def _out_of_range(value: str, **bound: float) -> str:
+    ((relation, limit),) = bound.items()
+    return f"{value} should be {_BOUNDS[relation]} {limit:,.16g}"
+
+
+def _indivisible_width(heads: int, hidden: int, near: int, suitable: Sequence[int]) -> str:
+    advice = fill("{suitable:or} heads, or ", suitable=suitable) if suitable else ""
+    return f"{heads} heads do not divide a hidden width of {hidden}; use {advice}a width of {near}"
+
+
+def _indivisible_heads(tp: int, mesh: str, heads: int, sizes: Sequence[int], suitable: Sequence[int]) -> str:
+    advice = fill(", or {suitable:or} heads", suitable=suitable) if suitable else ""
+    wrong = f"tp={tp} of mesh {mesh} does not divide the {heads} heads of the model"
+    return fill("{wrong}; use tp={sizes:or}{advice}", wrong=wrong, sizes=sizes, advice=advice)
+
+
+def _axes(mesh: str, count: int, axes: Mapping[str, int], product: int) -> str:
+    written = " x ".join(f"{axis}={size}" for axis, size in axes.items()) or "no axis"
+    template = (
+        "mesh {mesh} has {count} {count:plural|device|devices}, but {written} needs {product}; "
+        "resize the mesh or change an axis"
+    )
+    return fill(template, mesh=mesh, count=count, written=written, product=product)
+
+
+def _mesh_axes(axes: Mapping[str, Mapping[str, int]]) -> str:
+    """Return "dp=2 tp=1 on A, dp=4 tp=1 on B"."""
+    return ", ".join(
+        f"{' '.join(f'{axis}={size}' for axis, size in each.items())} on {name}" for name, each in axes.items()
+    )
+
+
+def _different_tp(schedule: str, axes: Mapping[str, Mapping[str, int]]) -> str:
+    return (
+        f"{schedule} keeps copies of a stage on several meshes, which must have the same tp ({_mesh_axes(axes)}); "
+        "use one tp on all meshes"
+    )
+
+
+def _batched_resharding(axes: Mapping[str, Mapping[str, int]]) -> str:
+    return (
+        f"transfers can be batched only between meshes with tp=1 and equal dp ({_mesh_axes(axes)}); "
+        "change the axes, or set transfer.batched to false"
+    )
+
+
+def _unsupported_placement(schedule: str, own: Sequence[int]) -> str:
+    template = (
+        "{schedule} places its stages on meshes {own} in any order of the meshes, not like this; "
+        "use null, another order of the meshes, or a custom schedule"
+    )
+    shown = ", ".join(map(str, own[:8])) + (", ..." if len(own) > 8 else "")
+    return fill(template, schedule=schedule, own=shown)
+
+
+_TEXT: dict[str, Message] = {
+    "invalid_json": "line {line}, column {column} is not JSON: {reason}",
+    "nested_json": "the JSON of the {document} is nested too deeply",
+    "wrong_encoding": "the file is not JSON text: byte {byte} is not {encoding}; save it as UTF-8",
+    "long_number": "the file has a number of more than {digits} digits; write a shorter one",
+    "unwritable_json": "the document cannot be written as JSON: {reason}",
+    "repeated_key": "the key {key!r} occurs twice in one object; keep one",
+    "wrong_document": "a {document} is a JSON object with {parts}",
+    "missing_format": 'the document does not state its format; add "format": "{format}"',
+    "unknown_format": '{value} is not a format of a design; use "{format}"',
+    "newer_format": (
+        "this design has format version {version}, and this Meshwave reads versions up to {supported}; update Meshwave"
+    ),
+    "too_many_errors": "{count:,} values are wrong; check that this is the right file",
+}
+
+_VALUES: dict[str, Message] = {
+    "unknown_key": _unknown_key,
+    "unused_option": "{key!r} is an option of {schedules:list}, not of {schedule}; remove it",
+    "unknown_name": _unknown_name,
+    "unknown_kind": _unknown_kind,
+    "missing_key": "{key!r} is missing; add it",
+    "missing_kind": "{key!r} is missing; it selects the kind of this section",
+    "wrong_type": _wrong_type,
+    "out_of_range": _out_of_range,
+    "empty_list": "the list is empty; give at least one entry",
+    "long_list": "the list has more than {maximum:,} entries; shorten it",
+    "empty_text": "the text is empty; enter at least one character",
+    "long_text": "the text has {length} characters; use at most {maximum}",
+    "control_character": "{text} has a control character; remove it",
+    "invalid_value": "{reason}",
+}
+
+_PARTS: dict[str, Message] = {
+    "cluster_size": (
+        "{nodes} x {devices_per_node} are {devices} devices, and a cluster has at most {maximum}; "
+        "use {fewer} nodes or fewer"
+    ),
+    "mesh_size": _axes,
+    "indivisible_width": _indivisible_width,
+    "top_k": "a token cannot visit {top_k} of {experts} experts; use a top_k of {experts} or less",
+}
+
+_DESIGN: dict[str, Message] = {
+    "failed_search": "the search failed: {reason}",
+    "empty_name": "the design has no name and cannot be found in a list of runs; enter one",
+    "too_many_meshes": "there are {count:,} meshes, and a design has at most {maximum:,}; remove some",
+    "unknown_device": (
+        "mesh {mesh} uses {devices:plural|device|devices} {devices:list}, but the cluster has devices 0 to {last} "
+        "({nodes} x {devices_per_node}); move the mesh or add nodes"
+    ),
+    "repeated_device": (
+        "mesh {mesh} lists {devices:plural|device|devices} {devices:list} more than once; list each device once"
+    ),
+    "shared_device": (
+        "{devices:plural|device|devices} {devices:list} of mesh {mesh} already {devices:plural|belongs|belong} to mesh "
+        "{other}; a device belongs to one mesh"
+    ),
+    "duplicate_mesh_name": "meshes {first} and {second} are both called {name!r}; rename one",
+    "scattered_devices": (
+        "the {count} devices of mesh {mesh} are not a rectangle of nodes x devices; "
+        "list neighbouring devices, or resize the mesh on the cluster"
+    ),
+    "indivisible_heads": _indivisible_heads,
+    "unsupported_tensor_parallelism": (
+        "a {model} does not support tensor parallelism (tp={tp} of mesh {mesh}); use tp=1 and dp={dp}"
+    ),
+    "unused_data": "a {model} generates its data from the seed and reads no text; set training.data to null",
+    "stage_count": "{schedule} uses {stages} stages here, but {given} are given; give {stages} or null",
+    "stage_layers": "the stages have {given} layers, but the model has {layers}; change a stage or the model",
+    "too_few_layers": (
+        "{stages} stages need at least {stages} layers, and the model has {layers}; use fewer stages or more layers"
+    ),
+    "step_size": (
+        "{stages} stages x {microbatches} microbatches, forward and backward, are {computations:,} "
+        "computations, and a step has at most {maximum:,}; use fewer microbatches or stages"
+    ),
+    "placement_mesh": "stage {stage} is placed on mesh {mesh}, but there are meshes 0 to {last}",
+    "placement_count": "{stages} stages need {stages} places, and {given} are given; give one per stage, or null",
+    "unsupported_placement": _unsupported_placement,
+    "unknown_recomputed_stage": "there is no stage {stage} to recompute; there are stages 0 to {last}",
+    "repeated_recomputed_stage": "stage {stage} is listed more than once; list each stage once",
+}
+
+_ORDERS: dict[str, Message] = {
+    "missing_orders": "a custom schedule needs its actions: a list for each mesh, such as 0F0 0B0",
+    "unused_orders": "actions apply to schedule custom only, not to {schedule}; remove them or change the schedule",
+    "unused_placement": "the orders of a custom schedule define the placement; remove this one",
+    "order_count": (
+        "there {given:plural|is|are} {given} {given:plural|list|lists} of actions for {expected} "
+        "{expected:plural|mesh|meshes}; give one per mesh"
+    ),
+    "unnecessary_action": "{action} is not a computation; remove it: sends, receives and updates are added automatically",
+    "undefined_stage": "{action} belongs to stage {stage}, but {layers} layers allow at most {layers} stages",
+}
+
+_RUNS: dict[str, Message] = {
+    "indivisible_micro_batch": (
+        "a microbatch has {sequences} sequences (micro_batch_size x dp of mesh {first}), which the dp={dp} copies of "
+        "mesh {mesh} cannot share evenly; set training.micro_batch_size to a multiple of {multiple}, or change dp"
+    ),
+    "unequal_replicas": _different_tp,
+    "batched_resharding": _batched_resharding,
+    "batched_dry_run": (
+        "a dry run cannot simulate batched transfers; set transfer.batched to false, or run the design itself"
+    ),
+    "transfer_model_dry_run": (
+        "a dry run cannot simulate the transfer model {transfer_model}; set cost.transfer_model to {supported:or}"
+    ),
+    "vocabulary": "a {model} reads text as bytes and needs a vocab of at least {minimum}, not {vocab}",
+}
+
+MESSAGES = {**_TEXT, **_VALUES, **_PARTS, **_DESIGN, **_ORDERS, **_RUNS}

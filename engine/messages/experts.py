@@ -1,0 +1,106 @@
+"""Messages about expert layers: their groups, their load and their placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from meshwave.engine.errors import suggest
+from meshwave.engine.messages import Message
+
+
+def _rounded_capacity(slots: int, capacity: int, mp: int, degree: int) -> str:
+    by = f"mp={mp}" + (f" x degree={degree}" if degree > 1 else "")
+    return f"an expert needs {slots:,} slots and gets {capacity:,}, the next multiple of {by}"
+
+
+def _partial_gate(schedule: str, mp: int, slots: int, chosen_by: str | None = None) -> str:
+    subject = f"{chosen_by} chooses {schedule} here, which" if chosen_by else schedule
+    return (
+        f"{subject} selects experts for {mp} parts of the tokens separately, with {slots:,} slots each, and may drop "
+        "other tokens than a gate that sees all of them; set model.moe.capacity_factor to null to drop none"
+    )
+
+
+def _split_tensor_parallel_groups(mesh: str, tp: int, ep: int, esp: int, advice: str) -> str:
+    return (
+        f"the tp={tp} devices of mesh {mesh} hold the same tokens, so groups of experts must contain all or none of "
+        f"them, and ep={ep} x esp={esp} does not; {advice}"
+    )
+
+
+def _unbalanced_slots(slots: float, tokens: float, divisible: bool) -> str:
+    advice = ", or balance the experts, which evens out slots first" if divisible else ""
+    return (
+        f"with a capacity experts compute all of their slots, filled or not: the fullest device of this placement "
+        f"computes {slots:.3g} even shares of the slots and {tokens:.3g} of the tokens; set model.moe.capacity_factor "
+        f"to null to compute tokens only{advice}"
+    )
+
+
+def _unknown(noun: str, name: str, known: Sequence[str], suggestion: str | None) -> str:
+    return f"unknown {noun} {name!r}. {suggest(known, suggestion)}"
+
+
+_LAYER: dict[str, Message] = {
+    "indivisible_devices": "mp={mp} does not divide the {devices} devices of ep={ep} x esp={esp}; use a divisor",
+    "indivisible_experts": "ep={ep} does not divide {experts} experts; use {supported:or}",
+    "indivisible_expert_width": "esp={esp} does not divide the experts' width of {width}; use {supported:or}",
+    "placement_size": (
+        "the placement has {given} {given:plural|entry|entries}, but {group} has {expected} "
+        "{expected:plural|device|devices}; give one entry per device, or null"
+    ),
+    "unplaced_expert": "expert {expert} is on no device; add it to one",
+    "rounded_capacity": _rounded_capacity,
+}
+
+_GROUPS: dict[str, Message] = {
+    "unused_expert_setting": (
+        "{key} has no effect: the model has no experts; add experts with model.moe, or remove {key}"
+    ),
+    "expert_devices": "ep={ep} x esp={esp} needs {given} devices, and all meshes have {devices}; use smaller groups",
+    "unused_group_size": (
+        "{title} keeps whole experts on the devices of each tensor-parallel group and does not use {key}={value}; "
+        "set it to 1"
+    ),
+    "split_expert_groups": (
+        "groups of ep={ep} x esp={esp} devices do not divide the {devices} {devices:plural|device|devices} of mesh "
+        "{mesh} and would extend over several meshes; the design is predicted with ep={fitting_ep} x "
+        "esp={fitting_esp} there and cannot run; set these"
+    ),
+    "split_tensor_parallel_groups": _split_tensor_parallel_groups,
+    "unequal_token_groups": (
+        "the auxiliary loss is averaged over the copies of each mesh, and their dp differ ({sizes:list}): experts are "
+        "balanced over token groups of different size; set aux_loss to 0 to compare such designs, or use one dp on "
+        "all meshes"
+    ),
+    "gathered_copies": (
+        "gathering before the gate collects copies of each input, and a gate with a capacity drops other tokens of the "
+        "copies than of the first; set model.moe.capacity_factor to null, or the variant to paper"
+    ),
+}
+
+_LOAD: dict[str, Message] = {
+    "load_size": "the load has {given} {given:plural|share|shares} for {experts} experts; give one per expert",
+    "zero_load": 'a load of zeros selects no expert; give some experts a share, or set it to "uniform"',
+    "missing_experts": "this model has no experts; add some first",
+    "mismatched_placement": "the expert placement does not match the experts and devices; place them in equal blocks",
+    "placement_devices": (
+        "the placement has {given} entries, and the cluster has {devices} devices; give one entry per device, or null"
+    ),
+    "unknown_expert": "there is no expert {expert}; the model has experts 0 to {last}",
+    "repeated_expert": "expert {expert} is listed twice; list it once",
+    "unequal_shards": (
+        "device {device} shares its experts with device {first} (esp={esp}) and must list the same: {experts:list}"
+    ),
+    "unbalanced_slots": _unbalanced_slots,
+    "partial_gate": _partial_gate,
+}
+
+_SPEC: dict[str, Message] = {
+    "rank_count": "ep={ep} x esp={esp} are {needed} ranks, and there are {ranks}; {advice}",
+    "unknown_collective": partial(_unknown, "collective"),
+    "unknown_group": partial(_unknown, "group"),
+}
+
+MESSAGES = {**_LAYER, **_GROUPS, **_LOAD, **_SPEC}

@@ -1,0 +1,39 @@
+"""Messages about documents of transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwave.engine.messages import Message
+
+
+def _mesh_rank_count(shape: Sequence[int], needed: int, given: int, key: str) -> str:
+    return f"a mesh of {' x '.join(map(str, shape))} has {needed} ranks, and {given} {key} are given; give {needed}"
+
+
+def _transfer_size(tensors: int, source: int, destination: int, maximum: int) -> str:
+    size = f"{f'{tensors} tensors on ' if tensors > 1 else ''}{source} x {destination} ranks"
+    return f"{size} exceed what can be planned: the product is at most {maximum:,}; use fewer ranks"
+
+
+MESSAGES: dict[str, Message] = {
+    "mesh_rank_count": _mesh_rank_count,
+    "repeated_rank": "rank {rank} is listed twice; list each rank once",
+    "transfer_size": _transfer_size,
+    "different_hosts": (
+        "rank {rank} is on host {source} in the source and on host {destination} here; a rank has one host"
+    ),
+    "partial_entry": "{entry!r} is not an entry of a spec, which has R or S with axes for each dim; use the key 'partial'",
+    "partial_destination": "the destination receives the sum and cannot be partial itself; remove its partial axes",
+    "spec_length": (
+        "the tensor has {dims} {dims:plural|dim|dims} and the spec {entries} {entries:plural|entry|entries}; "
+        "give one per dim"
+    ),
+    "invalid_sharding": "{entry!r} is not a sharding; use R, or S with mesh axes such as S0 or S01",
+    "unknown_axis": "{entry} names axis {axis}, and the mesh has axes 0 to {last}",
+    "repeated_axis": "axis {axis} shards dim {second} twice; an axis shards one dim once",
+    "reused_axis": "axis {axis} shards dims {first} and {second}; an axis shards one dim once",
+    "repeated_partial_axis": "axis {axis} is listed twice; list each partial axis once",
+    "sharded_partial_axis": "axis {axis} shards dim {first}; a tensor is partial over axes that shard no dim",
+    "several_tensors": "this command takes a transfer of one tensor, under 'tensor'; plan several with meshwave reshard",
+}

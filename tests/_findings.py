@@ -1,0 +1,59 @@
+"""Findings in tests: the problems of a document, and their fixes applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from meshwave.engine.document import Design, parse_design
+from meshwave.engine.document.fixes import apply_edits
+from meshwave.engine.document.problems import problems
+from meshwave.engine.document.unsupported import dry_run_problems, run_problems
+from meshwave.engine.findings import DesignError, Problem
+
+
+def refusal(call: Callable[[], Any]) -> Problem:
+    """Return the one problem that a call raises."""
+    with pytest.raises(DesignError) as refused:
+        call()
+    (problem,) = refused.value.problems
+    return problem
+
+
+Find = Callable[[Mapping[str, Any]], list[Problem]]
+
+
+def find_problems(document: Mapping[str, Any]) -> list[Problem]:
+    """Return every problem of a document, also those because of which it cannot be run."""
+    try:
+        design = parse_design(document, draft=True)
+    except DesignError as error:
+        return list(error.problems)
+    found = problems(design)
+    return found if any(problem.severity == "error" for problem in found) else [*found, *_run_problems(design)]
+
+
+def _run_problems(design: Design) -> list[Problem]:
+    return [*run_problems(design), *dry_run_problems(design)]
+
+
+def check_fixes(document: Mapping[str, Any], found: Iterable[Problem], find: Find = find_problems) -> None:
+    """Apply each fix of each problem: the problem is gone, and keys that were valid are valid still."""
+    refused = _refused(document)
+    for problem in found:
+        for fix in problem.fixes:
+            changed = apply_edits(document, fix.edits)
+            left = [each for each in find(changed) if (each.where, each.code) == (problem.where, problem.code)]
+            assert problem not in left, f"{fix.label}: {problem}"
+            assert _refused(changed) <= refused, f"{fix.label}: {problem}"
+
+
+def _refused(document: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return where and why a document cannot be opened even as a draft."""
+    try:
+        parse_design(document, draft=True)
+    except DesignError as error:
+        return {(problem.where, problem.code) for problem in error.problems}
+    return set()
