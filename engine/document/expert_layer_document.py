@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from meshwave.engine.document.cluster import MOST_DEVICES, Rate
 from meshwave.engine.document.experts import Load, load_problems
+from meshwave.engine.document.fixes import rename_key
 from meshwave.engine.document.model import MOST_EXPERTS, CapacityFactor, Size
 from meshwave.engine.document.reading import read_part
 from meshwave.engine.errors import closest
@@ -130,14 +131,25 @@ def expert_layer_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
 
 
 def _fit_problems(spec: ExpertLayerSpec) -> Iterator[Problem]:
+    """Yield measured lines of collectives or groups that do not exist."""
     for key in spec.fit or ():
         name, _, group = key.partition("@")
         if name not in FITTED:
-            params = {"name": name, "known": list(FITTED), "suggestion": closest(name, FITTED)}
-            yield Problem(f"fit.{key}", "unknown_collective", params)
+            suggestion = closest(name, FITTED)
+            params = {"name": name, "known": list(FITTED), "suggestion": suggestion}
+            yield _fit_problem(spec, key, "unknown_collective", params, suggestion and key.replace(name, suggestion, 1))
         elif group and group not in GROUPS or key.endswith("@"):
-            params = {"name": group, "known": list(GROUPS), "suggestion": closest(group, GROUPS)}
-            yield Problem(f"fit.{key}", "unknown_group", params)
+            suggestion = closest(group, GROUPS)
+            params = {"name": group, "known": list(GROUPS), "suggestion": suggestion}
+            yield _fit_problem(spec, key, "unknown_group", params, suggestion and f"{name}@{suggestion}")
+
+
+def _fit_problem(spec: ExpertLayerSpec, key: str, code: str, params: dict[str, Any], name: str | None) -> Problem:
+    assert spec.fit is not None
+    where = f"fit.{key}"
+    is_free = name is not None and name not in spec.fit
+    fixes = [rename_key(where, spec.fit[key].model_dump(mode="json"), name)] if name and is_free else []
+    return Problem(where, code, params, fixes=fixes)
 
 
 def parse_expert_layer(text: str | bytes) -> ExpertLayerSpec:

@@ -222,6 +222,18 @@ def test_a_problem_is_shown_at_its_field_and_the_list_leads_there(shell: Shell) 
     expect(shell.words("model.layers")).to_have_count(0)
 
 
+def test_a_fix_in_the_list_of_problems_is_applied_with_the_keyboard(shell: Shell) -> None:
+    shell.type("model.layers", "3")
+    shell.page.locator(".mw-problem").focus()
+
+    shell.page.keyboard.press("Tab")
+    expect(shell.page.locator(".mw-fix")).to_be_focused()
+    shell.page.keyboard.press("Enter")
+
+    expect(shell.page.locator(".mw-none")).to_contain_text("No problems")
+    eventually(shell.page, lambda: shell.session.design.model.layers > 3)
+
+
 def test_a_problem_in_a_folded_section_is_said_on_it_and_unfolds_it(shell: Shell) -> None:
     section = shell.page.locator('[data-section="model"]')
     section.locator("summary").click()

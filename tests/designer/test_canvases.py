@@ -223,7 +223,7 @@ def test_custom_starts_from_the_order_that_stands_where_it_was_placed_by_hand() 
 def test_an_order_too_large_to_draw_is_not_written_out() -> None:
     design = parse_design(document(microbatches=20_000))
 
-    with pytest.raises(InputError, match=r"from 320,000 actions, and up to 200,000 can be drawn"):
+    with pytest.raises(InputError, match=r"from 320,000 actions, and at most 200,000 can be drawn"):
         edits.choose_schedule(design, "custom")
 
 

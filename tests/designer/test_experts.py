@@ -280,19 +280,22 @@ def test_what_the_schedule_cannot_run_is_said_and_the_controls_stay() -> None:
     assert [control["key"] for control in picture["controls"]] == ["schedule", "ep", "esp", "degree", "load"]
 
 
-def test_groups_that_do_not_divide_a_mesh_are_said() -> None:
-    picture = picture_of(design(dp=6, ep=4), 0)
+def test_groups_that_do_not_divide_a_mesh_are_refused_with_a_fix() -> None:
+    opened = Opened(design(dp=6, ep=4))
+    picture = opened.canvas.picture
+    assert (picture["state"], picture["fixes"]) == ("unfit", ["set ep to 2 and esp to 1"])
 
-    assert picture["state"] == "unfit"
-    said = "groups of ep 4 x esp 1 devices do not divide the 6 devices of mesh A; choose an ep and an esp that do"
-    assert picture["reason"] == said
+    assert opened.do("fix", fix="set ep to 2 and esp to 1") is None
+
+    assert (opened.session.design.experts.ep, opened.canvas.picture["state"]) == (2, "ready")
+    assert opened.session.history[0] == "set ep to 2 and esp to 1"
 
 
-def test_loads_that_are_not_one_an_expert_are_said_and_another_can_be_chosen() -> None:
+def test_a_load_of_the_wrong_length_is_refused_and_another_can_be_chosen() -> None:
     opened = Opened(design(load=[1.0, 2.0, 3.0]))
 
     assert opened.canvas.picture["state"] == "unfit"
-    assert opened.canvas.picture["reason"].startswith("the list of loads has 3 for 8 experts; give one an expert")
+    assert opened.canvas.picture["reason"].startswith("the load has 3 shares for 8 experts")
     assert {entry["reason"] for entry in cards(opened.session.design, 0)} == {f"{opened.canvas.picture['reason']}."}
     assert opened.do("setting", key="load", value="zipf") is None
     assert opened.canvas.picture["state"] == "ready"
@@ -357,7 +360,7 @@ def test_every_schedule_has_a_card_the_fastest_first_and_refusals_last() -> None
     assert [entry["name"] for entry in found if entry["present"]] == ["parm-auto"]
     assert next(entry for entry in found if entry["name"] == "parm-auto")["choice"].startswith("S")
     automatic = next(entry for entry in found if entry["name"] == "auto")["choice"]
-    assert "PPMoE is left out" in automatic and "ppmoe" not in automatic  # schedules are called by their titles
+    assert "PPMoE is excluded" in automatic and "ppmoe" not in automatic  # schedules are called by their titles
     assert next(entry for entry in found if entry["name"] == "expert-parallel")["layout"] == "ep 8, esp 1"
 
 
@@ -373,7 +376,7 @@ def test_a_card_has_the_time_and_the_spans_of_its_layer() -> None:
 
 def test_a_schedule_that_cannot_run_the_layer_says_why() -> None:
     found = card(design(dp=4, tp=3, experts=8, ep=4, esp=1), 0, "ppmoe")
-    assert found["reason"] == "3 tensor-parallel devices do not divide 8 experts; use a divisor."
+    assert found["reason"].startswith("PPMoE spreads 8 experts evenly over 3 tensor-parallel devices")
 
 
 def test_choosing_a_schedule_is_one_edit() -> None:

@@ -289,5 +289,5 @@ def test_what_cannot_be_measured_is_told() -> None:
     until("failed")
 
     assert calibrating.standing.words == "there is no torch here"
-    with pytest.raises(InputError, match="cannot be the name of a profile"):
+    with pytest.raises(InputError, match="is not a name of a profile"):
         calibrating.start("../mine")

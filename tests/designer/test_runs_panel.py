@@ -564,7 +564,11 @@ def test_words_that_the_model_cannot_read_are_refused_at_the_vocabulary(show: Sh
     document["model"]["vocab"] = 255
     session.replace(parse_design(document), "fewer words")
 
-    assert show().bar.launchable["reason"].startswith("model.vocab: a gpt reads text as bytes and needs at least 256")
+    assert (
+        show()
+        .bar.launchable["reason"]
+        .startswith("model.vocab: a gpt reads text as bytes and needs a vocab of at least 256")
+    )
 
 
 def test_a_run_is_compared_in_its_parts_and_prices_the_design_with_one_click(

@@ -95,7 +95,7 @@ def test_a_hand_drawn_order_takes_no_placement(session: Session) -> None:
     pipeline = {"schedule": "custom", "microbatches": 1, "actions": orders, "placement": [9, 9, 9, 9]}
     session.edit("pipeline", pipeline, "placed twice")
 
-    assert [(problem.where, problem.code) for problem in session.errors] == [("pipeline.placement", "placement_custom")]
+    assert [(problem.where, problem.code) for problem in session.errors] == [("pipeline.placement", "unused_placement")]
 
 
 @pytest.mark.parametrize("cell", ["999999F999999", "31F20000", "1G2"])

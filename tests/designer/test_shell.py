@@ -303,9 +303,9 @@ def test_sizes_of_groups_give_way_to_each_other_and_a_schedule_takes_what_it_nee
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("0 1 2 3\n4 5 6 7", "there are experts for 2 devices, and a group of ep=4 x esp=1 has 4; give it 4 entries or null"),
+        ("0 1 2 3\n4 5 6 7", "the placement has 2 entries, but a group of ep=4 x esp=1 has 4 devices; give one entry per device, or null"),
         ("0 1\n2 3\n4 5\n6 9", "there is no expert 9; the model has experts 0 to 7"),
-        ("0 1\n2 3\n4 5\n6", "expert 7 is on no device; place it"),
+        ("0 1\n2 3\n4 5\n6", "expert 7 is on no device; add it to one"),
     ],
 )  # fmt: skip
 def test_homes_that_do_not_fit_are_refused_at_their_field(typed: str, words: str, experts: Session) -> None:
@@ -515,6 +515,28 @@ def test_errors_come_first_and_a_press_leads_to_the_field(session: Session) -> N
 
     assert (problems.badge, problems.severity) == ("1", "error")
     assert seen == ["model.layers"]
+
+
+def test_a_fix_is_one_step_that_undo_takes_back(session: Session) -> None:
+    problems = Problems(session)
+    before = session.design.model.layers
+    session.edit("model.layers", 3, "3 layers")
+    (problem,) = problems.problems
+
+    problems._handle_msg({"type": "fix", "where": "model.layers", "code": problem["code"], "fix": problem["fixes"][0]})
+
+    assert session.errors == [] and session.design.model.layers > 3
+    assert session.history[0] == problem["fixes"][0]
+    session.undo()
+    assert session.design.model.layers == 3 != before
+
+
+def test_a_fix_of_a_problem_that_is_gone_changes_nothing(session: Session) -> None:
+    problems, before = Problems(session), session.design
+
+    problems._handle_msg({"type": "fix", "where": "model.layers", "code": "too_few_layers", "fix": "set layers to 4"})
+
+    assert session.design == before
 
 
 def test_the_order_of_the_list() -> None:

@@ -179,7 +179,7 @@ def test_an_axis_of_addends_sums_until_it_cuts_or_is_gone() -> None:
     assert picture["source"]["partial"] == [1] and picture["reduce_s"] > 0
     assert {tuple(task["addends"]) for task in picture["tasks"]} == {(0, 1), (2, 3)}
     opened.do("set", path="source.partial", text="0")
-    assert opened.view.stale and "axis 0 cuts dim 0 already" in opened.view.troubles["source.partial"]
+    assert opened.view.stale and "axis 0 shards dim 0" in opened.view.troubles["source.partial"]
     opened.do("set", path="source.partial", text="1")
     opened.do("place", side="source", axis=1, dim=1, at=0)
     assert opened.bench.state.document["source"]["partial"] == [] and not opened.view.stale
@@ -260,7 +260,7 @@ def test_an_unsound_edit_is_told_at_its_place_and_the_last_good_picture_stays() 
     assert opened.do("set", path="source.ranks", text="0, 1, 2, 2") is None
 
     assert opened.view.stale and opened.view.picture is before
-    assert "rank 2 stands twice" in opened.view.troubles["source.ranks"]
+    assert "rank 2 is listed twice" in opened.view.troubles["source.ranks"]
     opened.do("set", path="source.ranks", text="0-3")
     assert not opened.view.stale and opened.view.troubles == {}
 

@@ -77,13 +77,17 @@ def test_check_is_content_with_a_sound_design(meshwave: Command, design: Path) -
     assert meshwave("check", design) == (0, "no problems\n", "")
 
 
-def test_check_says_one_line_a_problem(meshwave: Command, wrong: Path) -> None:
+def test_check_lists_problems_with_their_fixes(meshwave: Command, wrong: Path) -> None:
     status, out, err = meshwave("check", wrong)
 
     assert (status, err) == (2, "")
     assert out.splitlines() == [
         "model.heads: 7 heads do not divide a hidden width of 64; use 4 or 8 heads, or a width of 63",
+        "  fix: set heads to 4",
+        "  fix: set heads to 8",
+        "  fix: set hidden to 63",
         "pipeline.microbatches: 0 should be at least 1",
+        "  fix: set microbatches to 1",
     ]
 
 
@@ -101,7 +105,7 @@ def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: 
 
     (problem,) = json.loads(out)["problems"]
     assert (status, err) == (2, "")
-    assert (problem["where"], problem["code"]) == ("", "file")
+    assert (problem["where"], problem["code"]) == ("", "invalid_input")
     assert problem["message"].startswith("cannot read ")
 
 
@@ -144,7 +148,7 @@ def test_a_mesh_of_scattered_devices_is_told(meshwave: Command, write: Callable[
     status, out, _ = meshwave("check", write(made))
 
     assert status == 0
-    assert "no rectangle of nodes x devices" in out
+    assert "not a rectangle of nodes x devices" in out
 
 
 def test_a_warning_is_no_failure(meshwave: Command, write: Callable[..., Path]) -> None:
@@ -503,8 +507,8 @@ COMMANDS = [
     [
         (b"", "line 1, column 1 is not JSON"),
         (b"\x89PNG\r\n\x1a\n\x00", "the file is not JSON text"),
-        (b"[" * 100_000, "the file nests its parts too deeply"),
-        (b'{"format": "meshwave/2"}', "this design is of version 2, and this Meshwave reads up to 1"),
+        (b"[" * 100_000, "is nested too deeply"),
+        (b'{"format": "meshwave/2"}', "this design has format version 2, and this Meshwave reads versions up to 1"),
         (b'{"format": "meshwave/1", "name": NaN}', "'cluster' is missing; add it"),
         (b"null", "a design is a JSON object"),
     ],
