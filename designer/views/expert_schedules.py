@@ -12,7 +12,7 @@ import param
 
 from meshwave.designer.canvases.expert_figures import FIGURE_HELP, Known, terms
 from meshwave.designer.kit.assets import module, read_static
-from meshwave.designer.kit.canvas import Overlay, plain_text, value_of
+from meshwave.designer.kit.canvas import Overlay, plain_text, short_message, value_of
 from meshwave.designer.state import expert_edits as edits
 from meshwave.designer.state.design_session import Session
 from meshwave.designer.state.jobs import Done, Failed, Job, Listener, News, run_now
@@ -192,7 +192,7 @@ def card(design: Design, rank: int, name: str) -> dict[str, Any]:
             raise InputError(problem.message)
         known = Known.of(changed, rank, layer)
     except InputError as error:
-        return {**common, "reason": f"{error}.", "total": 0.0}
+        return {**common, "reason": f"{short_message(error)}.", "total": 0.0}
     price = known.price
     inside, outside = price.sent_bytes(price.forward)
     total = known.forward_s + known.backward_s

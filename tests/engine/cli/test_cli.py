@@ -105,7 +105,7 @@ def test_check_as_json_of_a_file_that_is_not_there(meshwave: Command, tmp_path: 
 
     (problem,) = json.loads(out)["problems"]
     assert (status, err) == (2, "")
-    assert (problem["where"], problem["code"]) == ("", "invalid_input")
+    assert (problem["where"], problem["code"]) == ("", "file")
     assert problem["message"].startswith("cannot read ")
 
 
