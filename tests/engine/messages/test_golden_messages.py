@@ -86,24 +86,11 @@ TRANSFERS = [
 
 PROFILES = [
     (
-        "unmeasured_size",
-        {"quantity": "hidden size", "size": 256, "minimum": 64.0, "maximum": 64.0},
-        "a hidden size of 256 is outside the measured range (64 to 64); its time is extrapolated",
-    ),
-    (
         "missing_profile",
         {"name": "nowhere.json", "known": [], "suggestion": None},
         "there is no profile called 'nowhere.json'. Measure this machine with meshwave calibrate.",
     ),
 ]
-
-PREDICTIONS = [
-    (
-        "insufficient_memory",
-        {"mesh": "A", "needed": 2.5e9, "capacity": 1e9, "category": "optimizer", "largest": 2e9, "remedies": ["more meshes", "sgd"]},
-        "a device of mesh A needs 2.5 GB of its 1 GB, most of it optimizer (2 GB); use more meshes or sgd",
-    ),
-]  # fmt: skip
 
 FIXES = [
     ("set_value", {"key": "layers", "value": 128}, "set layers to 128"),
@@ -113,7 +100,7 @@ FIXES = [
     ("use_axes", {"mesh": "C", "dp": 2, "tp": 1}, "use dp=2 tp=1 on mesh C"),
 ]
 
-GOLDEN = [*DOCUMENT, *SCHEDULES, *EXPERTS, *TRANSFERS, *PROFILES, *PREDICTIONS, *FIXES]
+GOLDEN = [*DOCUMENT, *SCHEDULES, *EXPERTS, *TRANSFERS, *PROFILES, *FIXES]
 
 
 @pytest.mark.parametrize(("code", "params", "text"), GOLDEN, ids=[code for code, *_ in GOLDEN])

@@ -165,17 +165,11 @@ def test_a_model_that_does_not_fit_is_told_with_the_largest_part_and_a_way_out()
         ({"model": {"moe": {"experts": 4}}}, []),
         (
             {"model": {"vocab": 100}},
-            [
-                "warning: model.vocab: a gpt reads text as bytes and needs at least 256 tokens, not 100; "
-                "set vocab to 256 or more"
-            ],
+            ["warning: model.vocab: a gpt reads text as bytes and needs a vocab of at least 256, not 100"],
         ),
         (
             {"model": {"kind": "bert"}},
-            [
-                "warning: model.vocab: a bert reads text as bytes and needs at least 257 tokens, not 256; "
-                "set vocab to 257 or more"
-            ],
+            ["warning: model.vocab: a bert reads text as bytes and needs a vocab of at least 257, not 256"],
         ),
     ],
 )
