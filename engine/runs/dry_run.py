@@ -56,7 +56,7 @@ LOOK_NS = 200_000_000
 MADE_GOOD = 0.1
 """The most of an action's time by which it may be shorter, since what came before it was late."""
 
-ASKED = frozenset({"torn_microbatches", "unequal_replicas"})
+ASKED = frozenset({"indivisible_micro_batch", "unequal_replicas"})
 """The codes of what keeps a design from being trained and keeps its messages from being sent too; whatever else does,
 such as a vocabulary that no text fits, is of no matter where nothing is computed."""
 

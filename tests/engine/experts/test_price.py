@@ -68,7 +68,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 def assume_it_runs(name: str, of: Layer) -> None:
     """What plain expert parallelism makes of shards is of no matter: each is a device with whole experts."""
-    assume(not [problem for problem in expert_schedules[name]().problems(of) if problem.code != "whole_experts"])
+    assume(not [problem for problem in expert_schedules[name]().problems(of) if problem.code != "sharded_experts"])
 
 
 def found(name: str, of: Layer) -> tuple[list[Collective], list[Collective]]:

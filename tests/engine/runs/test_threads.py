@@ -76,7 +76,7 @@ def test_it_ends_with_its_launcher(rehearser: ThreadsLauncher) -> None:
 
 
 def test_threads_do_not_rehearse_batched_transfers(rehearser: ThreadsLauncher) -> None:
-    with pytest.raises(DesignError, match="a dry run cannot wait for batched transfers; set transfer.batched to false"):
+    with pytest.raises(DesignError, match="a dry run cannot simulate batched transfers; set transfer.batched to false"):
         submit(rehearser, draw(transfer={"batched": True}))
 
 
